@@ -4,6 +4,6 @@ RUN apt-get update && apt-get install --yes --no-install-recommends git && rm -r
 RUN pip install --no-cache-dir uv
 WORKDIR /ncpipe
 COPY . .
-RUN uv sync --no-dev && (git rev-parse || git init --quiet)
+RUN uv sync --no-dev --extra pipeline && (git rev-parse || git init --quiet)
 ENV PATH=/ncpipe/.venv/bin:$PATH
 CMD ["bash"]

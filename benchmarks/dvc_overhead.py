@@ -14,6 +14,7 @@ each experiment, by the edit of docs/store.md. --experiments: so many, whatever 
 """
 
 import argparse
+import copy
 import json
 import math
 import os
@@ -51,7 +52,7 @@ def project(folder: Path, runs: int, whole: bool, experiments: int | None) -> Pa
     seeds = SEEDS if experiments is None else list(range(round(runs / experiments / len(DEPTHS))))
     names = [f"e{index}" for index in range(count)]
     params["experiments"] = {
-        name: spec | {"data": spec["data"] | {"seed": i}} for i, name in enumerate(names)
+        name: copy.deepcopy(spec) | {"data": spec["data"] | {"seed": i}} for i, name in enumerate(names)
     }
     params["about"] = {}
     params["sweep"] = {"experiments": names, "depths": DEPTHS, "seeds": seeds}

@@ -44,10 +44,10 @@ from ncpipe.runs.store import has
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Unseen
 from ncpipe.training import cuda_graph
-from ncpipe.training.checkpoints import Checkpoints
+from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.cost import seconds_per_epoch
 from ncpipe.training.device import nvidia_driver, prepare_device
-from ncpipe.training.loop import Stopped, train_batch
+from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
 
 CPU = torch.device("cpu")

@@ -20,6 +20,7 @@ from ncpipe.metrics.catalogue import (
     GAPS,
     MINORITIES,
     RANKS,
+    REGRESSION,
     SOURCES,
     TOKENS,
     TRANSFERS,
@@ -55,7 +56,8 @@ SOURCES_OF_FORMULAS = """\
 - **R55**: Rankin, *The closest packing of spherical caps in n dimensions*, 1955.
 - **RV07**: Roy, Vetterli, EUSIPCO 2007.
 - **ZDBGT24**: Zangrando, Deidda, Brugiapaglia, Guglielmi, Tudisco, arXiv 2402.03991.
-- **W27**: Wilson, *Probable inference, the law of succession, and statistical inference*, 1927."""
+- **W27**: Wilson, *Probable inference, the law of succession, and statistical inference*, 1927.
+- **ADGZR24**: Andriopoulos, Dong, Guo, Zhao, Ross, NeurIPS 2024 (arXiv 2409.04180)."""
 # heading: what has these metrics, and the metrics
 METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
     "Features and classifier": ("Everything that is measured has these metrics.", ENTRIES),
@@ -80,6 +82,12 @@ METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         TOKENS,
     ),
     "Generated language": ("Runs with `source: markov` know their best attainable loss.", SOURCES),
+    "Regression": (
+        "Where the targets are [vectors of t numbers](regression.md), these stand in place of all that needs "
+        "classes.\nWith them come the singular values and ranks of W.\nΣ is the covariance of the training "
+        "targets, over N.",
+        REGRESSION,
+    ),
 }
 
 

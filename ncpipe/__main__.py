@@ -9,6 +9,14 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
 INTERRUPTED = 130  # the exit code of a program that ended by Ctrl-C
+# What the extra `pipeline` installs, by the names that are imported.
+PIPELINE = frozenset(
+    (
+        *("annotated_types", "dvc", "filelock", "jinja2", "matplotlib", "networkx", "numba", "pandas"),
+        *("platformdirs", "pydantic", "scipy", "seaborn", "sklearn", "torchvision", "tqdm", "transformers"),
+        *("typer", "vl_convert", "yaml"),
+    )
+)
 CHOSEN = "NCPIPE_CHECKOUT"  # in the environment of a second start: the checkout whose code it is to run
 
 
@@ -28,6 +36,11 @@ def main() -> None:
         code = stop.code
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in PIPELINE:
+            raise
+        code = f"ncpipe: commands need {missing}, which is not installed: pip install 'ncpipe[pipeline]'"
     if "DVC_STAGE" in os.environ and ctrl_c_was_lost():
         code = INTERRUPTED
     if code == INTERRUPTED:

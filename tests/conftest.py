@@ -19,6 +19,7 @@ from ncpipe.config.specs import Experiment
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.table import Measurement
 from ncpipe.runs import code_digests
+from ncpipe.runs.closures import Reading
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.training.device import fix_order_of_sums
@@ -35,7 +36,7 @@ fix_order_of_sums()
 
 def clear_code_digests() -> None:
     """Forget the code that this process has read, for a test that goes to another folder or edits files."""
-    code_digests._first.clear()
+    code_digests._at_start = Reading()
 
 
 TREE: dict[str, Any] = {

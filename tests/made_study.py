@@ -46,7 +46,7 @@ def tables(experiments=("one", "two"), depths=(2, 3, 5), seeds=(0, 1), layers=3,
     layer, measurements and places."""
     runs = grid(experiments, depths, seeds).assign(**SETTING)
     bad = (runs["experiment"] == experiments[0]) & (runs["depth"] == depths[-1]) & (runs["seed"] == seeds[-1])
-    runs = runs.assign(converged=~bad, reason=bad.map({True: "diverged", False: ""}))
+    runs = runs.assign(converged=~bad, selected=~bad, reason=bad.map({True: "diverged", False: ""}))
     series = [("nc1_trace_ratio", "train"), ("nc1_trace_ratio", "test"), ("rank_means", "train"), *metrics]
     parts = [
         measure(runs[runs["depth"] > i], noisy, metric, split, f"X{i}" if i else "last")

@@ -11,7 +11,9 @@ DEPTHS = (2, 3, 5, 8, 13)
 
 def grid(experiments=("a",), depths=DEPTHS, seeds=(0, 1, 2), converged=True):
     rows = [(name, depth, seed) for name in experiments for depth in depths for seed in seeds]
-    return pd.DataFrame(rows, columns=RUN).assign(converged=converged, finished=converged, gradient_norm=1e-3)
+    return pd.DataFrame(rows, columns=RUN).assign(
+        converged=converged, selected=converged, finished=converged, gradient_norm=1e-3
+    )
 
 
 def measure(runs, value, metric="nc1_trace_ratio", split="train", layer="last"):
@@ -39,6 +41,7 @@ def noisy(depth, seed):
 
 
 def set_converged(runs, failed):
-    """`runs` without the (depth, seed) pairs of `failed` among the converged."""
+    """`runs` without the (depth, seed) pairs of `failed` among the converged, which are the selected."""
     pairs = list(zip(runs["depth"], runs["seed"], strict=True))
-    return runs.assign(converged=[pair not in failed for pair in pairs])
+    converged = [pair not in failed for pair in pairs]
+    return runs.assign(converged=converged, selected=converged)

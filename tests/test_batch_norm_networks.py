@@ -27,8 +27,8 @@ from ncpipe.system.randomness import seeded_generator
 from ncpipe.training import batch_statistics
 from ncpipe.training.augmentation import augment, draw_moves
 from ncpipe.training.batch_statistics import refresh_bn_statistics
-from ncpipe.training.checkpoints import Checkpoints
-from ncpipe.training.loop import Stopped, train_batch
+from ncpipe.training.checkpoints import Checkpoints, Stopped
+from ncpipe.training.loop import train_batch
 from ncpipe.training.objective import penalty, penalty_strengths
 from ncpipe.training.session import Trained
 from ncpipe.training.stack import Stack

@@ -3,6 +3,7 @@
 import functools
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,14 +30,13 @@ from ncpipe.models import residual_block
 from ncpipe.runs import batches, fill
 from ncpipe.runs.batches import groups, train_batches
 from ncpipe.runs.fingerprint import code_digest
-from ncpipe.runs.plan import rest_seconds
 from ncpipe.runs.store import checkpoint_of, has, saved_epochs, sweep_fingerprints
 from ncpipe.system import console
 from ncpipe.system.console import Unseen
 from ncpipe.system.errors import InputError
-from ncpipe.training.checkpoints import Checkpoints
+from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.cost import bytes_per_run
-from ncpipe.training.loop import Stopped, train_batch
+from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
 
 train = functools.partial(train_run, workers=1)  # a batch in one piece, whatever the cores
@@ -383,12 +383,11 @@ def test_the_plan_states_training_and_the_rest_apart(
     assert lines[0].split() == ["batch", "runs", "epochs", "memory", "time"]
     explained = " ".join(lines)
     assert all(f"{column}: " in explained for column in ("batch", "runs", "epochs", "memory", "time"))
-    assert lines[-3].startswith("6 runs to train in ")
-    assert lines[-2].startswith("other stages (features, metrics, tables, figures) and DVC: about ")
-    assert lines[-1].startswith("total: about ")
+    assert re.match("6 runs to train in .*: about ", lines[-2])
+    assert lines[-1] == "other stages (features, metrics, tables, figures) are to run"
 
 
-@pytest.mark.parametrize(("stages", "said"), [(set(), "up to date"), ({"plot"}, "about ")])
+@pytest.mark.parametrize(("stages", "said"), [(set(), "up to date"), ({"plot"}, "are to run")])
 def test_a_plan_without_training_still_knows_the_rest(
     project: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -405,12 +404,3 @@ def test_a_plan_without_training_still_knows_the_rest(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "nothing to train"
     assert said in lines[1]
-
-
-def test_the_rest_grows_with_what_is_measured_and_drawn(project: Path) -> None:
-    runs, cpu = load_params().runs_of("one"), torch.device("cpu")
-    nothing = rest_seconds({}, 1, cpu, start=10.0, status=1.0)
-    assert nothing == 2 * 1.0 + (5 + 2) * 10.0  # what follows measure, and one experiment's figures
-    assert nothing + 20.0 < rest_seconds({"one": runs}, 1, cpu, start=10.0, status=1.0) < nothing + 30.0
-    both = rest_seconds({"one": runs, "two": runs}, 1, cpu, start=10.0, status=1.0)
-    assert nothing + 40.0 < both < nothing + 50.0

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 
 from ncpipe.integrations.monitor import CollapseMonitor
 from ncpipe.metrics.hooks import last_token
-from ncpipe.metrics.table import Measurement, measure_arrays
+from ncpipe.metrics.table import Measurement, measure
 from ncpipe.system.errors import InputError
 
 # Lightning warns of workers, intervals, srun and of PyTorch's own deprecations; a dozen samples are few.
@@ -116,11 +116,11 @@ def test_trainer_logs_what_the_table_has(make: Any, head: str, options: Any, tmp
     model, data, held_out = make(), texts(12, 1), texts(9, 2)
     last = dict(model.named_modules())[head]
     head_of = {"weight": last.weight, "bias": last.bias}
-    start = measure_arrays(*by_hand(model, data), **arrays(head_of), **held(model, held_out))
+    start = measure(*by_hand(model, data), **arrays(head_of), **held(model, held_out))
     loop = trainer(model, tmp_path)
     watch(loop, head, data, held_out, every=2, **options)
     loop.train()
-    end = measure_arrays(*by_hand(model, data), **arrays(head_of), **held(model, held_out))
+    end = measure(*by_hand(model, data), **arrays(head_of), **held(model, held_out))
     found = logged(loop.state.log_history)
     assert [entry["epoch"] for entry in loop.state.log_history if "nc/last/train/cdnv" in entry] == [0, 2]
     for values, rows in zip(found, (start, end), strict=True):
@@ -141,7 +141,7 @@ def test_trainer_measures_in_the_precision_of_its_training(tmp_path: Path) -> No
     with torch.autocast("cpu", torch.bfloat16):
         features, labels = by_hand(model, data)
     assert features.dtype == torch.bfloat16
-    rows = measure_arrays(features, labels, model.classifier.weight, model.classifier.bias)
+    rows = measure(features, labels, model.classifier.weight, model.classifier.bias)
     assert logged(loop.state.log_history)[-1] == pytest.approx(named(rows), rel=1e-9, abs=CLOSE, nan_ok=True)
     alone = bert().float()
     trainer(alone, tmp_path, {"bf16": True}).train()
@@ -182,7 +182,7 @@ def test_trainer_keeps_its_own_loaders_with_persistent_workers(first: bool, tmp_
 def measured(model: nn.Module, data: Any, held_out: Any) -> dict[str, float]:
     """Of a BERT, by hand."""
     head = {"weight": model.classifier.weight, "bias": model.classifier.bias}
-    return named(measure_arrays(*by_hand(model, data), **arrays(head), **held(model, held_out)))
+    return named(measure(*by_hand(model, data), **arrays(head), **held(model, held_out)))
 
 
 def watch(loop: Any, *given: Any, **options: Any) -> None:
@@ -330,10 +330,11 @@ def test_lightning_logs_what_the_table_has(tmp_path: Path) -> None:
         model.eval()
         features, tested = (model.body(split.tensors[0]) for split in (data, held_out))
         head = model.head.weight, model.head.bias
-        rows = measure_arrays(features, data.tensors[1], *head, tested, held_out.tensors[1])
-        rows += measure_arrays(
-            features, data.tensors[1], None, None, tested, held_out.tensors[1], layer="body"
-        )
+        test = tested, held_out.tensors[1]
+        rows = [
+            *measure(features, data.tensors[1], *head, *test),
+            *measure(features, data.tensors[1], None, None, *test, layer="body"),
+        ]
     assert found[-1][1] == pytest.approx(named(rows), rel=1e-9, abs=CLOSE, nan_ok=True)
     assert loop.callback_metrics["nc/last/train/cdnv"] == pytest.approx(found[-1][1]["nc/last/train/cdnv"])
     assert_written(tmp_path / "live", [values["nc/last/train/cdnv"] for _, values in found])
@@ -359,7 +360,7 @@ def test_lightning_measures_in_the_precision_of_its_training(precision: str | No
     plugin = loop.precision_plugin
     with torch.no_grad(), plugin.forward_context():
         features = model.eval().body(plugin.convert_input(inputs.float()))
-    rows = measure_arrays(features, labels, model.head.weight, model.head.bias)
+    rows = measure(features, labels, model.head.weight, model.head.bias)
     found = [values for _, values in kept.entries if "nc/last/train/cdnv" in values][-1]
     assert found == pytest.approx(named(rows), rel=1e-9, abs=CLOSE, nan_ok=True)
     alone = net_class()().float()
@@ -392,8 +393,10 @@ def test_lightning_measures_compiled_modules(inner: bool, tmp_path: Path) -> Non
     fit(model, tmp_path, [door], [kept], data, mixture(12, 2), inference_mode=False)
     with torch.no_grad():
         features = model.eval().body(data.tensors[0])
-    rows = measure_arrays(features, data.tensors[1], model.head.weight, model.head.bias)
-    rows += measure_arrays(features, data.tensors[1], layer="body")
+    rows = [
+        *measure(features, data.tensors[1], model.head.weight, model.head.bias),
+        *measure(features, data.tensors[1], layer="body"),
+    ]
     found = [values for _, values in kept.entries if "nc/last/train/cdnv" in values][-1]
     assert found == pytest.approx(named(rows), rel=1e-9, abs=CLOSE, nan_ok=True)
     alone = compiled()

@@ -1,7 +1,5 @@
 """What follows from a metric's entry in the catalogue: nothing else has to know a new metric."""
 
-import io
-
 import pandas as pd
 import pytest
 import torch
@@ -11,7 +9,6 @@ from ncpipe.config.params import Slopes
 from ncpipe.figures.labels import Column
 from ncpipe.metrics import table
 from ncpipe.metrics.catalogue import CATALOGUE, Metric, page_table
-from ncpipe.metrics.report import print_measurements
 from ncpipe.tables.floors import QUADRATIC_FLOOR
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
@@ -46,17 +43,15 @@ def two_more_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(table, "two_pass_metrics", with_two_more)
     catalogue = CATALOGUE | {entry.name: entry for entry in (NEW, SHARE)}
-    for module in ("catalogue", "report"):
+    for module in ("catalogue", "measurements"):
         monkeypatch.setattr(f"ncpipe.metrics.{module}.CATALOGUE", catalogue)
 
 
 def test_it_is_measured_and_printed_among_its_group() -> None:
     """Red: a list of names in the report."""
     draw = torch.Generator().manual_seed(0)
-    rows = table.measure_arrays(torch.randn(30, 4, generator=draw), torch.arange(30) % 3)
-    file = io.StringIO()
-    print_measurements(rows, file)
-    lines = [line.split() for line in file.getvalue().splitlines()]
+    rows = table.measure(torch.randn(30, 4, generator=draw), torch.arange(30) % 3)
+    lines = [line.split() for line in str(rows).splitlines()]
     (row,) = [line for line in lines if NEW.name in line]
     assert " ".join(row).endswith("0 largest variance of a class")
     heads = [line[0] for line in lines if line and line[0] in {"NC1", "NC2", "NC4"}]

@@ -90,7 +90,7 @@ class Plain(nn.Module):
 
 
 def test_a_module_of_ones_own() -> None:
-    """Labels are shifted already; `validation_loader` gives the rows of the split test."""
+    """Labels are shifted already; `test_loader` gives the rows of the split test."""
     model, tokens = Plain(), torch.randint(30, (20, 9), generator=torch.Generator().manual_seed(0))
     loader = [(tokens[:, :-1], tokens[:, 1:])]
     rows = measure_causal_lm(model, loader, loader, unembedding="out", shift=False, min_per_class=1)
@@ -101,7 +101,7 @@ def test_a_module_of_ones_own() -> None:
         [{"tokens": tokens[:, :-1], "next": tokens[:, 1:]}],
         unembedding=model.out,
         shift=False,
-        labels="next",
+        labels_key="next",
         min_per_class=1,
     )
     assert split_values(same) == split_values(rows)
@@ -111,7 +111,7 @@ def test_labels_may_be_the_inputs() -> None:
     model = gpt2()
     whole = [{"input_ids": batch["input_ids"]} for batch in batches()]
     both = [{"input_ids": batch["input_ids"], "labels": batch["input_ids"]} for batch in batches()]
-    found = measure_causal_lm(model, whole, labels="input_ids")
+    found = measure_causal_lm(model, whole, labels_key="input_ids")
     assert split_values(found) == split_values(measure_causal_lm(model, both))
 
 

@@ -36,8 +36,8 @@ from ncpipe.runs.store import checkpoint_of, sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.training import checkpoints
-from ncpipe.training.checkpoints import Checkpoints, epochs_done, partial_path, read_checkpoint
-from ncpipe.training.loop import Stopped, train_batch
+from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done, partial_path, read_checkpoint
+from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
 
 CPU = torch.device("cpu")

@@ -573,10 +573,13 @@ def test_too_few_converged_runs_are_no_number():
     tables = tables_of(runs, measure(runs, noisy))
     for quantity in ("slope", "line", "spearman"):
         found = judge(claim(quantity), answer(claim(quantity), tables, RULE))
-        assert (found.verdict, found.number.missing) == ("does not apply", "6 of 15 runs have converged")
+        assert (found.verdict, found.number.missing) == (
+            "does not apply",
+            "6 of 15 runs have a number that is used",
+        )
     assert "no run of" in answer(claim(experiment="other"), tables, RULE).missing
     assert "not measured" in answer(claim(metric="cdnv"), tables, RULE).missing
-    assert answer(claim("value", depth=2), tables, RULE).missing == "0 of 3 runs have converged"
+    assert answer(claim("value", depth=2), tables, RULE).missing == "0 of 3 runs have a number that is used"
     assert answer(claim("value"), tables, RULE).value > 0
 
 
@@ -730,7 +733,10 @@ def test_a_bad_call_is_named(keys, line):
         ("locally_elastic.separable_pairs", {
             "classes": 3, "strength": 1.0, "power": 0.5, "time": 0.5, "per_class": 2, "seed": 0,
         }),  # a root of a negative number
-        ("path.line_rise", {"classes": 3, "per_class": 1, "width": 4, "separation": 1.0, "seed": 0}),
+        ("path.anchored_within", {
+            "classes": 3, "per_class": 1, "width": 4, "separation": 1.0, "decay": 0.01, "pull": 1.0,
+            "seed": 0,
+        }),  # / 0
         ("locally_elastic.etf_error", {"classes": 7, "own": 1.5, "other": 100.0, "time": 1e38}),  # NaN
         ("locally_elastic.etf_rate", {"classes": 3, "own": 0.0, "other": 0.1}),
         ("dufm.best_minus", {"classes": 5, "depth": 4, "per_class": 4, "decay": 0.5}),
@@ -1021,7 +1027,7 @@ def test_claims_of_s24_are_about_the_runs_of_its_tables(tmp_path, monkeypatch):
     rows = [("a", 4, 0.1, 0, "5-5-9", 0, 0.0, False), ("a", 4, 0.1, 1, "5-5-4", 1, 0.0, True)]
     series = [("b", 4, None, 0, "5-6-10", 0, 0.0, False), ("b", 4, None, 1, "2-9-10", 0, 0.1, True)]
     same = {
-        "finished": True, "converged": True, "loss_over_dnc": 0.9, "structure": "other",
+        "finished": True, "converged": True, "selected": True, "loss_over_dnc": 0.9, "structure": "other",
         "ranks_before": "5-5-5",
     }  # fmt: skip
     pd.DataFrame(rows, columns=columns).assign(axis="penalty.value", **same).to_csv(low_rank / "runs.csv")

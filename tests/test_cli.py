@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from conftest import experiment_tree
 from ruamel.yaml import YAML
 
 from ncpipe import __version__
-from ncpipe.__main__ import main
+from ncpipe.__main__ import PIPELINE, main
 from ncpipe.commands import cli
 from ncpipe.commands.cli import app
 
@@ -417,3 +418,32 @@ def test_a_ctrl_c_that_python_drops_ends_a_stage(
     )
     assert done.returncode in ends, done.stderr
     assert ("ncpipe: interrupted" in done.stderr) == (done.returncode == 130)
+
+
+@pytest.mark.parametrize("missing", ["typer", "yaml"])
+def test_without_the_extra_a_command_is_one_line(missing: str, tmp_path: Path) -> None:
+    """Red: a traceback that names a module."""
+    script = f"""
+import sys
+sys.modules[{missing!r}] = None  # as if it were not installed
+sys.argv = ["ncpipe", "grid"]
+from ncpipe.__main__ import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"ncpipe: commands need {missing}, which is not installed: pip install 'ncpipe[pipeline]'\n",
+    )
+
+
+def test_the_extra_is_what_the_refusal_knows() -> None:
+    """Red: a new requirement of the pipeline that ends in a traceback where it is missing."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    modules = {"pyyaml": "yaml", "scikit-learn": "sklearn", "vl-convert-python": "vl_convert"}
+    names = [re.split("[><=]", line)[0] for line in project["optional-dependencies"]["pipeline"]]
+    assert {modules.get(name, name.replace("-", "_")) for name in names} == PIPELINE
+    base = {re.split("[><=]", line)[0] for line in project["dependencies"]}
+    assert base == {"numpy", "psutil", "safetensors", "torch"}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ncpipe.metrics import statistics
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 from ncpipe.models.layers import OneLayerMLP
 from ncpipe.models.residual_block import FEWEST_NUMBERS, mlp_is_compiled
 from ncpipe.system.compile import can_compile
@@ -31,10 +31,10 @@ def test_pytorch_takes_over_with_one_line_once(monkeypatch: pytest.MonkeyPatch) 
     """In measuring and in training. Red: an ImportError in place of either."""
     features, labels = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
     monkeypatch.setattr(statistics, "COMPILED_FROM", 10**9)
-    expected = measure_arrays(features, labels)
+    expected = measure(features, labels)
     monkeypatch.setattr(statistics, "COMPILED_FROM", 0)
     with pytest.warns(UserWarning, match="numba cannot be imported") as caught:
-        found = [measure_arrays(features, labels), measure_arrays(features, labels)]
+        found = [measure(features, labels), measure(features, labels)]
     assert found == [expected, expected]
     assert not mlp_is_compiled(*large_mlp())
     [line] = [str(each.message) for each in caught]

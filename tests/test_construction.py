@@ -15,7 +15,7 @@ from torch import Tensor
 from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.system.errors import InputError
 from ncpipe.theory.constructions.assumptions import assumptions, check_assumptions, distinct_samples
@@ -305,7 +305,7 @@ def test_the_end_is_the_features_models_optimum() -> None:
         h = layers_of(run, data_of(), built.state)["last"]
         labels = data_of().train.labels
         weight = built.state["last.weight"]
-        found = {row.metric: row.value for row in measure_arrays(h, labels, weight) if row.split != "test"}
+        found = {row.metric: row.value for row in measure(h, labels, weight) if row.split != "test"}
         fit = unregularised_loss(h, labels, weight, None, "ce")
         best = optimal_value("ce", 3, 8, 0.005, False)
         penalty = 0.0025 * weight.square().sum().item()
@@ -329,9 +329,7 @@ def test_squared_error_has_its_own_frame(loss: str, bias: bool, metric: str) -> 
     weight, offset = built.state["last.weight"], built.state.get("last.bias")
     assert (offset is not None) == bias
     labels = data_of().train.labels
-    found = {
-        row.metric: row.value for row in measure_arrays(h, labels, weight, offset) if row.split != "test"
-    }
+    found = {row.metric: row.value for row in measure(h, labels, weight, offset) if row.split != "test"}
     assert found[metric] < 1e-14
     gap = (
         unregularised_loss(h, labels, weight, offset, "mse")

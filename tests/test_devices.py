@@ -9,7 +9,7 @@ from test_metric_table import case
 from torch import Tensor
 
 from ncpipe.metrics.statistics import StatisticsAccumulator
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 
 
 def gpu(tensor: Tensor) -> Tensor:
@@ -26,9 +26,9 @@ def test_every_metric_is_that_of_the_cpu(move: Callable[[Tensor], Tensor], moved
     Labels and classifier may stay on the CPU.
     """
     arrays = [*case(0), *case(1)[:2]]
-    here = measure_arrays(*arrays)
+    here = measure(*arrays)
     with OtherDevice():
-        there = measure_arrays(*(move(t) if i in moved else t for i, t in enumerate(arrays)))
+        there = measure(*(move(t) if i in moved else t for i, t in enumerate(arrays)))
     assert [(row.split, row.metric) for row in there] == [(row.split, row.metric) for row in here]
     assert [row.value for row in there] == pytest.approx([row.value for row in here], rel=1e-10, abs=1e-13)
 

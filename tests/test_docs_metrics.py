@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib import pyplot
 from typer.testing import CliRunner
 
 from ncpipe.commands.cli import app
 from ncpipe.features.run_metrics import terms_of
-from ncpipe.metrics.catalogue import ENTRIES, GAPS, TRANSFERS, entry
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.catalogue import ENTRIES, GAPS, TRANSFERS
+from ncpipe.metrics.study_metrics import entry
+from ncpipe.metrics.table import measure
 from ncpipe.metrics.transfer import transfer_metrics
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "own_model.md").read_text(encoding="utf-8")
@@ -20,7 +22,7 @@ def emitted(width: int) -> set[str]:
     draw = torch.Generator().manual_seed(0)
     labels = torch.arange(30) % 5
     features, test, weight = (torch.randn(n, width, generator=draw) for n in (30, 30, 5))
-    rows = measure_arrays(features, labels, weight, torch.zeros(5), test, labels)
+    rows = measure(features, labels, weight, torch.zeros(5), test, labels)
     return {entry(row.metric).name for row in rows}
 
 
@@ -46,6 +48,16 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         )
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
         exec(block, names)
-    assert names["rows"]
+        pyplot.close("all")
+    assert names["table"].columns.tolist() == ["layer", "split", "metric", "value"]  # type: ignore[attr-defined]
+    assert (tmp_path / "nc1.png").stat().st_size > 1000
     assert CliRunner().invoke(app, ["metrics", "features.npz"]).exit_code == 0
     assert len(list(tmp_path.glob("live/**/nc/last/train/nc1_trace_ratio.tsv"))) == 1
+
+
+def test_the_page_begins_with_ten_lines_that_end_in_a_table_and_a_figure() -> None:
+    first = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
+    assert PAGE.split("```")[0].count("\n") < 4  # nothing but the title stands before them
+    assert len([line for line in first.splitlines() if line]) <= 10
+    assert "to_pandas" in first
+    assert "savefig" in first

@@ -3,9 +3,10 @@
 Each test's docstring ends with the fault that would turn it red.
 """
 
+import itertools
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.fill import fill_store
 from ncpipe.config.params import load_params
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.runs import batches, code_digests
+from ncpipe.runs import batches, closures, code_digests
 from ncpipe.runs.fingerprint import RunFingerprint, check_code, code_digest, verify_run
 from ncpipe.runs.run_folder import write_run
 from ncpipe.runs.store import stored, sweep_fingerprints, write_beside
@@ -27,7 +28,7 @@ from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.errors import InputError
 
-ROOT = code_digests.ROOT
+ROOT = closures.ROOT
 RESNET = experiment_tree()
 MLP = experiment_tree() | {
     "model": {
@@ -42,7 +43,7 @@ LINE = "ncpipe: the code was edited during training, so runs that were not finis
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two experiments of other networks, their data prepared, and the package whose files are digested."""
     shutil.copytree(ROOT / "ncpipe", tmp_path / "code" / "ncpipe", ignore=shutil.ignore_patterns("*.pyc"))
-    monkeypatch.setattr(code_digests, "ROOT", tmp_path / "code")
+    monkeypatch.setattr(closures, "ROOT", tmp_path / "code")
     (tmp_path / "study").mkdir()
     monkeypatch.chdir(tmp_path / "study")
     clear_code_digests()
@@ -149,6 +150,48 @@ def test_code_is_edited_while_batches_wait_for_one_core(
     assert capsys.readouterr().err.count(LINE) == 1
 
 
+# Functions that a batch calls, in their order; some are called by each batch, some twice.
+MOMENTS = ("epochs_done", "read_prepared", "prepare_device", "checkpoint_of", "HeartbeatWriter")
+MOMENTS += ("starts_of", "train_batch", "name_of", "write_beside", "log_time")
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_code_is_edited_at_any_moment(call: int, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten moments, as one of these functions is called for the first or the second time. Red: a run of the
+    code before that has the name of the edited code."""
+    before, path = keys(), project / "training/schedules.py"
+    original = path.read_text()
+    kept = {}
+    for moment in MOMENTS:
+        path.write_text(original)
+        clear_code_digests()
+        calls = itertools.count(1)
+
+        def change(calls: Iterator[int] = calls) -> None:
+            if next(calls) == call:
+                path.write_text(original.replace("1 + math.cos(", "0.9 + math.cos("))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(batches, moment, after(change, getattr(batches, moment)))
+            fill_store(None, 1, 60.0)
+        assert path.read_text() != original, moment
+        names = {run.name for run in stored_runs()}
+        assert names <= before.keys() - keys().keys(), moment
+        kept[moment] = len(names)
+        for run in stored_runs():
+            verify_run(run)
+            shutil.rmtree(run)
+    assert (kept["train_batch"], kept["log_time"]) == (call - 1, call)
+
+
+def after(change: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
+    def both(*arguments: Any, **named: Any) -> Any:
+        change()
+        return function(*arguments, **named)
+
+    return both
+
+
 @pytest.mark.parametrize("text", ["", "def factor(:\n"])
 def test_a_file_is_half_saved_when_a_run_is_stored(text: str, project: Path) -> None:
     """Red: a traceback."""
@@ -182,7 +225,7 @@ def test_code_is_edited_before_its_digest_is_asked_for(project: Path) -> None:
     before = code_digest(spec)
     clear_code_digests()
     for path in code_digests._package_files():  # as when the module is imported
-        code_digests._content(path)
+        code_digests.at_start().content(path)
     edit(project, "training/schedules.py", "1 + math.cos(", "0.9 + math.cos(")
     assert code_digest(spec) == before
     with pytest.raises(InputError, match="the code was edited"):

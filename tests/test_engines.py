@@ -44,7 +44,7 @@ KILLED = """
 import os, signal, sys
 from ncpipe.runs.engines.job_log import recorded_job
 from ncpipe.system.console import say
-with recorded_job("local", [sys.argv[1]], 1):
+with recorded_job("local", [sys.argv[1]]):
     say("so far")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -123,7 +123,7 @@ def test_logs_are_those_of_what_trained_the_run(
     said = capsys.readouterr().out
     assert said.startswith("==> local (training, or killed): data/logs/jobs/local-")
     assert said.endswith(".log\nso far\n\n")
-    with recorded_job("local", [fingerprint.key()], 1):
+    with recorded_job("local", [fingerprint.key()]):
         say("now")
         logs("two", 2, 2)
     logs("two", 2, 2)
@@ -189,19 +189,17 @@ def test_a_worker_tells_of_what_goes_wrong(project: Path, monkeypatch: pytest.Mo
     assert (ended.state, ended.reason) == ("failed", "RuntimeError: a fault of the machine")
 
 
-@pytest.mark.parametrize(("device", "states"), [("cpu", ["memory"] * 2), ("cuda", ["memory", "refused"])])
-def test_a_run_too_large_for_a_gpu_is_not_tried_with_more_of_the_hosts_memory(
-    device: str, states: list[State], project: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_alone_that_runs_out_of_memory_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Red: a job that is submitted again and again with twice the memory, and fails on the same GPU."""
+    """Red: a job that is submitted again and again, and fails on the same machine."""
 
     def fail(*rest: object, **options: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("ncpipe.runs.engines.worker.prepare_device", lambda compute: torch.device(device))
     monkeypatch.setattr("ncpipe.runs.batches.check_memory", fail)
     task = tasks()[0]
-    assert [train_task(part).state for part in (task, task.subset([0]))] == states
+    assert [train_task(part).state for part in (task, task.subset([0]))] == ["memory", "refused"]
 
 
 def ended(state: State, runs: int, tries: int = 0) -> TaskResult:
@@ -232,7 +230,7 @@ def test_what_is_tried_again(
     end: TaskResult, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    again = tasks_to_retry(end, Faulty([]))
+    again = tasks_to_retry(end)
     assert [len(task.runs) for task in again] == sizes
     assert [key for task in again for key in task.keys] == (list(end.task.keys) if sizes else [])
     assert all(task.tries == end.task.tries + 1 for task in again)
@@ -241,7 +239,7 @@ def test_what_is_tried_again(
 def test_what_is_in_the_store_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (ALONE / "1").mkdir(parents=True)
-    assert [task.keys for task in tasks_to_retry(ended("failed", 3), Faulty([]))] == [("0",), ("2",)]
+    assert [task.keys for task in tasks_to_retry(ended("failed", 3))] == [("0",), ("2",)]
 
 
 class Faulty(Engine):
@@ -309,7 +307,21 @@ def test_no_number_is_no_time_between_checkpoints() -> None:
         ("slurm: {minutes: 30}", [], r"/engine.yaml: slurm.minutes: is time now, written as for sbatch$"),
         ("slurm: {memory_gb: 2, cpu: 1}", [], r"slurm.memory_gb: is mem now, .*\n.*did you mean 'cpus'"),
         ("slurm: {rules: [{memory_gb: 2}]}", [], r"slurm.rules\[0\].memory_gb: is mem now"),
-        ("engine: slurm", ["memory_most_gb=9"], r"^slurm.memory_most_gb: is mem_most now"),
+        (
+            "engine: slurm",
+            ["memory_most_gb=9"],
+            r"^slurm.memory_most_gb: memory grows no more; give mem what",
+        ),
+        (
+            "slurm: {memory_growth: 2}",
+            [],
+            r"/engine.yaml: slurm.memory_growth: memory grows no more; give [^\n]*$",
+        ),
+        (
+            "slurm: {rules: [{mem_most: 9G}]}",
+            [],
+            r"slurm.rules\[0\].mem_most: memory grows no more; give mem",
+        ),
         ("slurm: {array: 5000}", [], r"slurm.array: 5000 is out of range; .* 1001"),
         ("slurm: {sbatch: [a100]}", [], r"sbatch: 'a100' is not an option; write it as --name=value"),
         ("slurm: {gpus: 2}", [], r"slurm.gpus: 2 is out of range; .*a job trains on one GPU"),
@@ -328,7 +340,6 @@ def test_no_number_is_no_time_between_checkpoints() -> None:
         ("slurm: {gres: 'gpu:1', gpus: 1}", [], r"slurm: gres: sets the same as gpus; leave one"),
         ("slurm: {time: soon}", [], r"slurm: time: 'soon' is not a time for Slurm; write it as 2:30:00"),
         ("slurm: {mem: much}", [], r"slurm: mem: 'much' is not an amount of memory for Slurm"),
-        ("slurm: {mem_most: much}", [], r"slurm: mem_most: 'much' is not an amount of memory for Slurm"),
         (
             "slurm: {gres: 'gpu:a100:2'}",
             [],
@@ -338,7 +349,11 @@ def test_no_number_is_no_time_between_checkpoints() -> None:
         ("slurm: {qos: '--time=1'}", [], r"slurm: qos: '--time=1' is empty, begins with -"),
         ("slurm: {rules: [{time: '0:01:00'}]}", [], r"slurm: rules\[0\].signal_seconds: 90 s of 1 minutes"),
         ("slurm: {rules: [{depth: 3}]}", [], r"slurm.rules\[0\].depth: unknown key"),
-        ("slurm: {container: {runtime: docker, image: a}}", [], r"container.runtime: 'docker' is unknown"),
+        (
+            "slurm: {container: {image: a}}",
+            [],
+            r"slurm.container: is gone; name a script that [^\n]* as python",
+        ),
         ('slurm: {sbatch: ["--qos=a\\rb"]}', [], r"sbatch: '--qos=a\\rb' is not an option"),
         ('slurm: {partition: "a\\n#SBATCH --x"}', [], r"slurm: partition: 'a\\n#SBATCH --x' .* on one line"),
         (

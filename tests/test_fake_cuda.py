@@ -49,11 +49,11 @@ from ncpipe.system.console import Unseen
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError
 from ncpipe.training import cuda_graph, device
-from ncpipe.training.checkpoints import Checkpoints
+from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.cost import seconds_per_epoch
 from ncpipe.training.cuda_graph import CudaGraphStep, own_stream
 from ncpipe.training.device import is_out_of_memory, prepare_device
-from ncpipe.training.loop import Stopped, train_batch
+from ncpipe.training.loop import train_batch
 from ncpipe.training.muon import MuonState, muon
 from ncpipe.training.own_optimizers import ByRun
 from ncpipe.training.session import Session, Trained
@@ -390,10 +390,10 @@ def test_an_estimate_without_memory_takes_fewer_runs(monkeypatch: pytest.MonkeyP
     cuda.fault = more_than(2, "eager", OUT_OF_MEMORY["cublas"])
     run = runs_of(*RESNET)[0]
     with cuda.here():
-        assert plan._seconds(run, 4, VECTORS, CUDA, torch.float32) > 0
+        assert plan._epoch_seconds(run, 4, VECTORS, CUDA, torch.float32) > 0
         cuda.fault = more_than(0, "eager", OUT_OF_MEMORY["cublas"])
         with pytest.raises(InputError, match=r"one run does not fit on cuda; make model\.width"):
-            plan._seconds(run, 4, VECTORS, CUDA, torch.float32)
+            plan._epoch_seconds(run, 4, VECTORS, CUDA, torch.float32)
 
 
 def test_freed_memory_that_pytorch_keeps_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def made_runs():
         bound="holds",
     )
     failed = (runs["experiment"] == "dead") | ((runs["experiment"] == "language") & (runs["depth"] == 13))
-    return runs.assign(finished=~failed, converged=~failed)
+    return runs.assign(finished=~failed, converged=~failed, selected=~failed)
 
 
 def made_measurements(runs):
@@ -228,6 +228,21 @@ def test_runs_that_converged_are_full_and_the_others_hollow(sweep, panels):
     assert "one that did not converge" not in [text.get_text() for text in whole.legends[0].get_texts()]
 
 
+def test_a_run_that_still_moves_is_hollow_and_in_the_mean():
+    """Red: a hollow run that is left out, or one that is drawn as converged."""
+    runs = made_runs().assign(selected=True)
+    assert not runs["converged"].all()
+    panel = figure_of(made_measurements(runs), runs, LABELS).axes[3]
+    _, hollow = runs_in(panel)
+    own = made_measurements(runs).query(
+        "experiment == 'language' and metric == 'nc1_trace_ratio' and split == 'train'"
+    )
+    assert len(hollow) == (~runs.query("experiment == 'language'")["converged"]).sum() > 0
+    means = np.log10(own["value"]).groupby(own["depth"]).mean()
+    line = panel.get_lines()[0]
+    assert line.get_ydata() == pytest.approx(means.to_numpy())
+
+
 def test_the_key_has_only_what_is_drawn():
     def key_of(labels):
         return [text.get_text() for text in made_sweep(labels).legends[0].get_texts()]
@@ -259,7 +274,7 @@ def test_a_depth_without_any_measured_run_is_a_stated_gap(panels):
     table = table[(table["experiment"] != "language") | (table["depth"] != 13)]
     figure = figure_of(table, runs, {"language": LABELS["language"]})
     (note,) = notes(figure.axes[0])
-    assert (note.get_text(), note.get_position()[0]) == ("no converged run", 13)
+    assert (note.get_text(), note.get_position()[0]) == ("no run used", 13)
     assert texts(panels[0, 0]) == texts(panels[1, 0]) == []
 
 
@@ -275,7 +290,8 @@ def test_a_depth_without_converged_runs_is_a_gap_in_the_line(panels):
 def test_no_line_goes_through_a_single_run():
     """Red: means of one run, joined as if they were some, which hides how little a trend rests on."""
     runs = made_runs().query("experiment == 'vision'")
-    runs = runs.assign(converged=runs["converged"] & ((runs["depth"] != 5) | (runs["seed"] == 0)))
+    converged = runs["converged"] & ((runs["depth"] != 5) | (runs["seed"] == 0))
+    runs = runs.assign(converged=converged, selected=converged)
     axes = figure_of(made_measurements(runs), runs, {"vision": "x"}).axes[0]
     drawn = axes.containers[0].lines[0].get_ydata(orig=False)
     assert np.isnan(drawn).tolist() == [False, True, False, False]
@@ -296,7 +312,7 @@ def test_a_power_that_two_seeds_leave_open_is_no_line():
 def test_panels_of_a_metric_show_equally_many_decades_of_one_depth_axis():
     """Red: rows whose slopes look alike and are not; a flat row of a metric that elsewhere spans decades."""
     runs = made_runs().query("experiment != 'dead' and (experiment == 'vision' or depth < 34)")
-    runs = runs.assign(converged=True, finished=True)
+    runs = runs.assign(converged=True, selected=True, finished=True)
     table = made_measurements(runs)
     steep = table["experiment"] == "vision"
     for power, alike in ((1.0, True), (9.0, False)):
@@ -319,7 +335,7 @@ def test_an_experiment_of_which_nothing_was_measured_says_so():
     runs = made_runs()
     table = made_measurements(runs).query("experiment != 'dead'")
     figure = figure_of(table, runs, {"dead": "x"})
-    assert [texts(axes) for axes in figure.axes] == [["no converged run"]] * 3
+    assert [texts(axes) for axes in figure.axes] == [["no run used"]] * 3
 
 
 def test_columns_have_their_colours_in_every_row(panels):

@@ -17,13 +17,13 @@ from ncpipe.config.params import load_params
 from ncpipe.config.specs import Compute, Run
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.figures.training_curves import training_curves
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 from ncpipe.models.build import build_model, input_shape, reshape_inputs
 from ncpipe.runs.fingerprint import fingerprint_of
 from ncpipe.runs.run_folder import write_run
 from ncpipe.system.errors import InputError
-from ncpipe.training.checkpoints import Checkpoints
-from ncpipe.training.loop import Stopped, train_batch
+from ncpipe.training.checkpoints import Checkpoints, Stopped
+from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
 
 CPU = torch.device("cpu")
@@ -151,7 +151,7 @@ def test_they_are_the_metrics_of_those_weights(swept: Path, name: str) -> None:
         with torch.no_grad():
             for split in (data.train, data.test):
                 network(reshape_inputs(split.inputs, data.kind, run.spec.model).double())
-        rows = measure_arrays(
+        rows = measure(
             entered[0], data.train.labels, network.last.weight.detach(), None, entered[1], data.test.labels
         )
         expected = {(row.metric, row.split): row.value for row in rows}

@@ -23,10 +23,10 @@ from transformers import (
 from typer.testing import CliRunner
 
 from ncpipe.commands.cli import app
-from ncpipe.commands.metrics import NAMES
 from ncpipe.datasets.array_files import read_arrays
+from ncpipe.metrics.file import NAMES
 from ncpipe.metrics.hooks import collect_features, last_token, measure_model
-from ncpipe.metrics.table import Measurement, measure_arrays
+from ncpipe.metrics.table import Measurement, measure
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 # Few samples of wide features, which is nothing to measure by and enough to test with.
@@ -106,7 +106,7 @@ def test_resnet_gives_what_its_features_gathered_by_hand_give() -> None:
     model, train, test = resnet(), images(24, 1), images(9, 2)
     got = measure_model(model, "fc", DataLoader(train, batch_size=24), DataLoader(test, batch_size=9))
     by_hand = [(resnet_features(model, split.tensors[0]), split.tensors[1]) for split in (train, test)]
-    want = measure_arrays(*by_hand[0], model.fc.weight.detach(), model.fc.bias.detach(), *by_hand[1])
+    want = measure(*by_hand[0], model.fc.weight.detach(), model.fc.bias.detach(), *by_hand[1])
     assert_close(got, want, 1e-6)
     assert math.isfinite(values(got)["last", "train", "nc1_trace_ratio"])
 
@@ -132,12 +132,10 @@ def test_a_transformers_classifier_with_batches_as_mappings() -> None:
     got = measure_model(model, "classifier", train, test)
     labels = [torch.cat([batch["labels"] for batch in split]) for split in (train, test)]
     head = model.classifier.weight.detach(), model.classifier.bias.detach()
-    want = measure_arrays(
-        bert_features(model, train), labels[0], *head, bert_features(model, test), labels[1]
-    )
+    want = measure(bert_features(model, train), labels[0], *head, bert_features(model, test), labels[1])
     assert_close(got, want)
     renamed = [{("label" if name == "labels" else name): v for name, v in b.items()} for b in train]
-    assert measure_model(model, "classifier", renamed, labels="label") == measure_model(
+    assert measure_model(model, "classifier", renamed, labels_key="label") == measure_model(
         model, "classifier", train
     )
 
@@ -153,7 +151,7 @@ def test_a_decoder_that_scores_every_token_needs_the_last_one_named(left: bool) 
         logits = torch.cat([model(**batch).logits for batch in inputs])
     np.testing.assert_allclose(arrays["features"] @ arrays["weight"].T, logits, atol=1e-6)
     assert "bias" not in arrays
-    want = measure_arrays(*(arrays[name] for name in ("features", "labels", "weight")))
+    want = measure(*(arrays[name] for name in ("features", "labels", "weight")))
     assert_close(measure_model(model, "score", batches, select=last_token), want)
 
 
@@ -162,7 +160,7 @@ def test_collected_features_are_what_the_command_reads(tmp_path: Path) -> None:
     np.savez(tmp_path / "h.npz", **collect_features(model, "classifier", train, test))
     arrays, ignored = read_arrays(tmp_path / "h.npz", NAMES)
     assert ignored == []
-    assert_close(measure_arrays(**arrays), measure_model(model, "classifier", train, test))
+    assert_close(measure(**arrays), measure_model(model, "classifier", train, test))
 
 
 def test_further_layers_are_measured_in_the_same_two_passes() -> None:
@@ -179,7 +177,7 @@ def test_further_layers_are_measured_in_the_same_two_passes() -> None:
     with torch.no_grad():
         maps = nn.Sequential(*list(model.children())[:5]).eval()(data.tensors[0])
     pooled = maps.double().mean((2, 3))
-    want = measure_arrays(pooled, data.tensors[1], layer="layer1")
+    want = measure(pooled, data.tensors[1], layer="layer1")
     assert_close([row for row in got if row.layer == "layer1"], want, 1e-6)
     assert_close([row for row in got if row.layer == "last"], measure_model(model, "fc", loader))
 
@@ -200,7 +198,7 @@ def test_a_layer_is_copied_before_the_next_works_in_place() -> None:
     labels = torch.arange(30) % CLASSES
     got = measure_model(model, "2", [(data, labels)], layers=["0"])
     with torch.no_grad():
-        want = measure_arrays(model[0](data), labels, layer="0")
+        want = measure(model[0](data), labels, layer="0")
     assert_close([row for row in got if row.layer == "0"], want)
 
 
@@ -326,7 +324,7 @@ def test_several_inputs_to_a_network() -> None:
     model = Two()
     got = measure_model(model, "fc", [(first, second, labels)])
     features = torch.cat([first, second], 1)
-    want = measure_arrays(features, labels, model.fc.weight.detach(), model.fc.bias.detach())
+    want = measure(features, labels, model.fc.weight.detach(), model.fc.bias.detach())
     assert_close(got, want)
 
 
@@ -335,7 +333,7 @@ def test_bfloat16_networks_are_measured_and_collected() -> None:
     loader = [(pixels.to(torch.bfloat16), labels) for pixels, labels in pairs()]
     arrays = collect_features(model, "fc", loader)
     assert arrays["features"].dtype == np.float32
-    assert_close(measure_arrays(**arrays), measure_model(model, "fc", loader))
+    assert_close(measure(**arrays), measure_model(model, "fc", loader))
 
 
 def answers(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.hooks import measure_model
-from ncpipe.metrics.table import Measurement, measure_arrays, measure_batches
+from ncpipe.metrics.table import Measurement, measure, measure_batches
 from ncpipe.metrics.vocabulary import measure_token_arrays
 from ncpipe.system.errors import InputError, MeasurementWarning
 
@@ -67,7 +67,7 @@ def test_next_tokens_of_any_integer_type_lose_no_class(kind: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize("kind", INTEGERS)
-@pytest.mark.parametrize("measure", [measure_arrays, measure_token_arrays])
+@pytest.mark.parametrize("measure", [measure, measure_token_arrays])
 def test_arrays_of_any_integer_type(measure: Any, kind: torch.dtype) -> None:
     h, labels = drawn()
     same(measure(h, labels.to(kind)), measure(h, labels))
@@ -77,9 +77,9 @@ def test_arrays_of_any_integer_type(measure: Any, kind: torch.dtype) -> None:
 def test_tensors_that_learn_are_measured(classes: int) -> None:
     """The weight of a layer is one."""
     (h, labels), fc = drawn(classes), Head(classes).fc
-    wanted = measure_arrays(h, labels, fc.weight.detach(), fc.bias.detach(), h, labels)
+    wanted = measure(h, labels, fc.weight.detach(), fc.bias.detach(), h, labels)
     learning = h.clone().requires_grad_()
-    same(measure_arrays(learning, labels, fc.weight, fc.bias, learning, labels), wanted)
+    same(measure(learning, labels, fc.weight, fc.bias, learning, labels), wanted)
 
     def batches() -> list[tuple[Tensor, Tensor]]:
         return [(learning, labels)]
@@ -106,7 +106,7 @@ def test_narrow_networks_are_measured_in_a_loop_of_ones_own(kind: Any) -> None:
             if measured:
                 features = net[0](h).detach()
                 assert features.dtype == (torch.bfloat16 if mixed else kind)
-                same(rows, measure_arrays(features, labels, net[1].fc.weight, net[1].fc.bias))
+                same(rows, measure(features, labels, net[1].fc.weight, net[1].fc.bias))
         found: Tensor = net[0].weight.grad
         return found
 
@@ -148,7 +148,7 @@ def test_a_loader_of_which_nothing_is_left_has_batches() -> None:
         measure_model(net, "fc", [(h, torch.full_like(labels, -100))])
 
 
-@pytest.mark.parametrize("measure", [measure_arrays, measure_token_arrays])
+@pytest.mark.parametrize("measure", [measure, measure_token_arrays])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_labels_with_nan_are_one_line(measure: Any, bad: float) -> None:
     h, labels = drawn()
@@ -156,14 +156,14 @@ def test_labels_with_nan_are_one_line(measure: Any, bad: float) -> None:
         measure(h, torch.where(labels == 3, bad, labels.float()))
 
 
-@pytest.mark.parametrize("measure", [measure_arrays, measure_token_arrays])
+@pytest.mark.parametrize("measure", [measure, measure_token_arrays])
 def test_splits_of_different_widths_are_one_line(measure: Any) -> None:
     h, labels = drawn()
     with pytest.raises(InputError, match="train and test features differ in width: 6 and 5"):
         measure(h, labels, test_features=h[:, :5], test_labels=labels)
 
 
-@pytest.mark.parametrize("measure", [measure_arrays, measure_token_arrays])
+@pytest.mark.parametrize("measure", [measure, measure_token_arrays])
 def test_lists_are_arrays(measure: Any) -> None:
     """Nested ones, and rows of either kind. Red: `'list' object has no attribute 'dtype'`."""
     (h, labels), fc = drawn(5), Head(5).fc
@@ -174,7 +174,7 @@ def test_lists_are_arrays(measure: Any) -> None:
     same(measure([*h.numpy()], tuple(labels.tolist()), [*weight], [*bias], [*h], [*labels]), wanted)
 
 
-@pytest.mark.parametrize("measure", [measure_arrays, measure_token_arrays])
+@pytest.mark.parametrize("measure", [measure, measure_token_arrays])
 @pytest.mark.parametrize(
     ("features", "message"),
     [
@@ -194,7 +194,7 @@ def test_lists_of_anything_else_are_one_line(measure: Any, features: Any, messag
 @pytest.mark.parametrize("size", [0, -1, 2.5, None])
 def test_batches_without_samples_are_one_line(size: Any) -> None:
     with pytest.raises(InputError, match=r"^batch_size: a whole number of samples, 1 or more, not "):
-        measure_arrays(*drawn(), batch_size=size)
+        measure(*drawn(), batch_size=size)
 
 
 @pytest.mark.parametrize("decisions", [0, -1])
@@ -204,8 +204,8 @@ def test_no_decisions_are_one_line(decisions: int) -> None:
 
 
 def test_held_out_tokens_may_be_far_larger() -> None:
-    """As in `measure_arrays`: nothing overflows on the way to a share."""
+    """As in `measure`: nothing overflows on the way to a share."""
     h, labels = drawn(5)
     rows = measure_token_arrays(h.double(), labels, None, None, 1e200 * h.double(), labels)
-    wanted = measure_arrays(h.double(), labels, None, None, 1e200 * h.double(), labels)
+    wanted = measure(h.double(), labels, None, None, 1e200 * h.double(), labels)
     assert values(rows)["test", "ncc_error"] == values(wanted)["test", "ncc_error"]

@@ -18,7 +18,7 @@ from ncpipe.features.files import read_features, write_features
 from ncpipe.features.passes import extract
 from ncpipe.features.run_metrics import _by_size
 from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
-from ncpipe.metrics.table import measure_arrays, measure_layer
+from ncpipe.metrics.table import measure, measure_layer
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.system.errors import InputError
 from ncpipe.theory.frames import simplex_frame
@@ -173,7 +173,7 @@ def test_metrics_on_the_true_labels_are_those_of_arrays(tmp_path: Path) -> None:
         found = measure_layer(
             "last", split, own.statistics, own.samples, last["train"].statistics, features.weight
         )
-        expected = {row.metric: row.value for row in measure_arrays(h, labels, features.weight)}
+        expected = {row.metric: row.value for row in measure(h, labels, features.weight)}
         for row in found:
             assert row.value == pytest.approx(expected[row.metric], rel=1e-9, abs=1e-12), row.metric
         values = {row.metric: row.value for row in found}

@@ -34,7 +34,7 @@ def made_runs():
     runs = pd.DataFrame(rows, columns=RUN).assign(loss_name="ce", last_bias=False)
     failed = (runs["experiment"] == "dead") | ((runs["experiment"] == "tf") & (runs["depth"] == 12))
     failed |= (runs["experiment"] == "rn") & (runs["seed"] == 0)
-    return runs.assign(converged=~failed, test_error=0.1)
+    return runs.assign(converged=~failed, selected=~failed, test_error=0.1)
 
 
 def layers_of(experiment, depth):
@@ -229,20 +229,20 @@ def test_rows_columns_and_key_of_the_profiles(profiles):
 
 def test_no_experiment_without_a_converged_run_has_lines(profiles, splits):
     for axes in [*profiles[1][2], *splits[1][2]]:
-        assert texts(axes) == ["no converged run"]
+        assert texts(axes) == ["no run used"]
         assert not axes.lines
 
 
 def test_panels_say_which_depths_have_no_line_and_why(profiles, spectrum):
     for figure in (profiles, spectrum):
         said = [[text for text in texts(axes) if "arrow" not in text] for axes in figure[1][1]]
-        assert said == [["no converged run: $L = 12$"]] * len(figure[1][1])
+        assert said == [["no run used: $L = 12$"]] * len(figure[1][1])
         said = [[text for text in texts(axes) if "arrow" not in text] for axes in figure[1][0]]
         assert said == [[]] * len(figure[1][0])
     zero = (TABLE["metric"] == "nc2_means") & (TABLE["depth"] == 2)
     table = TABLE.assign(value=TABLE["value"].mask(zero, 0.0))  # it has no log10
     assert texts(profiles_figure(table, labels={"tf": "x"}).axes[1]) == [
-        "no converged run: $L = 12$",
+        "no run used: $L = 12$",
         "no usable value: $L = 2$",
     ]
 
@@ -305,7 +305,7 @@ def test_a_depth_without_a_converged_run_is_a_stated_gap_on_the_depth_axis(split
     for axes in splits[1][1]:
         assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "5", "12"]
         (note,) = [text for text in axes.texts if "arrow" not in text.get_text()]
-        assert (note.get_text(), note.get_position()[0]) == ("no converged run", 12)
+        assert (note.get_text(), note.get_position()[0]) == ("no run used", 12)
     assert [texts(axes) for axes in splits[1][0][:3]] == [[]] * 3
 
 
@@ -389,7 +389,7 @@ def test_the_diagonal_and_the_rest_are_stated(maps):
 
 def test_heat_maps_of_a_dead_experiment_say_so(maps):
     notes = [text for axes in maps.axes for text in texts(axes)]
-    assert notes == ["no converged run"] * 4
+    assert notes == ["no run used"] * 4
 
 
 def test_one_depth_two_classes_and_a_classifier_of_zeros():
@@ -468,7 +468,7 @@ def test_more_classes_than_a_simplex_has_have_no_collapsed_spectrum_and_gnc2_by_
 
 
 def test_spectra_of_a_dead_experiment_say_so(spectrum):
-    assert [texts(axes) for axes in spectrum[1][2]] == [["no converged run"]] * 2
+    assert [texts(axes) for axes in spectrum[1][2]] == [["no run used"]] * 2
 
 
 # All of them

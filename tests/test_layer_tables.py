@@ -33,7 +33,7 @@ def effective_depths(table, runs, tolerance):
 
 def made_runs(depths=(2, 12), seeds=(0, 1), experiments=("rn",)):
     rows = [(name, depth, seed) for name in experiments for depth in depths for seed in seeds]
-    return pd.DataFrame(rows, columns=RUN).assign(converged=True)
+    return pd.DataFrame(rows, columns=RUN).assign(converged=True, selected=True)
 
 
 def measure(runs, value, metric="nc1_trace_ratio", split="train", layers=resnet):
@@ -52,7 +52,7 @@ def measure(runs, value, metric="nc1_trace_ratio", split="train", layers=resnet)
 
 def test_profile_has_means_of_converged_runs_in_layer_order():
     runs = made_runs(seeds=(0, 1, 2))
-    runs.loc[runs["seed"] == 2, "converged"] = False
+    runs.loc[runs["seed"] == 2, ["converged", "selected"]] = False
     profile = layer_profile(measure(runs, lambda depth, seed, place: 10.0 ** -(place + 2 * seed)), runs)
     deep = profile[profile["depth"] == 12]
     assert deep["layer"].tolist() == resnet(12)
@@ -95,7 +95,7 @@ def test_layers_without_a_position_are_left_out():
 
 
 def test_nothing_converged_is_empty_everywhere():
-    runs = made_runs().assign(converged=False)
+    runs = made_runs().assign(converged=False, selected=False)
     table = pd.concat([measure(runs, lambda *_: 1.0), measure(runs, lambda *_: 0.0, "ncc_error")])
     for empty in (
         layer_profile(table, runs),
@@ -208,7 +208,7 @@ def test_transformers_count_half_blocks_up_to_their_depth(place, layer, effectiv
 
 def test_test_error_and_runs_that_failed_have_no_effective_depth():
     runs = made_runs()
-    runs.loc[runs["seed"] == 1, "converged"] = False
+    runs.loc[runs["seed"] == 1, ["converged", "selected"]] = False
     table = pd.concat(
         [measure(runs, lambda *_: 0.2, "ncc_error"), measure(runs, lambda *_: 0.0, "ncc_error", "test")]
     )

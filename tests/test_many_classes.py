@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from ncpipe.commands.cli import app
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 from ncpipe.metrics.uniformity import means_uniformity, weight_uniformity
 from ncpipe.metrics.uniformity import uniform_duality as duality
 from ncpipe.system.errors import MeasurementWarning
@@ -33,10 +33,10 @@ def samples(classes: int, width: int, per_class: int = 3) -> tuple[Tensor, Tenso
 def test_a_simplex_of_d_plus_1_still_fits() -> None:
     """Red: K > d."""
     features, labels = samples(5, 4)
-    names = {row.metric for row in measure_arrays(features, labels, normal(5, 4))}
+    names = {row.metric for row in measure(features, labels, normal(5, 4))}
     assert not any(name.startswith(("gnc2", "unc3")) for name in names)
     simplex = torch.linalg.svd(torch.eye(5, dtype=torch.float64) - 0.2)[0][:, :4]
-    assert split_values(measure_arrays(features, labels, simplex), "weights")["nc2_etf"] < 1e-14
+    assert split_values(measure(features, labels, simplex), "weights")["nc2_etf"] < 1e-14
 
 
 @pytest.mark.parametrize("width", [2, 5, 32])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ncpipe.metrics import statistics
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, class_statistics
-from ncpipe.metrics.table import Measurement, measure_arrays, measure_batches
+from ncpipe.metrics.table import Measurement, measure, measure_batches
 from ncpipe.system.errors import InputError
 
 NEVER = 10**9
@@ -55,9 +55,9 @@ def times_two_to(array: Tensor, exponent: int) -> Tensor:
 def test_a_power_of_two_changes_no_digit(exponent: int, weight_exponent: int) -> None:
     """Beyond 2^+-512 squares leave float64, tcv too; beyond 2^+-256 the fourth powers in dnc1_trace_pinv."""
     features, labels, weight, test = extreme_case()
-    before = by_key(measure_arrays(features, labels, weight, None, test, labels))
+    before = by_key(measure(features, labels, weight, None, test, labels))
     moved = [times_two_to(features, exponent), labels, times_two_to(weight, weight_exponent)]
-    after = by_key(measure_arrays(*moved, None, times_two_to(test, exponent), labels))
+    after = by_key(measure(*moved, None, times_two_to(test, exponent), labels))
     powers = {"margin": exponent + weight_exponent, "tcv": 2 * exponent, "dnc1": 4 * exponent}
     squared = {"nc0_row_sum": 2 * weight_exponent}
     for (split, metric), value in before.items():
@@ -72,12 +72,12 @@ def test_a_power_of_two_changes_no_digit(exponent: int, weight_exponent: int) ->
 def test_a_bias_keeps_its_part_in_extreme_logits() -> None:
     features, labels, weight, _ = extreme_case()
     bias = normal(4, seed=5)
-    before = split_values(measure_arrays(features, labels, weight, bias), "train")
+    before = split_values(measure(features, labels, weight, bias), "train")
     moved = [times_two_to(features, 700), labels, times_two_to(weight, -200), times_two_to(bias, 500)]
-    after = split_values(measure_arrays(*moved), "train")
+    after = split_values(measure(*moved), "train")
     assert after["nc4_mismatch"] == before["nc4_mismatch"] > 0
     assert after["margin_p50"] == math.ldexp(before["margin_p50"], 500)
-    tiny = split_values(measure_arrays(times_two_to(features, -1000), labels, weight, bias), "train")
+    tiny = split_values(measure(times_two_to(features, -1000), labels, weight, bias), "train")
     assert tiny["margin_min"] == pytest.approx((bias.min() - bias.max()).item())
 
 
@@ -103,8 +103,8 @@ def test_units_follow_what_comes() -> None:
 
 def test_margins_whose_sum_leaves_float64_have_a_mean() -> None:
     features, labels, weight, _ = extreme_case()
-    ordinary = split_values(measure_arrays(features, labels, weight), "train")["margin_mean"]
-    found = split_values(measure_arrays(features, labels, times_two_to(weight, 1018)), "train")["margin_mean"]
+    ordinary = split_values(measure(features, labels, weight), "train")["margin_mean"]
+    found = split_values(measure(features, labels, times_two_to(weight, 1018)), "train")["margin_mean"]
     assert found == math.ldexp(ordinary, 1018)
 
 
@@ -118,9 +118,7 @@ def test_ties_that_rounding_would_break(batch_size: int) -> None:
         row = normal(6, seed=seed + 100)
         weight = torch.stack([row, row[torch.randperm(6, generator=draw)]])
         test = torch.stack([torch.zeros(6, dtype=torch.float64), torch.ones(6, dtype=torch.float64)])
-        rows = measure_arrays(
-            features, labels, weight, None, test.repeat(10, 1), labels, batch_size=batch_size
-        )
+        rows = measure(features, labels, weight, None, test.repeat(10, 1), labels, batch_size=batch_size)
         means = class_statistics(features, labels, 2).means
         nearest = [0, int(means[1].sum() > means[0].sum())]
         found = split_values(rows, "test")
@@ -132,7 +130,7 @@ def test_a_dead_layer_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sample is equally near to every mean: no distances are compared."""
     monkeypatch.delattr(torch.linalg, "vecdot")
     features, labels = normal(1, 5).expand(60, 5), torch.arange(60) % 4
-    assert split_values(measure_arrays(features, labels), "train")["ncc_error"] == 3 / 4
+    assert split_values(measure(features, labels), "train")["ncc_error"] == 3 / 4
 
 
 FLOATS = ["f2", ">f2", "f4", ">f4", "f8", ">f8", "g"]
@@ -148,18 +146,18 @@ def test_numpy_floats_of_every_type(kind: str) -> None:
     features, labels, weight, test = (array.numpy() for array in extreme_case())
     stored = features.astype(kind), labels, weight.astype(kind), None, test.astype(kind), labels
     plain = [array if array is None or array.dtype.kind == "i" else array.astype("f8") for array in stored]
-    assert values(measure_arrays(*stored)) == values(measure_arrays(*plain))
+    assert values(measure(*stored)) == values(measure(*plain))
 
 
 @pytest.mark.parametrize("kind", INTEGERS)
 def test_labels_of_every_integer_type(kind: str) -> None:
     features, labels, weight, _ = extreme_case()
-    expected = values(measure_arrays(features, labels, weight))
+    expected = values(measure(features, labels, weight))
     stored = labels.numpy().astype(kind)
-    assert values(measure_arrays(features, stored, weight)) == expected
+    assert values(measure(features, stored, weight)) == expected
     if ">" not in kind:
         tensor = torch.from_numpy(stored)
-        assert values(measure_arrays(features, tensor, weight)) == expected
+        assert values(measure(features, tensor, weight)) == expected
         assert values(measure_batches(lambda: [(features, tensor)], 4, weight=weight)) == expected
 
 
@@ -167,17 +165,15 @@ def test_labels_of_every_integer_type(kind: str) -> None:
 def test_tensors_of_every_float_type(dtype: torch.dtype) -> None:
     features, labels, weight, _ = extreme_case()
     stored = features.to(dtype)
-    assert values(measure_arrays(stored, labels, weight)) == values(
-        measure_arrays(stored.double(), labels, weight)
-    )
+    assert values(measure(stored, labels, weight)) == values(measure(stored.double(), labels, weight))
 
 
 def test_arrays_that_may_not_be_written_or_hold_no_numbers() -> None:
     features, labels, _, _ = (array.numpy() for array in extreme_case())
-    expected = values(measure_arrays(features, labels))
+    expected = values(measure(features, labels))
     features.flags.writeable = labels.flags.writeable = False
-    assert values(measure_arrays(features, labels)) == expected
-    assert values(measure_arrays(np.asfortranarray(features), labels)) == expected
+    assert values(measure(features, labels)) == expected
+    assert values(measure(np.asfortranarray(features), labels)) == expected
     for kind in ("U8", complex, object):
         with pytest.raises(InputError, match="holds no real numbers"):
-            measure_arrays(features.astype(kind), labels)
+            measure(features.astype(kind), labels)

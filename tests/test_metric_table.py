@@ -20,7 +20,7 @@ from ncpipe.metrics.geometry import nc2_equiangular, nc2_equinorm
 from ncpipe.metrics.meters import SampleMeter
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.metrics.table import measure_arrays, measure_batches, measure_layer, measure_matrix
+from ncpipe.metrics.table import measure, measure_batches, measure_layer, measure_matrix
 from ncpipe.system.errors import InputError
 
 Case = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -61,14 +61,14 @@ def pinv_and_rank(features: Tensor, labels: Tensor, classes: int) -> tuple[float
 def test_invariances(seed: int, scale: float, relabel: list[int], shift: float) -> None:
     """Rotations and names of classes change nothing; scales and translations not what is free of them."""
     features, labels, weight, bias = case(seed)
-    base = split_values(measure_arrays(features, labels, weight, bias), "train")
+    base = split_values(measure(features, labels, weight, bias), "train")
     names = torch.tensor(relabel)
     back, turn = torch.argsort(names), rotation(9, seed)
-    moved = measure_arrays(features @ turn, names[labels], (weight @ turn)[back], bias[back])
+    moved = measure(features @ turn, names[labels], (weight @ turn)[back], bias[back])
     assert split_values(moved, "train") == pytest.approx(base, rel=1e-8, abs=1e-12)
-    found = split_values(measure_arrays(scale * features, labels, weight), "train")
+    found = split_values(measure(scale * features, labels, weight), "train")
     assert {m: found[m] for m in SCALE_FREE} == pytest.approx({m: base[m] for m in SCALE_FREE}, rel=1e-8)
-    found = split_values(measure_arrays(features + shift, labels, weight), "train")
+    found = split_values(measure(features + shift, labels, weight), "train")
     assert {m: found[m] for m in SHIFT_FREE} == pytest.approx({m: base[m] for m in SHIFT_FREE}, rel=1e-7)
 
 
@@ -90,7 +90,7 @@ def test_means_are_decomposed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in seen:
         monkeypatch.setattr(torch.linalg, name, counted(name))
-    measure_arrays(*case(0), *case(1)[:2])
+    measure(*case(0), *case(1)[:2])
     assert seen == {"svdvals": 3, "svd": 2}
 
 
@@ -174,9 +174,9 @@ def test_what_check_arrays_refuses() -> None:
         with pytest.raises(InputError, match=message):
             check_arrays(*arrays)
     with pytest.raises(InputError, match="come together"):
-        measure_arrays(features, labels, test_features=features)
+        measure(features, labels, test_features=features)
     with pytest.raises(InputError, match="class 0 has no test samples"):
-        measure_arrays(features, labels, None, None, features[labels > 0], labels[labels > 0])
+        measure(features, labels, None, None, features[labels > 0], labels[labels > 0])
 
 
 def test_what_check_arrays_warns_of() -> None:

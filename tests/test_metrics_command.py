@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from ncpipe.commands.cli import app
 from ncpipe.metrics.catalogue import CATALOGUE
-from ncpipe.metrics.report import print_measurements
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.measurements import Measurement, Measurements
+from ncpipe.metrics.table import measure
 from ncpipe.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +42,7 @@ def arrays(per_class: int = 20, classes: int = 3, width: int = 5, seed: int = 0)
 
 
 def expected(stored: dict[str, np.ndarray]) -> dict[tuple[str, str], float]:
-    rows = measure_arrays(**{name: torch.from_numpy(array) for name, array in stored.items()})
+    rows = measure(**{name: torch.from_numpy(array) for name, array in stored.items()})
     return {(row.split, row.metric): row.value for row in rows}
 
 
@@ -126,12 +126,9 @@ def test_the_table_says_what_collapse_is(tmp_path: Path) -> None:
 
 
 def test_a_metric_without_a_meaning_is_printed_all_the_same() -> None:
-    from ncpipe.metrics.table import Measurement
-
-    out = io.StringIO()
-    print_measurements([Measurement("last", "train", "brand_new", 0.25)], out)
-    assert "brand_new" in out.getvalue()
-    assert "0.25" in out.getvalue()
+    out = str(Measurements([Measurement("last", "train", "brand_new", 0.25)]))
+    assert "brand_new" in out
+    assert "0.25" in out
 
 
 NAN = np.where(np.arange(300).reshape(60, 5) == 7, np.nan, 1.0)
@@ -234,11 +231,10 @@ absent = set(sys.argv[2:])
 sys.modules |= dict.fromkeys(absent, None)  # as if they were not installed
 import torch
 from ncpipe.metrics.hooks import measure_model
-from ncpipe.metrics.report import print_measurements
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 
 model = torch.nn.Linear(4, 2)
-print_measurements(measure_model(model, model, [(torch.randn(30, 4), torch.arange(30) % 2)]))
+print(measure_model(model, model, [(torch.randn(30, 4), torch.arange(30) % 2)]))
 for name in absent & {"annotated_types", "psutil", "pydantic", "safetensors", "tqdm", "typer"}:
     del sys.modules[name]
 from ncpipe.commands.cli import app
@@ -252,7 +248,8 @@ def test_metrics_need_no_pipeline(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     modules = {"annotated-types": "annotated_types", "pyyaml": "yaml", "scikit-learn": "sklearn"}
     modules |= {"vl-convert-python": "vl_convert"}
-    required = [re.split("[><=]", line)[0] for line in project["dependencies"]]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["pipeline"]]
+    required = [re.split("[><=]", line)[0] for line in lines]
     absent = [modules.get(name, name) for name in required if name not in ("numpy", "torch")]
     assert "dvc" in absent
     result = ncpipe("-c", ALONE, str(saved(tmp_path)), *absent, "dvc_data", "dvc_objects", "scmrepo")

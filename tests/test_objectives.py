@@ -36,9 +36,9 @@ from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory import smoothing
 from ncpipe.theory.gap import Gap, Objective, Reached, gap_to_optimum
 from ncpipe.training import objective
-from ncpipe.training.checkpoints import Checkpoints
+from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.cost import BACKWARD, bytes_per_run
-from ncpipe.training.loop import Stopped, train_batch
+from ncpipe.training.loop import train_batch
 from ncpipe.training.objective import Outputs, fit_times_samples
 from ncpipe.training.session import Trained
 

@@ -31,13 +31,13 @@ from ncpipe.features.own_metrics import Whole, own_measurements
 from ncpipe.features.own_network import extract_own
 from ncpipe.features.run_metrics import describe, measure_run
 from ncpipe.metrics.hooks import measure_model
-from ncpipe.runs.code_digests import study_violation
-from ncpipe.runs.fingerprint import code_digest, fingerprint_of
+from ncpipe.runs.code_digests import at_start, training_digests
+from ncpipe.runs.fingerprint import choices_of, code_digest, fingerprint_of
 from ncpipe.runs.run_folder import read_history, read_state
+from ncpipe.runs.study_code import study_effect
 from ncpipe.system.artifacts import RUNS
 from ncpipe.system.errors import InputError
-from ncpipe.training.checkpoints import Checkpoints, read_checkpoint
-from ncpipe.training.loop import Stopped
+from ncpipe.training.checkpoints import Checkpoints, Stopped, read_checkpoint
 from ncpipe.training.own_loop import build_own, train_own
 
 CPU = torch.device("cpu")
@@ -332,16 +332,34 @@ class Odd(TensorDataset):
 
 
 def test_its_runs_are_keyed_by_what_they_depend_on(study: Path) -> None:
-    """Red: a digest that misses the loop, or that every study.py shares."""
-    assert study_violation() is None
-    run = write(STUDY)
+    """Its loop stands in a file of its own, so that a metric trains nothing again.
+
+    Red: a digest that misses the loop, or that every study.py shares."""
+    loop, _, metrics = STUDY.partition("def spread")
+    own = """
+from loop import Plain, build, loaders, train
+from ncpipe.metrics.catalogue import Metric
+from ncpipe.training.own_loop import Training
+
+
+def spread"""
+
+    def split(old: str = "", new: str = "") -> Run:
+        Path("loop.py").write_text(loop.replace(old, new), encoding="utf-8")
+        return write((own + metrics).replace(old, new))
+
+    run = split()
+    assert study_effect(at_start()) is None
+    reached = training_digests(choices_of(run.spec), at_start())
+    assert {"loop.py", "ncpipe.training.own_loop", "ncpipe.runs.run_folder"} <= reached.keys()
+    assert not {"study.py", "ncpipe.training.loop", "ncpipe.training.starts"} & reached.keys()
     compute = load_params().compute
     code = code_digest(run.spec)
     edits = {"momentum=0.9": "momentum=0.8", "nn.Conv2d(6, 6, 1)": "nn.Conv2d(6, 6, 3)", "2 * torch": "torch"}
     for old, new in edits.items():
-        assert code_digest(changed(old, new).spec) != code
-    assert code_digest(changed("h.square()", "h.abs()").spec) == code  # a metric
-    run = write(STUDY)
+        assert code_digest(split(old, new).spec) != code
+    assert code_digest(split("h.square()", "h.abs()").spec) == code  # a metric
+    run = split()
     keys = {
         fingerprint_of(dataclasses.replace(run, **change), data, compute).key()
         for change, data in (({}, "a"), ({}, "b"), ({"depth": 3}, "a"), ({"seed": 1}, "a"))

@@ -113,11 +113,12 @@ def test_an_own_metric_has_panels_that_show_its_values() -> None:
     load_params()
     places = [("sine", depth, seed) for depth in (2, 4) for seed in (0, 1)]
     runs = pd.DataFrame(places, columns=["experiment", "depth", "seed"]).assign(
-        converged=True, loss_name="poly", last_bias=False, architecture="sine", source="spirals", norm="none",
+        converged=True, selected=True, loss_name="poly", last_bias=False, architecture="sine",
+        source="spirals", norm="none",
         penalty_rule="constant", penalty_value=0.1, penalty_last_layer=None, penalty_biases=False,
         penalty_scope="matrices", initialisation="normal", test_error=np.nan, loss_gap=np.nan,
     )  # fmt: skip
-    points = runs[["experiment", "depth", "seed", "converged"]].assign(
+    points = runs[["experiment", "depth", "seed", "converged", "selected"]].assign(
         layer="last", split="weights", metric="nc0", value=[1.0, 100.0, 10.0, 10.0]
     )
     points["log10"] = np.log10(points["value"])
@@ -138,7 +139,9 @@ def test_titles_of_long_names_do_not_overlap() -> None:
     program = STUDY.replace("METRICS = {", "METRICS = {**{replace(NC0, name=n): nc0 for n in NAMES}, ")
     written(f"from dataclasses import replace\nNAMES = {names}\n{program}")
     load_params()
-    runs = pd.DataFrame({"experiment": "sine", "depth": [2, 3], "seed": 0, "converged": True})
+    runs = pd.DataFrame(
+        {"experiment": "sine", "depth": [2, 3], "seed": 0, "converged": True, "selected": True}
+    )
     points = pd.concat(
         runs.assign(layer="last", split="weights", metric=name, value=1.0, log10=0.0) for name in names
     )

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 
 pytestmark = [
     pytest.mark.peers,
@@ -47,7 +47,7 @@ def layer(counts: list[int], noise: float = 0.4) -> tuple[Tensor, Tensor, Tensor
 
 
 def ours(*arrays: Tensor) -> dict[str, float]:
-    return {row.metric: row.value for row in measure_arrays(*arrays)}
+    return {row.metric: row.value for row in measure(*arrays)}
 
 
 class Rhubarb:

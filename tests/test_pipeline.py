@@ -29,7 +29,7 @@ from ncpipe.commands.cli import run_cli
 from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import load_params
 from ncpipe.integrations import notebook as results
-from ncpipe.runs import code_digests
+from ncpipe.runs import closures
 from ncpipe.system.errors import InputError
 
 pytestmark = [
@@ -99,7 +99,6 @@ def add_one_of_each_kind(clone: Clone) -> None:
             f"{imported}from ncpipe.config.architectures.other import OtherModel\n",
         ),
         ("config/specs.py", " | MLPModel | ", " | MLPModel | OtherModel | "),
-        ("config/specs.py", 'Literal["digits", ', 'Literal["digits", "more_digits", '),
         (
             "models/build.py",
             imported,
@@ -138,7 +137,7 @@ def described(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Clone], lis
 
     def described(clone: Clone) -> list[str]:
         monkeypatch.chdir(clone.folder)
-        for module in (code_digests, code):
+        for module in (closures, code):
             monkeypatch.setattr(module, "ROOT", clone.folder)
         clear_code_digests()
         code.write_code()
@@ -277,7 +276,8 @@ class TestWhatRuns:
         assert output.trained == NEW_TRAINS
         assert [name for name in output.ran if name.startswith("fetch")] == ["fetch@wild"]
         assert sorted(name for name in output.ran if name.startswith("train")) == NEW_TRAINS
-        assert "wild: 0 of 2 runs converged\n  not converged: 2 diverged: lower optimizer" in output.err
+        said = "wild: 0 of 2 runs converged and 2 are left out\n  not converged: 2 diverged: lower optimizer"
+        assert said in output.err
         rows = {(row["experiment"], row["seed"]): row for row in table(clone, "runs")}
         assert {key: row["converged"] for key, row in rows.items()} == {
             ("alpha", "0"): "True",
@@ -372,16 +372,16 @@ class TestWhatRuns:
     ) -> None:
         """One change after the other.
 
-        Red: a digest of whole modules or of whole tables; a definition that is reached and not followed; a
-        plan of the digests that DVC knows, not of the code that lies there."""
+        Red: a digest of whole tables, or of a file that no import leads to; one that an import leads to and
+        that is not followed; a plan of the digests that DVC knows, not of the code that lies there."""
         clone = own_copy(swept)
         replace(clone, "figures/depth_sweep.py", "RUN_SIZE = 2.2", "RUN_SIZE = 2.3")
         assert described(clone) == ["plot"]
         replace(clone, "figures/labels.py", '"digits": "', '"digits": "the ')  # a caption
-        assert described(clone) == ["plot"]
+        assert described(clone) == ["claims", "plot"]
         add_one_of_each_kind(clone)
         kinds = {name.partition("@")[0] for name in described(clone)}
-        assert kinds == {"grid", "measure", "aggregate", "plot", "claims"}
+        assert kinds == {"grid", "extract", "measure", "aggregate", "plot", "claims"}
         replace(clone, "training/schedules.py", "1 + math.cos(", "0.99 + math.cos(")
         clear_code_digests()
         monkeypatch.setattr(stale, "stale_stages", set)  # DVC knows nothing of the edit yet
@@ -801,7 +801,7 @@ class TestSweep:
         before = clone.digests("data")
         plan = clone.run("ncpipe", "sweep", "--dry-run").out.splitlines()
         assert clone.digests("data") == before
-        assert plan[-3].startswith("4 runs to train in ")
+        assert plan[-2].startswith("4 runs to train in ")
         batches = [line.split() for line in plan[1 : plan.index("")]]
         assert {(name, depth) for name, depth, *_ in batches} == {("alpha", "L=2"), ("beta", "L=2")}
         assert sum(int(cells[2]) for cells in batches) == 4

@@ -8,9 +8,9 @@ import torch
 from conftest import ARCHITECTURES, TREE, architecture, experiment, vector_data
 from made_tables import grid, measure
 
+from ncpipe.metrics import table
 from ncpipe.metrics.catalogue import ENTRIES
 from ncpipe.metrics.geometry import nc2_identity
-from ncpipe.metrics.table import measure_arrays
 from ncpipe.models.build import build_model, input_shape, reshape_inputs
 from ncpipe.tables.floors import LINEAR_FLOOR, QUADRATIC_FLOOR, floor_of
 from ncpipe.tables.points import usable_points
@@ -51,7 +51,7 @@ def test_a_value_is_used_or_says_why_not(metric, value, reason):
 def test_a_run_that_did_not_converge_says_so_first(value):
     runs = grid(depths=(2,), seeds=(0,), converged=False)
     point = usable_points(measure(runs, lambda *_: value), runs).iloc[0]
-    assert (point["reason"], point["used"]) == ("run not converged", False)
+    assert (point["reason"], point["used"]) == ("run left out", False)
 
 
 def test_nothing_else_takes_a_value_out():
@@ -82,7 +82,7 @@ def near_collapse(noise):
         centre + noise * torch.randn(centre.shape, generator=draw, dtype=torch.float64)
         for centre in (means, turn[:5], means[labels], means[labels])
     )
-    rows = measure_arrays(train, labels, weight, test_features=test, test_labels=labels)
+    rows = table.measure(train, labels, weight, test_features=test, test_labels=labels)
     values = {(row.metric, row.split): row.value for row in rows}
     return values | {("nc2_identity", "weights"): nc2_identity(frame)}
 

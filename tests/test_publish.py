@@ -22,8 +22,8 @@ from ncpipe.system.errors import InputError
 LEDGER = """
 - {id: bound, ref: here, statement: no loss lies below the optimum, quantity: minimum, metric: loss_gap,
    experiment: one, expect: {at_least: 0}}
-- {id: nc1, ref: here, statement: NC1 improves with depth, quantity: slope, metric: nc1_trace_ratio,
-   experiment: one, expect: {below: 0}}
+- {id: nc1, ref: here, statement: NC1 improves with depth, quantity: slope, without: 1,
+   metric: nc1_trace_ratio, experiment: one, expect: {below: 0}}
 """
 
 
@@ -75,9 +75,9 @@ def test_tables_are_those_of_the_sweep(swept: Path) -> None:
 
 
 def test_of_claims_there_are_those_that_the_sweep_answers(swept: Path) -> None:
-    """Red: a ledger of claims about what nobody ran here, or what never converged."""
+    """Red: a ledger of claims about what nobody ran here, or at too few depths."""
     head, bound, slope = (swept / "data/claims/claims.csv").read_text().splitlines()
-    assert "0 of 4 runs have converged" in slope
+    assert "too few depths with runs that are used for a slope" in slope
     assert (swept / "published/claims.csv").read_text().splitlines() == [head, bound]
     assert (swept / "published/panels.csv").read_bytes() == (swept / "data/claims/panels.csv").read_bytes()
     assert (swept / "published/panels.png").is_file()
@@ -165,7 +165,7 @@ def test_rows_have_the_scale_of_their_experiment(swept: Path, tmp_path: Path) ->
     assert "reduced" not in second, "no claim is about it"
     about = {"about": {"one": {"question": "q", "scale": "reduced, 250 images and 3 seeds"}}}
     (folder / "params.yaml").write_text(json.dumps(about), encoding="utf-8")
-    assert "\nreduced, 250 images and\n3 seeds\n0 of 4 runs" in labels()[0]
+    assert "\nreduced,\n250 images and 3 seeds\n0 of 4 runs" in labels()[0]
 
 
 def test_an_experiment_twice_names_both_folders(swept: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+import image_numbers
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -18,8 +19,8 @@ DOCS = ROOT / "docs"
 RESULTS = DOCS / "results"
 # Rows of the figures that the text puts together from several folders.
 TOGETHER = {
-    "figure_1": ("cifar10_rn1", "cifar10_t11_reduced", "imdb_pre_t11_reduced", "mnist_rn2"),
-    "figure_2": ("mnist_rn1", "mnist_t11_reduced", "mnist_rn2_constant"),
+    "figure_1": ("cifar10_rn1", "cifar10_t11_1000", "imdb_pre_t11_500", "mnist_rn2"),
+    "figure_2": ("mnist_rn1", "mnist_t11_1000", "mnist_rn2_constant"),
 }
 HEADS = {
     f"{source}_{kind}": f"{title}, {regularised}"
@@ -43,6 +44,7 @@ def drawn() -> Iterator[tuple[str, Callable[[], Figure]]]:
         for name in ("depth_sweep", "loss_gap", "panels"):
             if (folder / f"{name}.png").is_file():
                 yield f"results/{folder.name}/{name}", partial(again, (folder.name,), name)
+    yield "results/transformers_images/images", image_numbers.draw
     for name, folders in TOGETHER.items():
         yield name, partial(again, folders, "depth_sweep")
     runs = pd.read_csv(RESULTS / "low_rank_real/runs.csv")

@@ -102,6 +102,23 @@ def test_the_docs_quote_a_published_sentence_and_a_published_verdict() -> None:
     assert re.findall(r"L\^-?\d|\d \[-?\d", pages) == []
 
 
+@pytest.mark.parametrize(
+    ("page", "folder", "pattern"),
+    [
+        ("gallery", "regimes_models", r"- (?P<agrees>\d+) of (?P<all>\d+) claims agree"),
+        ("regimes", "regimes_models", r"^(?P<agrees>\d+) of (?P<all>\d+) claims agree"),
+        ("low_rank_runs", "low_rank", r"study's (?P<all>\d+) \[published claims\]\S* (?P<agrees>\d+) agree"),
+    ],
+)
+def test_counts_of_claims_in_prose_are_those_of_the_tables(page: str, folder: str, pattern: str) -> None:
+    """Red: a claim that was added, dropped or judged anew, where the page has the old count."""
+    text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
+    [found] = re.finditer(pattern, text, re.MULTILINE)
+    verdicts = render.published(folder, "claims")["verdict"]
+    assert int(found["all"]) == len(verdicts)
+    assert int(found["agrees"]) == (verdicts == "agrees").sum()
+
+
 def deviations(panel: "render.Panel", metric: str, split: str) -> pd.DataFrame:
     """Return log10 values less their mean at each depth, seeds by depths."""
     own = panel.points[(panel.points["metric"] == metric) & (panel.points["split"] == split)]

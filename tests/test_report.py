@@ -1,13 +1,10 @@
 """The page of a study: what is in it, that it is whole and alone, and that nothing else makes it another."""
 
 import hashlib
-import http.client
 import json
 import math
 import re
 import shutil
-import socket
-import threading
 import time
 import warnings
 from html.parser import HTMLParser
@@ -16,23 +13,20 @@ from urllib.parse import unquote, unquote_to_bytes
 
 import pandas as pd
 import pytest
+from conftest import clear_code_digests
 from made_study import CLAIMS, RULE, tables, write_study
 from ruamel.yaml import YAML
 
 from ncpipe.commands import stage_times
 from ncpipe.commands.cli import run_cli
 from ncpipe.commands.report import report, report_to
-from ncpipe.commands.report_comparison import report_comparison
-from ncpipe.commands.serve import make_server
 from ncpipe.config.params import load_params, parse_params
-from ncpipe.figures.overlay import Sweep, overlay
-from ncpipe.report.chart_data import chart_data, curve_data, kept, number
+from ncpipe.report.chart_data import chart_data, kept, number
 from ncpipe.report.grids import cell
 from ncpipe.report.page import script_json, typeset
 from ncpipe.report.result_grids import side_by_side
 from ncpipe.report.words import MARKS, PAPERS, PROPERTIES, WORDS, meaning, network_words
 from ncpipe.runs import code_digests as code
-from ncpipe.runs.engines import job_log
 from ncpipe.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -186,8 +180,9 @@ def test_powers_are_typeset(text, html):
 def test_metrics_of_the_history_are_curves_by_their_labels():
     """NC through training. Red: a chooser of `nc1_trace_ratio_test`."""
     made = tables(("one",), (2, 3))
-    history = made["history"].assign(nc1_trace_ratio=0.5, nc1_trace_ratio_test=0.7)
-    found = curve_data(made["runs"], history)["history"]
+    made["history"] = made["history"].assign(nc1_trace_ratio=0.5, nc1_trace_ratio_test=0.7)
+    charts = ("runs", "points", "slopes", "history", "measurements", "places")
+    found = chart_data(*(made[name] for name in charts))["history"]
     assert next(iter(found["titles"])) == "nc1_trace_ratio"  # what the chart shows first
     assert found["titles"]["nc1_trace_ratio"] == "NC1"
     assert found["titles"]["nc1_trace_ratio_test"] == "NC1, test"
@@ -236,7 +231,7 @@ def test_each_line_of_a_study_with_an_axis_has_its_own_depth(tmp_path, monkeypat
 def test_a_sweep_whose_runs_all_converged_has_no_warning(tmp_path, monkeypatch):
     """Red: text filled into a column that is read as numbers, which pandas 4 refuses."""
     made = tables()
-    write_study(tmp_path, made | {"runs": made["runs"].assign(converged=True, reason="")})
+    write_study(tmp_path, made | {"runs": made["runs"].assign(converged=True, selected=True, reason="")})
     monkeypatch.chdir(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -458,85 +453,10 @@ def test_the_templates_are_code_of_the_page_alone(monkeypatch):
     monkeypatch.setattr(
         Path, "read_bytes", lambda path: read(path) + b"x" * (path.name == "page.css"), raising=True
     )
-    with code.read_anew():
-        after = code.sweep_digests()
+    clear_code_digests()
+    after = code.sweep_digests()
+    clear_code_digests()
     assert [stage for stage in before if before[stage] != after[stage]] == ["report"]
-
-
-def test_revisions_are_set_beside_each_other(tmp_path, monkeypatch):
-    """Two that differ in a parameter and by a factor. Red: one's runs under the other's name."""
-    folders = {name: tmp_path / name for name in ("base", "slower")}
-    for name, folder in folders.items():
-        folder.mkdir()
-        made = tables(("one",))
-        doubled = (made["points"]["metric"] == "nc1_trace_ratio") & (name == "slower")
-        made["points"] = made["points"].assign(value=made["points"]["value"] * (1 + doubled))
-        write_study(folder, made)
-    tree = (folders["slower"] / "params.yaml").read_text()
-    (folders["slower"] / "params.yaml").write_text(
-        tree.replace("learning_rate: 0.01", "learning_rate: 0.002")
-    )
-    for module in ("compare", "report_comparison"):
-        monkeypatch.setattr(
-            f"ncpipe.commands.{module}.read_revision",
-            lambda revision, paths: [(folders[revision] / path).read_text() for path in paths],
-        )
-    monkeypatch.chdir(tmp_path)
-    report_comparison(["base", "slower"], None)
-    page = Page(Path("data/comparison.html").read_text(encoding="utf-8"))
-    for words in (
-        "experiments.one.optimizer.learning_rate is 0.01 in base, 0.002 in slower.",
-        "slower − base",
-        "3 of 3",
-    ):
-        assert words in page.text
-    title = page.text.index("base beside slower", page.text.index("To the results"))
-    assert page.text[title:].split("\n")[1].startswith("One parameter differs")  # the first line of the page
-    assert "identical in" not in page.text
-    [said] = [label for label in page.all("alt") if label.startswith("One over the other")]
-    slope = pd.read_csv(folders["base"] / "data/results/slopes.csv").iloc[0]["slope"]
-    assert re.search(
-        rf"one, slope nc1_trace_ratio: {slope:.2f} \[.*?\] in base, {slope:.2f} \[.*?\] in s", said
-    )
-    data = json.loads(page.scripts[0])
-    assert data["lines"] == ["one (base)", "one (slower)"]
-    own = next(series for series in data["series"] if series["title"] == "NC1")["values"]
-    assert own[6:] == pytest.approx([2 * value for value in own[:6]], rel=1e-4)
-
-
-def test_a_figure_of_two_revisions_has_each_ones_means_and_slopes():
-    """Read back from the artists. Red: one's curve under the other's name; one of no used run."""
-    base, slower = tables(("one", "two")), tables(("one", "two"))
-    for name in ("summary", "slopes"):
-        shifted = {"log10_mean", "intercept"} & set(slower[name])
-        slower[name] = slower[name].assign(**{column: slower[name][column] + 1 for column in shifted})
-    empty = slower["summary"]["experiment"] == "two"
-    slower["summary"] = slower["summary"].assign(n_used=slower["summary"]["n_used"].where(~empty, 0))
-    sweeps = {
-        name: Sweep(made["runs"], made["summary"], made["slopes"])
-        for name, made in (("base", base), ("slower", slower))
-    }
-    figure = overlay(sweeps, ["one", "two"])
-    first, other = figure.axes[0], figure.axes[4]
-    assert [axes.get_title() for axes in figure.axes[:2]] == [r"$\log_{10}$ NC1", r"$\log_{10}$ NC2 (ETF)"]
-    assert first.get_xscale() == "log"
-    for i, name in enumerate(sweeps):
-        summary = sweeps[name].summary
-        own = (summary["experiment"] == "one") & (summary["metric"] == "nc1_trace_ratio")
-        rows = summary[own & (summary["split"] == "train")]
-        line = first.containers[i].lines[0]
-        assert line.get_xdata().tolist() == [2, 3, 5]
-        assert line.get_ydata() == pytest.approx(rows["log10_mean"])
-        assert line.get_color() == figure.legends[0].get_lines()[i].get_color()
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["base", "slower", "least squares"]
-    assert len(first.get_legend().get_texts()) == 2
-    figure.canvas.draw()
-    legend, panel = first.get_legend().get_window_extent(), first.get_window_extent()
-    assert not legend.overlaps(panel)  # beside the curves, not over them
-    assert legend.y0 >= panel.y1 - 1
-    twins = overlay({"base": sweeps["base"], "again": sweeps["base"]}, ["one"]).axes[0].get_legend()
-    assert twins.get_texts()[1].get_text() == "identical to base"
-    assert (len(first.containers), len(other.containers)) == (2, 1)
 
 
 def test_a_page_to_send_says_where_it_is_from(study, tmp_path, monkeypatch):
@@ -570,84 +490,13 @@ def test_times_by_stage_are_those_of_the_last_run_of_each_item(study, tmp_path, 
     with stage_times.timed(None):
         pass
     assert stage_times.stage_times() == {"train": 107.0, "grid": 5.0}
-    before = job_log.JOB_LOG.read_bytes() if job_log.JOB_LOG.is_file() else b""
-    cost = job_log.JobCost("slurm", "7_0", "COMPLETED", 2, 1, 5400, 30, 512, 2048, 3, 4, "a.log", "")
-    job_log.write_costs([cost])
     report_to(tmp_path / "page.html", times=True)
     sent = (tmp_path / "page.html").read_text(encoding="utf-8")
     (study / "data/logs/stages.csv").unlink()
-    job_log.JOB_LOG.write_bytes(before)
     assert "<dd>train 2 min, grid 5 s</dd>" in sent
-    row = sent[sent.index(">slurm 7<") + 1 :].partition("</tr>")[0]
-    cells = re.sub("(<.*?>)+", "|", row).strip("|").split("|")
-    assert cells == ["slurm 7", "1", "4", "3.00", "1.50", "0.5 of 2.0 GB", "30 s, at most 30 s", "3"]
 
 
-@pytest.fixture
-def served(study, monkeypatch):
-    """Its answers, by path: status and text."""
-    monkeypatch.chdir(study)
-    server = make_server(0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-
-    def ask(path, host="127.0.0.1"):
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
-        connection.request("GET", path, headers={"Host": f"{host}:{server.server_address[1]}"})
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        connection.close()
-        return answer.status, text
-
-    yield ask
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_connection_that_says_nothing_is_closed(study, monkeypatch):
-    """Also one that stops in the middle of a request. Red: each holds a thread for as long as it likes."""
-    monkeypatch.chdir(study)
-    monkeypatch.setattr("ncpipe.commands.serve.IDLE_SECONDS", 0.2)
-    with make_server(0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        for begun in (b"", b"GET / HTTP/1.1\r\nHost: 127."):
-            with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=20) as connection:
-                connection.sendall(begun)
-                assert connection.recv(1) == b""
-        server.shutdown()
-
-
-def test_the_served_page_follows_the_runs(study, served):
-    """Red: a page of before the last result; another site's page that is answered."""
-    code, text = served("/")
-    assert code == 200
-    page = Page(text)
-    assert "data-live" in dict(page.elements)["html"]
-    assert any("connect-src 'self'" in content for content in page.all("content"))
-    code, told = served("/state.json")
-    told = json.loads(told)
-    assert code == 200
-    assert told["rows"] == [[name, str(L), "2", "2"] for name in ("one", "two") for L in (2, 3, 5)]
-    assert told["columns"] == ["experiment", "L", "runs", "stale"]
-    sentences = study / "data/results/sentences.txt"
-    before = sentences.read_text()
-    sentences.write_text(before.replace("-0.40", "-0.47"))
-    assert json.loads(served("/state.json")[1])["version"] != told["version"]
-    assert "L<sup>−0.47</sup>" in served("/")[1]
-    sentences.write_text(before)
-    assert served("/", "evil.example")[0] == 403
-    for path in ("/logs/../params.yaml", "/logs/batches.csv", "/data/results/runs.csv"):
-        assert served(path)[0] == 404
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("base slower", "report: give --compare with revisions"),
-        ("--compare", "report: give --compare with revisions"),
-        ("--times", "report: --times needs --to"),
-    ],
-)
-def test_options_that_do_not_go_together(arguments, message, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["ncpipe", "report", *arguments.split()])
-    with pytest.raises(SystemExit, match=message):
+def test_times_need_a_file(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["ncpipe", "report", "--times"])
+    with pytest.raises(SystemExit, match="report: --times needs --to"):
         run_cli()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ncpipe.metrics.hooks import measure_model
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 from ncpipe.system.errors import InputError
 
 K, D = 6, 5
@@ -43,7 +43,7 @@ def expected(
 
     with torch.no_grad():
         weight, bias = net.fc.weight[ids], net.fc.bias[ids]
-        return values(measure_arrays(*cut(h, labels), weight, bias, *(cut(*test) if test else ())))
+        return values(measure(*cut(h, labels), weight, bias, *(cut(*test) if test else ())))
 
 
 def close(found: dict[Any, float], wanted: dict[Any, float]) -> None:
@@ -128,4 +128,4 @@ def test_a_tagger_of_transformers_in_a_line() -> None:
         hidden = model.eval().bert(ids, attention).last_hidden_state
     kept = attention.bool()
     weight, bias = model.classifier.weight[:3].detach(), model.classifier.bias[:3].detach()
-    close(values(rows), values(measure_arrays(hidden[kept], labels[kept], weight, bias)))
+    close(values(rows), values(measure(hidden[kept], labels[kept], weight, bias)))

@@ -17,7 +17,9 @@ def moving(moved):
     runs = grid()
     movement = [moved(depth, seed) for depth, seed in zip(runs["depth"], runs["seed"], strict=True)]
     out = np.array(movement) > 0.01
-    return runs.assign(loss_moved=movement, converged=~out, reason=np.where(out, "loss moving", ""))
+    return runs.assign(
+        loss_moved=movement, converged=~out, selected=~out, reason=np.where(out, "loss moving", "")
+    )
 
 
 def judged(runs, value, **keys):
@@ -28,8 +30,8 @@ def judged(runs, value, **keys):
 
 def test_selections_are_nested_and_leave_out_runs_without_a_fit():
     runs = moving(lambda depth, seed: 0.004 + 0.006 * seed)
-    runs.loc[0, ["reason", "loss_moved", "converged"]] = ["train error", 0.0, False]
-    runs.loc[1, ["reason", "loss_moved", "converged"]] = ["diverged", np.nan, False]
+    runs.loc[0, ["reason", "loss_moved", "converged", "selected"]] = ["train error", 0.0, False, False]
+    runs.loc[1, ["reason", "loss_moved", "converged", "selected"]] = ["diverged", np.nan, False, False]
     counts = {name: int(counted.sum()) for name, counted in selections(runs).items()}
     assert counts == {ALL: 13, "moved <= 0.5 %": 4, "moved <= 1 %": 8, "moved <= 2 %": 13}
 

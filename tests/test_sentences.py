@@ -67,10 +67,10 @@ def test_the_short_answer_has_no_number_and_no_sign_that_is_not_known():
         pd.concat([metric(failed, "NC1", -0.42), metric(failed, "NC3", -0.4)]), failed, RULE
     )
     said = short_answer({"experiment": "a"}, slopes, failed, SERIES)
-    assert said == "NC1 and NC3 improve with L; 14 of 15 runs converged."
+    assert said == "NC1 and NC3 improve with L; 14 of 15 runs converged and 1 is left out."
     none = grid(converged=False)
     said = short_answer({"experiment": "a"}, slopes, none, SERIES)
-    assert said == "None of 15 runs converged, so there are no rates."
+    assert said == "0 of 15 runs converged and 15 are left out, so there are no rates."
 
 
 def test_the_terminal_has_one_fact_a_line():
@@ -81,7 +81,7 @@ def test_the_terminal_has_one_fact_a_line():
     found = summary(runs, table, metric(runs, "NC2", -1.2, bend=0.5))
     lines = dataclasses.replace(found, failures=["1 diverged (L = 5): lower optimizer.learning_rate"]).lines()
     assert [line.partition(" (p =")[0] for line in lines] == [
-        "a: 14 of 15 runs converged",
+        "a: 14 of 15 runs converged and 1 is left out",
         "  not converged: 1 diverged (L = 5): lower optimizer.learning_rate",
         "  NC1 improves as L^-0.43 [-0.47, -0.38] (95 % CI)",
         "  NC2 improves as L^-0.49 [-0.54, -0.45]",
@@ -108,7 +108,10 @@ def test_runs_that_failed_and_values_left_out_are_said():
     table.loc[(table["depth"] == 2) & (table["seed"] == 0), "value"] = 0.0
     table.loc[(table["depth"] == 3) & (table["seed"] == 0), "value"] = 1e-30
     said = sentence(runs, table, metric(runs, "NC3", -0.2))
-    assert "8 of 9 runs converged; left out of NC1: 1 at the rounding floor, 1 zero; log-linearity" in said
+    assert (
+        "8 of 9 runs converged and 1 is left out; left out of NC1: 1 at the rounding floor, 1 zero; log-"
+        in said
+    )
     assert "drift" not in said  # three depths are too few
 
 
@@ -132,7 +135,7 @@ def test_nothing_to_fit():
     runs = set_converged(grid(depths=(2, 3)), {(3, 0), (3, 1), (3, 2)})
     nothing = "has no rate (usable values at fewer than two depths)"
     said = sentence(runs, metric(runs, "NC1", -0.42), metric(runs, "NC3", -0.2))
-    assert said == f"a: NC1 {nothing}, NC3 {nothing}, 3 of 6 runs converged."
+    assert said == f"a: NC1 {nothing}, NC3 {nothing}, 3 of 6 runs converged and 3 are left out."
 
 
 def test_where_no_run_converged_the_sentence_says_why_and_nothing_else():
@@ -142,10 +145,13 @@ def test_where_no_run_converged_the_sentence_says_why_and_nothing_else():
     why = ["9 with train error 0.1 > 0: raise epochs", "6 diverged: lower optimizer.learning_rate"]
     dead = experiment_summary({"experiment": "dead"}, *tables, runs, SERIES, why)
     assert dead.sentence() == (
-        "dead: 0 of 15 runs converged, so it has no rates; 9 with train error 0.1 > 0: raise epochs; "
-        "6 diverged: lower optimizer.learning_rate."
+        "dead: 0 of 15 runs converged and 15 are left out, so it has no rates; 9 with train error 0.1 > 0: "
+        "raise epochs; 6 diverged: lower optimizer.learning_rate."
     )
-    assert dead.lines() == ["dead: 0 of 15 runs converged", *(f"  not converged: {line}" for line in why)]
+    assert dead.lines() == [
+        "dead: 0 of 15 runs converged and 15 are left out",
+        *(f"  not converged: {line}" for line in why),
+    ]
 
 
 def test_only_the_named_series_of_the_last_layer_count():

@@ -16,7 +16,7 @@ from ncpipe.papers.s24.series_training import train_series
 from ncpipe.runs.fingerprint import fingerprint_of
 from ncpipe.runs.store import checkpoint_of, saved_epochs
 from ncpipe.system.errors import InputError
-from ncpipe.training.loop import Stopped
+from ncpipe.training.checkpoints import Stopped
 from ncpipe.training.session import Trained
 
 COMPUTE = Compute("cpu", 1, "float32")

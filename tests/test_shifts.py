@@ -8,7 +8,7 @@ from conftest import vector_data
 from constructions import SHARP, context_run, contexts, inner_square, layers_of, network_of, small_run
 
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 from ncpipe.papers.s25.shifts import merge_classes, shifts
 from ncpipe.system.errors import InputError
 from ncpipe.theory.constructions.embeddings import on_sphere
@@ -50,7 +50,7 @@ def test_the_least_loss_is_reached_at_a_finite_depth(
         + 0.0025 * weight.square().sum().item()
     )
     assert value == pytest.approx(optimal_value(run.spec.loss, 3, 8, 0.005, bias), abs=1e-13)
-    metrics = {row.metric: row.value for row in measure_arrays(h, data.train.labels, weight, offset)}
+    metrics = {row.metric: row.value for row in measure(h, data.train.labels, weight, offset)}
     assert metrics["nc1_trace_ratio"] < 1e-15
     assert metrics["nc3_cosine"] < 1e-14
     assert metrics["nc2_identity" if loss == "mse" and not bias else "nc2_etf"] < 1e-13
@@ -84,7 +84,7 @@ def test_a_transformer_pays_for_its_first_attention_alone() -> None:
     state = shifts(run, contexts(), SHARP)
     assert inner_square(state) == pytest.approx(3 * 16**-0.5)  # gamma^2 V
     h = layers_of(run, contexts(), state)["last"]
-    metrics = {row.metric: row.value for row in measure_arrays(h, contexts().train.labels)}
+    metrics = {row.metric: row.value for row in measure(h, contexts().train.labels)}
     assert metrics["nc1_trace_ratio"] < 1e-12
 
 

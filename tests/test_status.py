@@ -11,9 +11,7 @@ import pytest
 from conftest import experiment_tree, write_params
 from ruamel.yaml import YAML
 
-from ncpipe.commands import serve
 from ncpipe.commands.fetch import fetch
-from ncpipe.commands.serve import Live
 from ncpipe.commands.status import status, sweep_progress
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
@@ -21,12 +19,11 @@ from ncpipe.datasets.prepared import read_prepared
 from ncpipe.runs import heartbeat
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.heartbeat import Heartbeat, HeartbeatWriter, heartbeats
-from ncpipe.runs.run_folder import read_history
 from ncpipe.runs.store import checkpoint_of, saved_epochs, sweep_fingerprints
-from ncpipe.system.artifacts import PREPARED, RUNS
-from ncpipe.training.checkpoints import Checkpoints, epochs_done
+from ncpipe.system.artifacts import PREPARED
+from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
 from ncpipe.training.device import prepare_device
-from ncpipe.training.loop import Stopped, train_batch
+from ncpipe.training.loop import train_batch
 
 
 @pytest.fixture
@@ -195,30 +192,6 @@ def test_why_a_run_could_not_be_trained_is_kept_until_it_is(
     assert "Traceback" in said
     train("one", 2, 0, workers=1, alone=True)
     assert not list(project.glob("data/logs/failed-*"))
-
-
-def test_the_served_page_shows_how_the_runs_trained_that_have_ended(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Red: a page that waits for the last run; one made anew for each run that ends in a minute."""
-    live = Live()
-    fetch("one")
-    assert "No results yet" in live.page()
-    assert "Provenance" not in live.page()
-    before = json.loads(live.state())
-    train("one", 2, 1, workers=1)  # and with it seed 0, which waits for its stage
-    assert json.loads(live.state())["version"] == before["version"]
-    monkeypatch.setattr(serve, "RENDER_SECONDS", 0.0)
-    told = json.loads(live.state())
-    assert told["version"] != before["version"]
-    assert told["rows"][0] == ["one", "2", "2", "1", "1", "·"]
-    page = live.page()
-    assert "2 of 4 runs are trained" in page
-    data = json.loads(page.split('<script id="data" type="application/json">')[1].split("</script>")[0])
-    assert (data["runs"]["x"], data["runs"]["seed"]) == ([2, 2], [0, 1])
-    losses = [row["loss"] for row in read_history(RUNS / "one/L2/s1")]
-    assert data["history"]["columns"]["loss"][1] == pytest.approx(losses, rel=1e-4)
-    assert 'id="explore"' not in page
 
 
 def test_it_needs_neither_torch_nor_dvc(project: Path) -> None:

@@ -490,8 +490,7 @@ def test_code_that_was_edited_meanwhile_is_not_stored(project: Path, monkeypatch
     original = batches.train_batch
 
     def edited(*rest: object) -> object:
-        monkeypatch.setattr("ncpipe.runs.fingerprint.files_digest", lambda: "other bytes")
-        monkeypatch.setattr("ncpipe.runs.fingerprint.training_digests", lambda choices: {"other": "code"})
+        monkeypatch.setattr("ncpipe.runs.fingerprint.training_digests", lambda *_: {"other": "code"})
         return original(*rest)
 
     monkeypatch.setattr(batches, "train_batch", edited)

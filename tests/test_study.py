@@ -31,12 +31,12 @@ from ncpipe.config.study import load_study, loaded
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.metrics.catalogue import entry, own_metrics
+from ncpipe.metrics.study_metrics import entry, own_metrics
 from ncpipe.papers import stages
 from ncpipe.runs.batches import train_batches
-from ncpipe.runs.code_digests import SWEEP_STAGES
+from ncpipe.runs.code_digests import EXPERIMENT_STAGES, SWEEP_STAGES
 from ncpipe.runs.fingerprint import code_digest, fingerprint_of
-from ncpipe.runs.plan import plan_all
+from ncpipe.runs.plan import plan
 from ncpipe.system.artifacts import CODE, METRICS, PREPARED, RESULTS
 from ncpipe.system.console import Progress
 from ncpipe.system.errors import InputError
@@ -462,7 +462,7 @@ def test_a_network_that_fails_is_one_line(
     compute = params.compute_on(None)
     runs = [params.run("own", 2, seed) for seed in (0, 1)]
     fingerprints = [fingerprint_of(run, data_checksum(PREPARED / run.data), compute) for run in runs]
-    planned, [failed] = plan_all(fingerprints, torch.device("cpu"), 1, keep_going=True)
+    planned, [failed] = plan(fingerprints, torch.device("cpu"), 1, keep_going=True)
     assert planned == []
     assert re.fullmatch(mistake, str(failed))
     progress = Progress("sweep", 2, 1.0)
@@ -497,18 +497,17 @@ SWEEP = {*SWEEP_STAGES, *stages.SWEEP_STAGES}
 
 
 def test_what_a_run_uses_of_study_py_is_in_its_digests() -> None:
+    """All of the file, where all entries stand in it. Red: an edit that no digest has."""
     write_params([2], [0], own=OWN, plain=experiment_tree())
     first = digests(WHOLE)
+    own = {f"own/{stage}" for stage in (*EXPERIMENT_STAGES, *stages.EXPERIMENT_STAGES, "train")}
+    every = {*own, "plain/measure", "fill", *SWEEP}
     for before, after, changed in (
         ("def rings(spec):\n", 'def rings(spec):\n    """Two of them."""  # and a comment\n\n', set()),
-        (
-            "self.first(x).square()",
-            "self.first(x).square() * 2",
-            {"own/train", "own/extract", "own/measure", "own/construct", "own/series", "fill", *SWEEP},
-        ),
-        ("(1 + labels[:, None])", "(2 + labels[:, None])", {"own/fetch", *SWEEP}),
-        ("/ classes.samples", "/ classes.samples / 2", {"own/measure", "plain/measure", *SWEEP}),
-        ("NETWORKS = {", "OTHER = 3\nNETWORKS = {", {*SWEEP}),
+        ("self.first(x).square()", "self.first(x).square() * 2", every),
+        ("(1 + labels[:, None])", "(2 + labels[:, None])", every),
+        ("/ classes.samples", "/ classes.samples / 2", every),
+        ("NETWORKS = {", "OTHER = 3\nNETWORKS = {", every),
     ):
         assert WHOLE.count(before) == 1
         second = digests(WHOLE.replace(before, after))

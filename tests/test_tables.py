@@ -105,7 +105,7 @@ def test_zero_loss_must_stay_zero():
 
 
 def test_judging_matches_each_run_with_its_own_history_in_any_order():
-    runs = grid(depths=(2, 3), seeds=(0, 1)).drop(columns="converged")
+    runs = grid(depths=(2, 3), seeds=(0, 1)).drop(columns=["converged", "selected"])
     losses = {(2, 0): [1.0] * 20, (2, 1): list(range(20, 0, -1)), (3, 0): [2.0] * 20, (3, 1): [1.0, math.nan]}
     parts = [history_of(v).assign(experiment="a", depth=d, seed=s) for (d, s), v in losses.items()]
     history = pd.concat(parts).sample(frac=1, random_state=0)
@@ -116,9 +116,28 @@ def test_judging_matches_each_run_with_its_own_history_in_any_order():
     assert "converged" not in runs
 
 
+def test_runs_that_fit_are_used_converged_or_not_unless_the_study_asks():
+    """Red: a run whose loss still moves that enters no mean, or one with a train error that does."""
+    runs = grid(depths=(2,), seeds=(0, 1, 2, 3)).drop(columns=["converged", "selected"])
+    moving = list(range(20, 0, -1))
+    parts = [([1.0] * 20, 0.0), (moving, 0.0), ([1.0] * 20, 0.5), ([1.0, math.nan], 0.0)]
+    history = pd.concat(
+        [history_of(losses, error).assign(experiment="a", depth=2, seed=seed)
+         for seed, (losses, error) in enumerate(parts)]
+    )  # fmt: skip
+    table = measure(runs, lambda depth, seed: 10.0**seed)
+    for use, selected in (("fit", [0, 1]), ("converged", [0])):
+        judged = judge_runs(runs, history, dataclasses.replace(RULE, use=use))
+        assert judged["converged"].tolist() == [True, False, False, False]
+        assert judged.index[judged["selected"]].tolist() == selected
+        (row,) = summarise(table, judged).to_dict("records")
+        assert (row["n_selected"], row["n_used"]) == (len(selected), len(selected))
+        assert row["log10_mean"] == pytest.approx(np.mean(selected))
+
+
 def failed_runs(name="a"):
     """At L = 2 a run that ended well; two losses that move, two train errors; at L = 3 one that diverged."""
-    runs = grid((name,), depths=(2, 3), seeds=(0, 1, 2)).drop(columns="converged")
+    runs = grid((name,), depths=(2, 3), seeds=(0, 1, 2)).drop(columns=["converged", "selected"])
     histories = [
         history_of([1.0] * 20),
         history_of([1.0] * 18 + [1.0121, 1.0]),
@@ -149,7 +168,7 @@ def test_the_advised_thresholds_let_the_runs_converge():
 
 def test_lines_name_their_experiment_and_those_that_all_converged_have_none():
     runs, history = failed_runs("b")
-    well = grid(("well",), depths=(2,), seeds=(0,)).drop(columns="converged")
+    well = grid(("well",), depths=(2,), seeds=(0,)).drop(columns=["converged", "selected"])
     both = pd.concat([well, runs], ignore_index=True)
     settled = history_of([1.0] * 20).assign(experiment="well", depth=2, seed=0)
     lines = failure_lines(judge_runs(both, pd.concat([history, settled]), RULE), RULE)
@@ -158,7 +177,7 @@ def test_lines_name_their_experiment_and_those_that_all_converged_have_none():
 
 
 def test_a_short_history_and_a_missing_one_say_what_to_do():
-    runs = grid(depths=(2,), seeds=(0, 1)).drop(columns="converged")
+    runs = grid(depths=(2,), seeds=(0, 1)).drop(columns=["converged", "selected"])
     history = history_of([1.0] * 9).assign(experiment="a", depth=2, seed=0)
     assert failures(judge_runs(runs, history, RULE), RULE) == [
         "1 with fewer than two logged rows over the last 10 % of epochs: "
@@ -274,7 +293,7 @@ def test_a_value_measured_twice_or_of_an_unknown_run_is_refused():
 
 def dvc_tables():
     runs = pd.concat([grid(("z",)), grid(("dead",), converged=False)], ignore_index=True)
-    runs.loc[(runs["experiment"] == "z") & (runs["depth"] == 13), "converged"] = False
+    runs.loc[(runs["experiment"] == "z") & (runs["depth"] == 13), ["converged", "selected"]] = False
     table = pd.concat([measure(runs, noisy), measure(runs, noisy, split="test")])
     return table, runs
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ncpipe.integrations.torchmetrics import ClassCollapse, SampleCollapse
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
-from ncpipe.metrics.table import TEST, TRAIN, measure_arrays
+from ncpipe.metrics.table import TEST, TRAIN, measure
 from ncpipe.system.errors import InputError
 
 SECOND_PASS = {"nc1_pinv", "nc1_pinv_rank", "ncc_error"}
@@ -27,7 +27,7 @@ def samples(classes: int = 4, width: int = 6, seed: int = 0) -> tuple[Tensor, Te
 
 
 def wanted(features: Tensor, labels: Tensor) -> dict[str, float]:
-    rows = {row.metric: row.value for row in measure_arrays(features, labels)}
+    rows = {row.metric: row.value for row in measure(features, labels)}
     return {n: v for n, v in rows.items() if n not in SECOND_PASS and not n.startswith("singular_")}
 
 
@@ -112,7 +112,7 @@ def test_a_cast_of_the_model_that_holds_it_changes_nothing(cast: Any) -> None:
     for metric in model.metrics.values():
         metric.update(features[:30], labels[:30])
     cast(model)
-    rows = measure_arrays(features, labels, *classifier())
+    rows = measure(features, labels, *classifier())
     every = {row.metric: row.value for row in rows if not row.metric.startswith("singular_")}
     assert found() == pytest.approx(every, rel=CLOSE, abs=CLOSE)
     for metric in model.metrics.values():
@@ -166,7 +166,7 @@ def test_both_metrics_together_give_every_row_of_the_table(width: int) -> None:
     """Red: a metric left out of either, or sums over batches where the last batch counts."""
     features, labels = doubles(width)
     weight, bias = classifier(4, width)
-    rows = measure_arrays(features, labels, weight, bias)
+    rows = measure(features, labels, weight, bias)
     every = {row.metric: row.value for row in rows if not row.metric.startswith("singular_")}
     assert both_metrics(features, labels) == pytest.approx(every, rel=CLOSE, abs=CLOSE, nan_ok=True)
 
@@ -176,7 +176,7 @@ def test_held_out_samples_are_set_against_the_train_means() -> None:
     held_out, answers = doubles(seed=1)
     train, own = (class_statistics(*each, 4) for each in ((features, labels), (held_out, answers)))
     metric = once_more(SampleCollapse(own, *classifier(), train=train), held_out, answers)
-    rows = measure_arrays(features, labels, *classifier(), held_out, answers)
+    rows = measure(features, labels, *classifier(), held_out, answers)
     table = {row.metric: row.value for row in rows if row.split == TEST}
     found = metric.compute()
     assert {"weak_test_collapse", "strong_test_collapse", "nc4_mismatch"} <= set(found)
@@ -234,7 +234,7 @@ def test_selections_are_those_of_measure_model(measured: Any) -> None:
         (TEST, held_out, test, first.statistics()),
     ):
         second = SampleCollapse(
-            firsts.statistics(), *classifier(5), train=learned, measured=own, ignore_index=-1
+            firsts.statistics(), *classifier(5), train=learned, classes=own, ignore_index=-1
         )
         found = firsts.compute() | updated(second, batches).compute()
         table = {row.metric: row.value for row in rows if row.split == split}
@@ -249,7 +249,7 @@ def test_selections_are_those_of_measure_model(measured: Any) -> None:
         ("some", "classes: 'some' is unknown"),
         ([1], "classes: 1 of them to measure"),
         ([1, 4], r"label 4 is not in 0\.\.3"),
-        ([0, 3], "class 3 has no samples; leave it out of `measured`"),
+        ([0, 3], "class 3 has no samples; leave it out of `classes`"),
     ],
 )
 def test_mistakes_of_a_selection_are_named(measured: Any, message: str) -> None:
@@ -284,7 +284,7 @@ def test_two_halves_are_merged_to_the_whole(scale: float) -> None:
     for metric, part in zip(seconds, parts, strict=True):
         once_more(metric, *part)
     seconds[0].merge_state(seconds[1])
-    rows = measure_arrays(features, labels, *classifier())
+    rows = measure(features, labels, *classifier())
     every = {row.metric: row.value for row in rows if not row.metric.startswith("singular_")}
     found = metrics[1].compute() | seconds[0].compute()
     assert found == pytest.approx(every, rel=CLOSE, abs=CLOSE)
@@ -297,7 +297,7 @@ def test_half_of_the_samples_is_no_second_pass() -> None:
     with pytest.raises(InputError, match="means are of 60 samples, and 40 were given"):
         metric.compute()
     metric.reset()
-    rows = measure_arrays(*(torch.cat(each) for each in zip(*parts, strict=True)))
+    rows = measure(*(torch.cat(each) for each in zip(*parts, strict=True)))
     table = {row.metric: row.value for row in rows if row.metric in SECOND_PASS}
     found = once_more(once_more(metric, *parts[0]), *parts[1]).compute()
     assert found == pytest.approx(table, rel=CLOSE)
@@ -381,7 +381,7 @@ def test_two_real_processes_agree_with_the_table(tmp_path: Path) -> None:
     for rank, part in enumerate(parts):
         torch.save(part, tmp_path / f"part{rank}.pt")
     torch.multiprocessing.spawn(worker, (str(tmp_path),), nprocs=2)
-    rows = measure_arrays(*(torch.cat(each) for each in zip(*parts, strict=True)), *classifier())
+    rows = measure(*(torch.cat(each) for each in zip(*parts, strict=True)), *classifier())
     every = {row.metric: row.value for row in rows if not row.metric.startswith("singular_")}
     for rank in (0, 1):
         assert torch.load(tmp_path / f"found{rank}.pt") == pytest.approx(every, rel=CLOSE, abs=CLOSE)

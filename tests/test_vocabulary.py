@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from ncpipe.commands.cli import app
 from ncpipe.metrics import pairs
-from ncpipe.metrics.catalogue import ENTRIES, TOKENS, entry
+from ncpipe.metrics.catalogue import ENTRIES, TOKENS
+from ncpipe.metrics.study_metrics import entry
 from ncpipe.metrics.vocabulary import TokenPass, measure_token_arrays, wilson_interval
 from ncpipe.system.errors import InputError
 

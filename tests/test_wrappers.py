@@ -17,7 +17,7 @@ from torchvision.models.convnext import CNBlockConfig
 
 from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.hooks import channels_first, channels_last, collect_features, measure_model
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 pytestmark = [
@@ -612,7 +612,7 @@ def test_an_unembedding_with_lora_is_measured_whole() -> None:
     merged.bias.data = model.out.base_layer.bias.detach()
     with torch.no_grad():
         features = model.embed(tokens[:, :-1]).cumsum(1).tanh().flatten(0, 1)
-    wanted = measure_arrays(features, tokens[:, 1:].flatten(), merged.weight.detach(), merged.bias.detach())
+    wanted = measure(features, tokens[:, 1:].flatten(), merged.weight.detach(), merged.bias.detach())
     values = {row.metric: row.value for row in rows if row.split == "train"}
     for metric in ("nc3_cosine", "nc4_mismatch", "margin_p05", "nc3_duality"):
         value = next(row.value for row in wanted if row.metric == metric and row.split == "train")

@@ -1,12 +1,16 @@
 """Which functions of the package really run: what digests of code have to know (test_code.py)."""
 
+import inspect
 import sys
 import threading
 from collections.abc import Collection
 from pathlib import Path
 from types import CodeType, FrameType
 
-from ncpipe.runs.code_digests import PACKAGE, ROOT, Definition
+from ncpipe.config.study_files import PACKAGE
+from ncpipe.runs.closures import ROOT
+
+Definition = tuple[str, str]  # module, name at its top
 
 
 class Traced:
@@ -40,7 +44,8 @@ class Traced:
     def counted(self, without: Collection[str]) -> set[Definition]:
         """Less those of the modules that do not count, and templates, whose bytes are counted."""
         files = [seen for seen in self.seen if seen.co_filename.endswith(".py")]
-        ours = [seen for seen in files if Path(seen.co_filename).is_relative_to(ROOT / PACKAGE)]
+        functions = [seen for seen in files if seen.co_flags & inspect.CO_OPTIMIZED]  # no bodies of classes
+        ours = [seen for seen in functions if Path(seen.co_filename).is_relative_to(ROOT / PACKAGE)]
         paths = [Path(seen.co_filename).relative_to(ROOT).with_suffix("").parts for seen in ours]
         modules = [".".join(parts).removesuffix(".__init__") for parts in paths]
         names = [seen.co_qualname.partition(".")[0] for seen in ours]

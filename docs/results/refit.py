@@ -2,9 +2,10 @@
 
     uv run python docs/results/refit.py [FOLDER ...]
 
-For a change of the statistics: slopes, sentences, figures and claims of each folder follow from points.csv
-and runs.csv, which stay as they are. A claim is judged again if its number can be computed from the published
-tables, and keeps its row otherwise. What changed is printed; README.md and docs/ledger.md are written anew by
+For a change of the statistics: which runs are used, means, slopes, sentences, figures and claims of each
+folder follow from the values in points.csv and from runs.csv. A claim is judged again if its number can be
+computed from the published tables, as the published number of one selection of runs shows, and keeps its row
+otherwise. What changed is printed; README.md and docs/ledger.md are written anew by
 render.py and docs/ledger.py.
 """
 
@@ -22,19 +23,21 @@ import yaml
 
 from ncpipe.claims.evidence import Tables, answer
 from ncpipe.claims.ledger import Claim, Measured, load_claims
-from ncpipe.claims.selections import judge_by_selection
-from ncpipe.claims.verdicts import judge, kind, ledger_table
+from ncpipe.claims.selections import judge_by_selection, tables_by_selection
+from ncpipe.claims.verdicts import ABSENT, judge, kind, ledger_table
 from ncpipe.commands.plot import figures_of_published, read_published
 from ncpipe.config.params import Convergence, Slopes, load_params
 from ncpipe.config.records import read
 from ncpipe.figures.save import save_figure
 from ncpipe.papers.outputs import RUN_NUMBERS
+from ncpipe.tables.convergence import selected_runs
 from ncpipe.tables.headlines import headline_series
 from ncpipe.tables.keys import run_keys
-from ncpipe.tables.points import LAST, SERIES
+from ncpipe.tables.points import LAST, SERIES, usable_points
 from ncpipe.tables.selections import selected_slopes
 from ncpipe.tables.sentences import experiment_summaries
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
+from ncpipe.tables.summary import summarise
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
@@ -48,10 +51,16 @@ def refit(folder: Path) -> Iterator[str]:
     convergence = read(Convergence, params["convergence"], "convergence")
     runs = pd.read_csv(folder / "runs.csv")
     runs["reason"] = runs["reason"].astype(object).fillna("")  # all are nan if every run converged
-    points = pd.read_csv(folder / "points.csv")
-    measured = points[[*run_keys(runs), *SERIES, "value"]]
+    place = runs.columns.get_loc("converged") + 1
+    runs = runs.drop(columns="selected", errors="ignore")
+    runs.insert(place, "selected", selected_runs(runs, convergence))
+    runs.to_csv(folder / "runs.csv", index=False, lineterminator="\n")
+    measured = pd.read_csv(folder / "points.csv")[[*run_keys(runs), *SERIES, "value"]]
+    points = usable_points(measured, runs)
     slopes, leave_out = loglog_slopes(measured, runs, rule), leave_out_slopes(measured, runs, rule)
     tables = {
+        "points": points,
+        "summary": summarise(measured, runs),
         "slopes": slopes,
         "slopes_leave_out": leave_out,
         "slopes_by_selection": selected_slopes(measured, runs, rule),
@@ -67,7 +76,7 @@ def refit(folder: Path) -> Iterator[str]:
         if (folder / f"{name}.png").is_file():  # some studies show another figure in its place
             save_figure(figure, folder, name)
     if (folder / "claims.csv").is_file():
-        nothing = pd.DataFrame(columns=[*run_keys(runs), "layer", "split", "metric", "value", "converged"])
+        nothing = pd.DataFrame(columns=[*run_keys(runs), "layer", "split", "metric", "value", "selected"])
         history = folder / "history.csv"
         kept = pd.read_csv(history) if history.is_file() else nothing
         all_tables = Tables(points, runs, slopes, leave_out, nothing, nothing, nothing, kept)
@@ -78,16 +87,19 @@ def rejudge(folder: Path, tables: Tables, rule: Slopes) -> Iterator[str]:
     """Judge again the claims whose published numbers these tables give; yield a line for each change."""
     published = pd.read_csv(folder / "claims.csv", dtype=str, keep_default_na=False)
     own = []
+    others = tables_by_selection(tables, rule, set(tables.points["metric"]))
     for claim in (claim for claim in claims_of(folder) if isinstance(claim, Measured)):
         rows = published[(published["id"] == claim.id)]
         if rows.empty or claim.experiment not in set(tables.runs["experiment"]):
             continue
+        before = float(rows["value"].iloc[0] or "nan")
         try:
             number = answer(claim, tables, rule)
+            again = [number, *(answer(claim, other, rule) for other in others.values())]
+            known = any(np.isclose(each.value, before, rtol=CLOSE, atol=0) for each in again)
         except (KeyError, ValueError):  # of a table that is not published
             continue
-        before = float(rows["value"].iloc[0] or "nan")
-        if np.isclose(number.value, before, rtol=CLOSE, atol=0):
+        if known or rows["verdict"].iloc[0] == ABSENT:
             own.append(judge(claim, number))
     judged = judge_by_selection(own, tables, rule)
     again = ledger_table(judged).set_index(["id", "about"], drop=False)

@@ -19,11 +19,12 @@ import jinja2
 import numpy as np
 import pandas as pd
 import yaml
+from image_numbers import DEPTHS, METRICS, by_images
 
 from ncpipe.tables.compare import Term, difference_interval, slope_terms
 from ncpipe.tables.points import LAST
 from ncpipe.tables.sentences import p_text, power
-from ncpipe.tables.slopes import least_squares_line
+from ncpipe.tables.slopes import Replicates, least_squares_line
 
 FOLDER = Path(__file__).resolve().parent
 TEMPLATE = "README.md.jinja"
@@ -45,7 +46,7 @@ GROWN = 2  # the ratio of two gradient norms from which the page says that they 
 class Panel:
     """The published tables of one experiment, and what the text says of them.
 
-    Means are geometric, over the converged runs; over all runs where none converged.
+    Means are geometric, over the runs that fit the data.
     """
 
     def __init__(self, folder: str, experiment: str = "") -> None:
@@ -75,7 +76,7 @@ class Panel:
     def values(self, title: str, depth: int) -> pd.Series:
         """Return the values by seed that a mean at one depth is of."""
         runs = self.runs[self.runs["depth"] == depth].set_index("seed")
-        counted = runs[runs["converged"]] if self.runs["converged"].any() else runs
+        counted = runs[runs["selected"]]
         if title in RUN_COLUMNS or title in runs:
             return counted[RUN_COLUMNS.get(title, title)]
         metric, split = SERIES[title]
@@ -97,6 +98,11 @@ class Panel:
         """Return the largest value over the least at one depth."""
         values = self.values(title, depth)
         return short(values.max() / values.min())
+
+    def over_tests(self) -> str:
+        """Return the least and the largest mean test error of a depth."""
+        means = self.runs[self.runs["selected"]].groupby("depth")["test_error"].mean()
+        return f"{short(means.min())} to {short(means.max())}"
 
     def over_optimum(self, title: str = "loss") -> str:
         """Return the range over depths of a mean over the optimum of the features model.
@@ -147,7 +153,7 @@ class Panel:
         """Return the power of L with its interval, as `L^-0.63 [-0.65, -0.61]`."""
         fit = self._fit(title, without)
         if math.isnan(fit["slope"]):
-            return "no power of L (no run converged)"
+            return "no power of L (no run fits the data)"
         return power(fit["slope"], fit["low"], fit["high"])
 
     def cell(self, title: str, without: int = 0) -> str:
@@ -184,23 +190,27 @@ class Panel:
         return f"{short(losses.min(), 3)} to {short(losses.max(), 3)}"
 
     def converged(self) -> str:
-        """Return how many runs converged, and by how much the others moved at which depths."""
-        failed = self.runs[~self.runs["converged"]]
+        """Return how many runs converged, by how much the others moved at which depths, who is left out."""
+        failed = self.runs[~self.runs["converged"] & self.runs["selected"]]
         if failed.empty:
-            return f"All {len(self.runs)} runs converged."
+            return f"All {len(self.runs)} runs converged.{self._unfit()}"
         ends = [f"{100 * failed['loss_moved'].agg(end):.1f}" for end in ("min", "max")]
         rule = self._params["convergence"]
         moved = (
             f"moved by {' to '.join(dict.fromkeys(ends))} % over the last {100 * rule['window']:g} % of the "
             f"epochs, where {100 * rule['tolerance']:g} % is allowed.\nHollow points are such runs."
+            f"{self._unfit()}"
         )
         if len(failed) == len(self.runs):
-            none = f"None of the {len(failed)} runs converged, so there are no powers of L."
-            return f"{none}\nTheir loss {moved}"
+            return f"None of the {len(failed)} runs converged: their loss {moved}"
         counts = failed.groupby("depth").size()
         places = ", ".join(f"{count} at L = {depth}" for depth, count in counts.items())
-        done = len(self.runs) - len(failed)
+        done = int(self.runs["converged"].sum())
         return f"{done} of {len(self.runs)} runs converged.\nThe loss of the rest ({places}) {moved}"
+
+    def _unfit(self) -> str:
+        left_out = int((~self.runs["selected"]).sum())
+        return f"\n{left_out} runs do not fit the data and enter no mean." if left_out else ""
 
     def size(self) -> str:
         """Return how many samples, depths, seeds and epochs there were."""
@@ -215,7 +225,16 @@ class Panel:
     def hours(self) -> str:
         """Return the hours of one core that training took in all batches."""
         record = json.loads((self._folder / "provenance.json").read_text(encoding="utf-8"))["training"]
-        return f"{record[self.name]['batch_hours']:.1f} hours of one core"
+        batches = f"{record[self.name]['batch_hours']:.1f} hours in all batches"
+        return (
+            f"{batches}, several at a time on {card[0]}"
+            if (card := self._cards())
+            else f"{batches} of one core"
+        )
+
+    def _cards(self) -> list[str]:
+        record = json.loads((self._folder / "provenance.json").read_text(encoding="utf-8"))["trained_with"]
+        return [name.split("(")[1].rstrip(")") for name in record["device"] if "(" in name]
 
     def by_depth(self) -> str:
         """Return a table of the means at each depth."""
@@ -280,18 +299,18 @@ class Panel:
         (fit,) = own[own["selection"] == selection].to_dict("records")
         return power(fit["slope"], fit["low"], fit["high"])
 
-    def left_out(self) -> str:
+    def unconverged(self) -> str:
         """Return which runs that did not converge end below the mean loss of those that did."""
         runs = self.runs
         means = runs[runs["converged"]].groupby("depth")["loss"].mean()
         failed = runs[~runs["converged"] & runs["depth"].isin(means.index)]
         lower = failed[failed["loss"] < failed["depth"].map(means)]
         if failed.empty:
-            return "No run is left out of a mean."
+            return ""
         named = ", ".join(f"L = {row.depth} seed {row.seed}" for row in lower.itertuples())
         return (
-            f"{len(lower)} of the {len(failed)} runs that are left out of a mean have a lower loss than the "
-            f"mean of those that count{f': {named}' if named else ''}."
+            f"{len(lower)} of the {len(failed)} runs that did not converge, at depths where others did, have "
+            f"a lower loss than the mean of those{f': {named}' if named else ''}."
         )
 
     def gradients(self) -> str:
@@ -340,6 +359,37 @@ def ratios(one: Panel, other: Panel, title: str, digits: int = 2) -> str:
     """Return the range over depths of the second's mean over the first's."""
     shares = [other.mean(title, depth) / one.mean(title, depth) for depth in one.depths]
     return f"{short(min(shares), digits)} to {short(max(shares), digits)}"
+
+
+def images() -> str:
+    """Return a table of means at two depths and of powers of L by the number of training images."""
+    rows = []
+    for source, count, values in by_images():
+        cells = []
+        for groups in values.values():
+            fit = Replicates(np.array(DEPTHS), groups, LEVEL).fit(0)
+            ends = " → ".join(short(10 ** float(group.mean())) for group in groups)
+            cells.append(f"{ends}: {fit['slope']:z.2f} [{fit['low']:z.2f}, {fit['high']:z.2f}]")
+        rows.append([source, str(count), *cells])
+    heads = [f"{title}, L = {DEPTHS[0]} → {DEPTHS[1]}: power" for title in METRICS]
+    return table(["", "images", *heads], rows)
+
+
+def earlier() -> str:
+    """Return a table of the powers of L of panels that are no longer published, with their commits."""
+    rows = [
+        [
+            row["data"], row["setting"], str(row["runs"]),
+            *(_interval(row, title) for title in METRICS),
+            f"`{row['commit']}`",
+        ]
+        for row in published("transformers_images", "earlier").to_dict("records")
+    ]  # fmt: skip
+    return table(["", "earlier panel", "runs", *METRICS, "commit"], rows)
+
+
+def _interval(row: dict[Any, Any], title: str) -> str:
+    return f"{row[title]:z.2f} [{row[f'{title} low']:z.2f}, {row[f'{title} high']:z.2f}]"
 
 
 def by_value(folder: str) -> str:
@@ -391,7 +441,7 @@ def rendered() -> str:
     )  # fmt: skip
     names = {
         "Panel": Panel, "pairs": pairs, "excluding_zero": excluding_zero, "lower": lower, "ratios": ratios,
-        "counted": counted, "by_value": by_value, "short": short,
+        "counted": counted, "images": images, "earlier": earlier, "by_value": by_value, "short": short,
         "log_over": lambda depths: np.log(depths) / depths,
     }  # fmt: skip
     return environment.get_template(TEMPLATE).render(names)

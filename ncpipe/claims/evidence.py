@@ -42,7 +42,7 @@ from ncpipe.tables.keys import run_keys, x_column
 from ncpipe.tables.points import LAST
 from ncpipe.tables.ranks import rank_correlation
 
-LEAST_SHARE = 0.5  # of a number's runs that must have converged
+LEAST_SHARE = 0.5  # of a number's runs that must be used
 
 
 class Number(NamedTuple):
@@ -88,8 +88,8 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
     """Return the number that answers a claim about runs, or why there is none (`missing`).
 
     `slope` and `line` are rows of slopes.csv and slopes_leave_out.csv. `spearman` is
-    `ranks.rank_correlation`, and `value` and `difference` are `compare.difference_interval`. Only converged
-    runs count, except for `minimum` and `maximum`.
+    `ranks.rank_correlation`, and `value` and `difference` are `compare.difference_interval`. Only selected
+    runs are used, except for `minimum` and `maximum`.
     """
     if isinstance(claim, Difference):
         return _difference(claim, tables, rule)
@@ -103,7 +103,7 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
         table = table[table["depth"] == (claim.depth or table["depth"].max())]
     used = table[table["counted" if isinstance(claim, Value | Spearman | DepthBound) else "used"]]
     if len(used) < LEAST_SHARE * len(table) or used.empty:
-        return _none(f"{len(used)} of {len(table)} runs have converged")
+        return _none(f"{len(used)} of {len(table)} runs have a number that is used")
     runs = f"{len(used)} of {len(table)} runs"
     if isinstance(claim, Slope) and over:
         found = _fitted_over(claim, over, used, rule)
@@ -136,24 +136,24 @@ def numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
         found = _layer_rises(claim, tables) if isinstance(claim, LayerRise) else _since_fit(claim, tables)
         if found.empty:
             return f"{subject(claim)}: no layers or no history"
-        return _without_logarithm(own[[*keys, "converged"]].merge(found, on=keys, how="left"))
+        return _without_logarithm(own[[*keys, "selected"]].merge(found, on=keys, how="left"))
     if isinstance(claim, Spearman) and claim.layer:
         found = _at(tables.layer_errors, claim.experiment, claim.depth, claim.value)
         found = found[found["layer"] == claim.layer]
         return _without_logarithm(found) if len(found) else f"{subject(claim)}: no such layer"
     if isinstance(claim, LayerSlope):
         found = _named(tables.separation, claim).rename(columns={"slope": "value"})
-        found = own[[*keys, "converged"]].merge(found[[*keys, "value"]], on=keys, how="left")
+        found = own[[*keys, "selected"]].merge(found[[*keys, "value"]], on=keys, how="left")
         return _without_logarithm(found)
     found = _named(_at(tables.points, claim.experiment, claim.depth, claim.value), claim)
     if len(found):
-        return found.assign(counted=found["converged"] & np.isfinite(found["value"]))
+        return found.assign(counted=found["selected"] & np.isfinite(found["value"]))
     if claim.metric not in own and claim.metric in tables.effective_depth:
         own = own.merge(tables.effective_depth[[*keys, claim.metric]], on=keys, how="left")
     if claim.metric not in own or claim.metric in set(tables.points["metric"]):
         return f"{subject(claim)} was not measured"
     value = own[claim.metric].astype(float)
-    return _without_logarithm(own[[*keys, "converged"]].assign(value=value))
+    return _without_logarithm(own[[*keys, "selected"]].assign(value=value))
 
 
 def _numbers_over(claim: Across, over: Mapping[str, float], tables: Tables) -> pd.DataFrame | str:
@@ -190,7 +190,7 @@ def _since_fit(claim: SinceFit, tables: Tables) -> pd.DataFrame:
 
 
 def _without_logarithm(table: pd.DataFrame) -> pd.DataFrame:
-    used = table["converged"] & table["value"].notna()
+    used = table["selected"] & table["value"].notna()
     return table.assign(log10=math.nan, used=used, counted=used)
 
 
@@ -217,7 +217,7 @@ def _fitted(claim: Slope | Line, used: pd.DataFrame, tables: Tables) -> Number:
     if len(rows) > 1:
         return _none("a study with an axis has a slope for each depth; name one")
     if rows.empty or math.isnan(rows.iloc[0]["slope"]):
-        return _none("too few depths with converged runs for a slope")
+        return _none("too few depths with runs that are used for a slope")
     row = rows.iloc[0]
     found = Number(float(row["slope"]), float(row["low"]), float(row["high"]), f"{row['n_used']:.0f} runs")
     if isinstance(claim, Line):
@@ -340,7 +340,7 @@ def _side(claim: Difference, keys: dict[str, Any], tables: Tables) -> Terms | Nu
         table = table[table["depth"] == (keys["depth"] or table["depth"].max())]
     used = table[table["counted" if claim.of == "value" else "used"]].sort_values(["depth", "seed"])
     if len(used) < LEAST_SHARE * len(table) or used.empty:
-        return _none(f"{len(used)} of {len(table)} runs of {subject(side)} have converged")
+        return _none(f"{len(used)} of {len(table)} runs of {subject(side)} have a number that is used")
     if used.duplicated(["depth", "seed"]).any():
         return _none("a study with an axis has a number for each value; name one")
     column = "value" if claim.of == "value" else "log10"
@@ -351,7 +351,7 @@ def _side(claim: Difference, keys: dict[str, Any], tables: Tables) -> Terms | Nu
     if claim.of not in OVER_DEPTHS:
         return [Term(depth, 1.0, values) for depth, values in groups.items()]
     terms = drift_terms(groups, claim.without) if claim.of == "bend" else slope_terms(groups)
-    return terms or _none(f"too few depths with converged runs for a {claim.of}")
+    return terms or _none(f"too few depths with runs that are used for a {claim.of}")
 
 
 def _name(claim: Measured) -> str:

@@ -15,7 +15,8 @@ from ncpipe.config.records import check, suggest
 from ncpipe.config.specs import own_loop
 from ncpipe.config.unions import TaggedBy
 from ncpipe.config.yaml_file import read_yaml
-from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS, own_metrics
+from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS
+from ncpipe.metrics.study_metrics import own_metrics
 from ncpipe.system.errors import InputError, cut, shown
 
 CLAIMS_FILE = Path("claims.yaml")

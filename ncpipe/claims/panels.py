@@ -91,8 +91,8 @@ def _sides(claim: Measured) -> Iterator[tuple[str, Split, str]]:
 
 
 def _points(table: pd.DataFrame, kind: str, metric: str, split: str, label: str) -> Iterator[dict[str, Any]]:
-    """Yield the converged rows of a table with columns at, name, seed and value."""
-    for row in table[table["converged"] & table["value"].notna()].itertuples():
+    """Yield the selected rows of a table with columns at, name, seed and value."""
+    for row in table[table["selected"] & table["value"].notna()].itertuples():
         yield {
             "kind": kind,
             "series": metric if split == "train" else f"{metric} ({split})",
@@ -112,11 +112,11 @@ def _by_epoch(claim: SinceFit, tables: Tables) -> Iterator[dict[str, Any]]:
     column = series_name(claim.split, claim.metric)
     if column not in own:
         return
-    own = own[own[column].notna()].assign(converged=True, name="")
+    own = own[own[column].notna()].assign(selected=True, name="")
     points = own.assign(at=own["epoch"], value=own[column])
     yield from _points(points, "epoch", claim.metric, claim.split, "epoch")
     fitted = own[own["train_error"] == 0].groupby("seed", as_index=False)["epoch"].min()
-    points = fitted.assign(at=fitted["epoch"], value=0.0, converged=True, name="")
+    points = fitted.assign(at=fitted["epoch"], value=0.0, selected=True, name="")
     yield from _points(points, "epoch", "train_error", "train", "epoch")
 
 

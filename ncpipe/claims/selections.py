@@ -21,7 +21,9 @@ def judge_by_selection(judged: Sequence[Judged], tables: Tables, rule: Slopes) -
     asked = [claim for claim, _, _ in judged if _depends_on_runs(claim)]
     if not asked or "loss_moved" not in tables.runs:  # runs of a paper's own stage
         return list(judged)
-    others = _selected(tables, rule, {claim.metric for claim in asked if isinstance(claim, Measured)})
+    others = tables_by_selection(
+        tables, rule, {claim.metric for claim in asked if isinstance(claim, Measured)}
+    )
     return [_judge(own, others, rule) if _depends_on_runs(own.claim) else own for own in judged]
 
 
@@ -47,19 +49,19 @@ def _judge(own: Judged, others: Mapping[str, Tables], rule: Slopes) -> Judged:
     return Judged(own.claim, number, "undecided")
 
 
-def _selected(tables: Tables, rule: Slopes, metrics: set[str]) -> dict[str, Tables]:
+def tables_by_selection(tables: Tables, rule: Slopes, metrics: set[str]) -> dict[str, Tables]:
     """Return the tables under each selection, their points and slopes of the given metrics alone."""
     found = {}
     own = tables.points[tables.points["metric"].isin(metrics)]
     measured = own[[*run_keys(tables.runs), "layer", "split", "metric", "value"]]
-    for name, counted in selections(tables.runs).items():
-        runs = tables.runs.assign(converged=counted)
+    for name, selected in selections(tables.runs).items():
+        runs = tables.runs.assign(selected=selected)
         keys = run_keys(runs)
-        errors = tables.layer_errors.drop(columns="converged").merge(runs[[*keys, "converged"]], on=keys)
+        errors = tables.layer_errors.drop(columns="selected").merge(runs[[*keys, "selected"]], on=keys)
         found[name] = replace(
             tables,
             runs=runs,
-            points=select_points(own, runs, counted),
+            points=select_points(own, runs, selected),
             slopes=loglog_slopes(measured, runs, rule),
             slopes_leave_out=leave_out_slopes(measured, runs, rule),
             layer_errors=errors,

@@ -334,18 +334,11 @@ def claims(
 
 @stage()
 def report(
-    revisions: Annotated[
-        list[str] | None, typer.Argument(help="With --compare: revisions, as for `ncpipe compare`.")
-    ] = None,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Compare revisions with the first one; write a page.")
-    ] = False,
     target: Annotated[
         Path | None,
         typer.Option(
             "--to",
-            help="File to write instead, with commit and machine. Default with --compare: "
-            "data/comparison.html.",
+            help="File to write instead, with commit and machine.",
         ),
     ] = None,
     times: Annotated[
@@ -356,32 +349,14 @@ def report(
     from ncpipe.commands.report import report as write_page
     from ncpipe.commands.report import report_to
 
-    if bool(revisions) != compare:
-        raise InputError(
-            "report: give --compare with revisions, for example ncpipe report --compare HEAD workspace"
-        )
-    if times and (compare or target is None):
+    if times and target is None:
         raise InputError("report: --times needs --to, because data/report.html has no times")
     if target is not None and target.is_dir():
         raise InputError(f"{target}: is a folder; give a file, for example {target / 'report.html'}")
-    if revisions:
-        from ncpipe.commands.report_comparison import report_comparison
-
-        report_comparison(revisions, target)
-    elif target is None:
+    if target is None:
         write_page()
     else:
         report_to(target, times)
-
-
-@command()
-def serve(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 chooses a free one.")] = 8765,
-) -> None:
-    """Serve the report and the progress of the runs on this machine, until Ctrl-C."""
-    from ncpipe.commands.serve import serve as serve_page
-
-    serve_page(port)
 
 
 @command()
@@ -497,7 +472,7 @@ def repair(
         ),
     ] = None,
 ) -> None:
-    """Repair DVC's files after DVC was killed, and remove damaged files from its cache."""
+    """Remove damaged files from DVC's cache, with their copies in data/."""
     from ncpipe.commands.repair import repair as repair_dvc
 
     repair_dvc(paths or ())

@@ -10,20 +10,14 @@ from pathlib import Path
 from ncpipe.commands.dvc_dependencies import check_dependency, check_reruns
 from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import PARAMS_FILE, Params, load_params_if_any
-from ncpipe.config.study_files import FILE, PIPELINE, is_listed, named_files, study_modules
+from ncpipe.config.study_files import FILE, PACKAGE, PIPELINE, is_listed, named_files, study_modules
 from ncpipe.config.yaml_file import read_yaml, shared_mappings
 from ncpipe.papers import stages
-from ncpipe.runs.code_digests import (
-    PACKAGE,
-    ROOT,
-    TRAIN,
-    experiment_digests,
-    files_digest,
-    study_violation,
-    sweep_digests,
-)
+from ncpipe.runs.closures import ROOT
+from ncpipe.runs.code_digests import TRAIN, at_start, experiment_digests, files_digest, sweep_digests
 from ncpipe.runs.fingerprint import choices_of, shared_inputs
 from ncpipe.runs.store import import_runs, link_runs_to_dvc_cache
+from ncpipe.runs.study_code import study_effect
 from ncpipe.system.artifacts import CODE, CODE_FILES, digest_of, json_text, publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
@@ -172,15 +166,15 @@ def _check_keys() -> None:
 
 
 def _check_files() -> None:
-    """Raise InputError if DVC would not see an edit of study.py's files; print if it is not in plain form."""
+    """Raise InputError if DVC would not see an edit of study.py's files; print if all always count."""
     check_reruns("code", FILE)
     for path in study_modules():
         check_dependency("code", path.as_posix())
     for path in named_files():
         if not is_listed(path, ("code", "fetch", "measure")):
             check_dependency("code", path.as_posix())
-    if violation := study_violation():
-        say(f"{FILE}: {violation}; so each edit of it reruns every experiment (see docs/caching.md)")
+    if effect := study_effect(at_start()):
+        say(f"{effect}: does more than define, so an edit of the study's code reruns every experiment")
 
 
 def _check_link() -> None:

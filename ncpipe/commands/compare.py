@@ -1,7 +1,4 @@
-"""Compare DVC experiments or git revisions by parameters and results (`ncpipe compare`).
-
-`ncpipe.commands.report_comparison` writes the same to a page.
-"""
+"""Compare DVC experiments or git revisions by parameters and results (`ncpipe compare`)."""
 
 import io
 import json

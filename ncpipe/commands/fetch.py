@@ -36,11 +36,12 @@ def fetch(experiment: str, mirror: Path | None = None, value: Number | None = No
         train, test, classes = store_free(PREPARED / path, spec), 0, spec.classes
     else:
         train, test, classes = _store(PREPARED / path, spec, mirror)
-    say(f"fetch {path}: {spec.source}, {train} training and {test or 'no'} test samples, {classes} classes")
+    predicted = f"{classes} classes" if spec.targets == "classes" else f"targets of {classes} numbers"
+    say(f"fetch {path}: {spec.source}, {train} training and {test or 'no'} test samples, {predicted}")
 
 
 def _store(folder: Path, spec: Data, mirror: Path | None) -> tuple[int, int, int]:
-    """Prepare and write a data set; return its numbers of training samples, test samples and classes."""
+    """Prepare and write a data set; return its numbers of training samples, test samples and outputs."""
     from ncpipe.datasets.prepare import prepare
     from ncpipe.datasets.prepared import write_prepared
 

@@ -5,7 +5,9 @@ import csv
 from ncpipe.config.arguments import argument_names
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import suggest
-from ncpipe.metrics.catalogue import ENTRIES, KEPT_ON_THE_WAY, one_of_a_spectrum, own_metrics
+from ncpipe.config.specs import Experiment, own_loop
+from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, REGRESSION, one_of_a_spectrum
+from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, own_metrics
 from ncpipe.runs.grid import grid_columns
 from ncpipe.runs.store import remove_unwanted
 from ncpipe.system.artifacts import GRID, publish_folder
@@ -34,11 +36,11 @@ def write_grid() -> None:
 
 def check_metrics(params: Params) -> None:
     """Raise InputError for metrics of `history` that cannot be computed from the last layer's features."""
-    names = [metric.name for metric in (*ENTRIES, *own_metrics()) if not one_of_a_spectrum(metric.name)]
     mistakes = [
         cut(f"experiments.{name}.history.metrics: unknown {shown(metric)}; {suggest(metric, names)}")
         for name in params.sweep.experiments
         if (history := params.experiments[name].history)
+        for names in [_of_last_layer(params.experiments[name])]
         for metric in history.metrics
         if metric not in names
     ]
@@ -52,3 +54,12 @@ def check_metrics(params: Params) -> None:
     ]
     if mistakes:
         raise InputError("\n".join(mistakes))
+
+
+def _of_last_layer(spec: Experiment) -> list[str]:
+    """Return the metrics that features and weights of the last layer have, by what the targets are."""
+    has_classes = own_loop(spec) or spec.data.targets == "classes"
+    of_package = ENTRIES if has_classes else REGRESSION[:-1]  # the last one needs the whole run
+    ranks = [name for name in CATALOGUE if name.endswith("rank_weights")]
+    own = [metric.name for metric in (*of_package, *own_metrics()) if not one_of_a_spectrum(metric.name)]
+    return list(dict.fromkeys([*own, *ranks]))

@@ -6,10 +6,10 @@ from pathlib import Path
 from ncpipe.config.bounds import Number
 from ncpipe.config.params import load_params
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.engines.job_log import read_costs, unfinished_logs
+from ncpipe.runs.engines.job_log import logs_of
 from ncpipe.runs.engines.jobs import LOG, keys_in_jobs
 from ncpipe.runs.fingerprint import fingerprint_of
-from ncpipe.runs.training_log import DIGITS, failure_log
+from ncpipe.runs.training_log import failure_log
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.errors import InputError
 
@@ -37,10 +37,6 @@ def logs(experiment: str, depth: int, seed: int, value: Number | None = None) ->
 
 
 def _logs_of(key: str) -> Iterator[tuple[str, Path]]:
-    for cost in read_costs():
-        if key[:DIGITS] in cost.digests.split():
-            yield f"{cost.engine} {cost.job} ({cost.state})", Path(cost.log)
+    yield from logs_of(key)
     if job := keys_in_jobs().get(key):
         yield f"slurm {job.id} (submitted)", job.file(LOG)
-    for path in unfinished_logs(key):
-        yield "local (training, or killed)", path

@@ -16,7 +16,7 @@ from ncpipe.config.specs import Run, own_loop
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.features.files import features_at, read_features
 from ncpipe.features.own_metrics import Whole
-from ncpipe.features.run_metrics import describe, gram_rows, history_metrics, measure_run
+from ncpipe.features.run_metrics import GRAM_COLUMNS, describe, gram_rows, history_metrics, measure_run
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.run_folder import read_history, read_state
@@ -42,9 +42,11 @@ def measure(
         for name, rows in run_rows.items():
             tables[name] += rows
     tables["places"] = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in tables["places"])]
+    empty = {"gram": [*runs[0].columns, *GRAM_COLUMNS]}  # where there are no classes
     with publish_folder(METRICS / experiment) as folder:
         for name, rows in tables.items():
-            pd.DataFrame(rows).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+            table = pd.DataFrame(rows, columns=None if rows else empty.get(name))
+            table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
 
 
 def rows_of_run(fingerprint: RunFingerprint) -> Rows:

@@ -1,47 +1,16 @@
-"""Print every collapse metric of the features in one file (`ncpipe metrics`); needs no params.yaml.
+"""Print every collapse metric of the features in one file (`ncpipe metrics`); needs no params.yaml."""
 
-`ncpipe.metrics.table` and `ncpipe.metrics.vocabulary` compute them.
-"""
-
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+import csv
+import json
+import math
+import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from torch import Tensor
-
-from ncpipe.datasets.array_files import Names, read_arrays
-from ncpipe.metrics.checks import check_arrays, count_classes
-from ncpipe.metrics.report import print_measurements, write_csv, write_json
-from ncpipe.metrics.table import TEST, TRAIN, Measurement, measure_arrays
-from ncpipe.metrics.vocabulary import measure_token_arrays
+from ncpipe.metrics.file import MeasuredFile, measure_named
+from ncpipe.metrics.measurements import FIELDS, Measurements
 from ncpipe.system.console import say
-from ncpipe.system.errors import InputError
-
-REQUIRED = ("features", "labels")
-OPTIONAL = ("weight", "bias", "test_features", "test_labels")
-# The names of these arrays in the pipeline's files below data/features.
-PIPELINE = {f"{s}.{kind}": f"{p}{kind}" for s, p in (("train", ""), ("test", "test_")) for kind in REQUIRED}
-
-
-def check_labels(labels: Tensor) -> None:
-    """Raise InputError if there are fewer than two classes, or classes without samples."""
-    if count_classes(labels) < 2:
-        raise InputError("labels: 1 class; collapse needs at least 2")
-
-
-NAMES = Names(
-    REQUIRED,
-    OPTIONAL,
-    PIPELINE,
-    passed_over=("penalty.", "gradient.", "target.", "layers/"),
-    labels={"features": "labels", "test_features": "test_labels"},
-    check_labels=check_labels,
-)
-
-
-# Many tokens of a vocabulary never occur.
-TOKEN_NAMES = replace(NAMES, check_labels=lambda labels: None)
 
 
 @dataclass(frozen=True)
@@ -57,54 +26,33 @@ def print_metrics(path: Path, form: Literal["table", "json", "csv"], present: Pr
 
     present: selects the classes; None for all, each of which must have a sample.
     """
-    arrays, ignored = read_arrays(path, NAMES if present is None else TOKEN_NAMES)
-    try:
-        checked = _checked(arrays)
-        if present is None:
-            rows, warnings = measure_arrays(*checked), _warnings(arrays)
-        else:
-            rows, warnings = measure_token_arrays(*checked, **asdict(present)), []
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    if ignored:
-        warnings.insert(0, f"ignored {', '.join(ignored)}; the known arrays are {', '.join(NAMES.known)}")
-    for warning in warnings:
+    found = measure_named(path, None if present is None else (present.min_per_class, present.decisions))
+    for warning in found.warnings:
         say(f"ncpipe: {path}: {warning}")
     if form == "csv":
-        write_csv(rows)
+        write_csv(found.values)
     elif form == "json":
-        write_json(rows, _facts(arrays, rows, present) | {"warnings": warnings})
+        write_json(found)
     else:
-        print_measurements(rows)
+        print(found.values)
 
 
-def _checked(arrays: dict[str, Tensor]) -> tuple[Tensor, Tensor, *tuple[Tensor | None, ...]]:
-    """Return the arrays in the order of `measure_arrays`; raise InputError if widths differ."""
-    weight, bias, features, labels = (arrays.get(name) for name in OPTIONAL)
-    widths = [tuple(tensor.shape[1:]) for tensor in (arrays["features"], features) if tensor is not None]
-    if len(set(widths)) > 1:
-        raise InputError(f"features and test_features differ in width: {widths[0]} and {widths[1]}")
-    return arrays["features"], arrays["labels"], weight, bias, features, labels
+def write_json(found: MeasuredFile) -> None:
+    """Write one strict JSON object: facts and `measurements`, records of layer, split, metric and value.
+
+    JSON has neither infinity nor NaN: these values are the strings "inf", "-inf" and "nan".
+    """
+    records = [asdict(row) | {"value": _strict(row.value)} for row in found.values]
+    facts = found.facts | {"warnings": found.warnings}
+    print(json.dumps(facts | {"measurements": records}, indent=2, allow_nan=False))
 
 
-def _warnings(arrays: dict[str, Tensor]) -> list[str]:
-    classifier = arrays.get("weight"), arrays.get("bias")
-    classes = _count_classes(arrays)
-    warnings = check_arrays(arrays["features"], arrays["labels"], *classifier, classes, TRAIN)
-    if "test_features" in arrays:
-        warnings += check_arrays(arrays["test_features"], arrays["test_labels"], *classifier, classes, TEST)
-    return list(dict.fromkeys(warnings))  # those about classes and width appear for both splits
+def write_csv(rows: Measurements) -> None:
+    """Write the columns layer, split, metric and value, with every digit of the value."""
+    writer = csv.DictWriter(sys.stdout, FIELDS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
 
 
-def _count_classes(arrays: dict[str, Tensor]) -> int:
-    return len(arrays["weight"]) if "weight" in arrays else count_classes(arrays["labels"])
-
-
-def _facts(
-    arrays: dict[str, Tensor], rows: Sequence[Measurement], present: Present | None
-) -> dict[str, object]:
-    samples, width = arrays["features"].shape
-    if present is None:
-        return {"samples": samples, "width": width, "classes": _count_classes(arrays)}
-    counted = {row.metric: row.value for row in rows if row.split == TRAIN}
-    return {"samples": int(counted["tokens"]), "width": width, "classes": int(counted["classes"])}
+def _strict(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)

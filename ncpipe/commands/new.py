@@ -15,8 +15,9 @@ from ncpipe.claims.ledger import CLAIMS_FILE
 from ncpipe.commands.json_schema import CLAIMS_SCHEMA, SCHEMA_FILE, SCHEMAS, schema_text
 from ncpipe.config.params import NAME, PARAMS_FILE, load_params, parse_params
 from ncpipe.config.study import load_study
+from ncpipe.config.study_files import PACKAGE
 from ncpipe.config.yaml_file import parse_yaml
-from ncpipe.runs.code_digests import PACKAGE, ROOT
+from ncpipe.runs.closures import ROOT
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, shown
 

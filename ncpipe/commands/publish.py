@@ -33,9 +33,13 @@ from ncpipe.system.artifacts import (
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import present
-from ncpipe.tables.headlines import PAPER_METRICS
+from ncpipe.tables.headlines import PAPER_METRICS, REGRESSION_SERIES
 
-SHOWN = {*PAPER_METRICS, *(column.metric for column in GAP_COLUMNS)}
+SHOWN = {
+    *PAPER_METRICS,
+    *(metric for metric, _ in REGRESSION_SERIES),
+    *(column.metric for column in GAP_COLUMNS),
+}
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib", "dvc")
 SENTENCES = "sentences.txt"
 PROVENANCE = "provenance.json"

@@ -12,17 +12,16 @@ import yaml
 from ncpipe.commands.stage_times import stage_times
 from ncpipe.config.params import PARAMS_FILE, Params, Purpose, load_params, load_params_if_any
 from ncpipe.figures.labels import DATA_NAMES, caption
-from ncpipe.metrics.catalogue import own_metrics
+from ncpipe.metrics.study_metrics import own_metrics
 from ncpipe.papers.outputs import REPORTED
 from ncpipe.report.chart_data import chart_data
-from ncpipe.report.grids import Cell, Grid, data_uri, grid
+from ncpipe.report.grids import Grid, grid
 from ncpipe.report.page import Chapter, Contents, Provenance, render
 from ncpipe.report.pictures import Picture, read_pictures
 from ncpipe.report.rates import rate_rows
 from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
 from ncpipe.report.summary import asked, found, how_sure
 from ncpipe.report.words import DATA, NEURAL_COLLAPSE, network_words
-from ncpipe.runs.engines.job_log import JOB_LOG, cost_table, read_costs
 from ncpipe.runs.fingerprint import RUN_RECORD
 from ncpipe.system.artifacts import (
     CLAIMS,
@@ -90,16 +89,7 @@ def report_to(target: Path, times: bool) -> None:
     if times and (seconds_of := stage_times()):
         values = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in seconds_of.items())
         here["Stages, when each of their items last ran here"] = values
-    page = contents(here)
-    if times and (costs := read_costs()):
-        head, *rows = cost_table(costs)
-        note = "Jobs of Slurm, tasks of Ray and local sweeps that trained these runs."
-        cells = [list(map(Cell, row)) for row in rows]
-        costs_grid = Grid(
-            "costs", "What training cost", note, list(head), cells, data_uri(JOB_LOG.read_bytes())
-        )
-        page = dataclasses.replace(page, grids=[*page.grids, costs_grid])
-    write_page(target, page)
+    write_page(target, contents(here))
 
 
 def write_page(target: Path, page: Contents) -> None:
@@ -235,13 +225,13 @@ def _bytes(name: str) -> bytes:
 def _own_metrics(points: pd.DataFrame) -> Iterator[Grid]:
     """Yield a table with a row for each metric of study.py, experiment, depth (or x) and split."""
     names = [metric.name for metric in own_metrics()]
-    rows = points[points["metric"].isin(names) & (points["layer"] == "last") & points["converged"]]
+    rows = points[points["metric"].isin(names) & (points["layer"] == "last") & points["selected"]]
     if not len(rows):
         return
     keys = [key for key in ("experiment", "depth", "x", "metric", "split") if key in rows]
     values = rows.groupby(keys, sort=False)["value"]
     table = values.agg(mean="mean", std="std", runs="size").reset_index()
-    note = "At the last layer, of converged runs."
+    note = "At the last layer, of the runs used."
     yield grid("own-metrics", "The study's own metrics", table, OWN_COLUMNS, note)
 
 

@@ -1,6 +1,5 @@
 """Find what of the sweep is not up to date (for `ncpipe sweep --dry-run`), without loading PyTorch."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -20,10 +19,9 @@ class Stale:
     """Holds what is not up to date.
 
     missing: runs that need training and have prepared data. unprepared: runs without prepared data.
-    stages: the stages that DVC reports as changed, without `fill`.
+    stages: the stages that DVC reports as changed, without `code` and `fill`.
     edited: the stages, with their experiments, whose code was edited since `code` ran, without `fill`.
     jobs: whether any job of Slurm is recorded.
-    seconds: time that `dvc status` took.
     """
 
     params: Params
@@ -33,7 +31,6 @@ class Stale:
     stages: set[str]
     edited: set[tuple[str, str | None]]
     jobs: bool
-    seconds: float
 
     @property
     def nothing(self) -> bool:
@@ -43,7 +40,7 @@ class Stale:
 def find_stale(params: Params, device: Device | None) -> Stale:
     """Return what is not up to date; calls `dvc status`, which takes longest, in another thread."""
     with ThreadPoolExecutor(1) as pool:
-        status = pool.submit(_dvc_status)
+        status = pool.submit(stale_stages)
         edited = {stage for stage in edited_stages(params) if stage[1] in (None, *params.sweep.experiments)}
         compute = params.compute_on(device)
         prepared = sweep_fingerprints(params, compute)
@@ -51,11 +48,5 @@ def find_stale(params: Params, device: Device | None) -> Stale:
         missing = [fingerprint for fingerprint in prepared if needs_training(fingerprint)]
         unprepared = [fingerprint_of(run, UNKNOWN, compute) for run in params.grid() if run not in known]
         jobs = bool(read_jobs())
-        stages, seconds = status.result()
-    return Stale(params, compute, missing, unprepared, stages, edited - {("fill", None)}, jobs, seconds)
-
-
-def _dvc_status() -> tuple[set[str], float]:
-    """Return the stages that DVC reports as changed, without `code` and `fill`, and the seconds it took."""
-    start = time.monotonic()
-    return stale_stages() - {"code", "fill"}, time.monotonic() - start
+        stages = status.result() - {"code", "fill"}
+    return Stale(params, compute, missing, unprepared, stages, edited - {("fill", None)}, jobs)

@@ -1,7 +1,4 @@
-"""Print the state of every run of the sweep (`ncpipe status`). Calls no DVC and takes no lock.
-
-`ncpipe.commands.serve` shows the same in a browser.
-"""
+"""Print the state of every run of the sweep (`ncpipe status`). Calls no DVC and takes no lock."""
 
 import csv
 import functools
@@ -41,7 +38,6 @@ STATES = {
     "stale": "the result of earlier parameters, data or code",
     "waiting": "not started",
 }
-FINISHED = ("done", "trained")
 NOT_CONVERGED = "not converged"  # a column besides the states, from data/results
 
 

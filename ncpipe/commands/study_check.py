@@ -26,7 +26,7 @@ from ncpipe.config.specs import (
     own_loop,
 )
 from ncpipe.config.study import loaded, study_error, study_errors
-from ncpipe.metrics.catalogue import own_metrics, wrong_place
+from ncpipe.metrics.study_metrics import own_metrics, wrong_place
 from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.errors import InputError, cut
@@ -345,6 +345,9 @@ def _subsample(data: "Prepared") -> "Prepared":
         return data
     if data.kind == "next_tokens":  # a label at every position
         few = slice(0, 2)
+        return dataclasses.replace(data, train=data.train[few], test=data.test and data.test[few])
+    if data.train.has_vectors:
+        few = slice(0, SAMPLES)
         return dataclasses.replace(data, train=data.train[few], test=data.test and data.test[few])
     count = max(2, math.ceil(SAMPLES / data.classes))
     test = None if data.test is None else _first_of_each_class(data.test, data.classes, count)

@@ -3,41 +3,38 @@
 `ncpipe.runs.fill` trains; `ncpipe.commands.stale` finds what `--dry-run` prints.
 """
 
-import time
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-import psutil
+import torch
 
 from ncpipe.commands.grid import check_metrics
-from ncpipe.commands.repair import repair_broken_lock, repair_quickly
 from ncpipe.commands.stale import Stale
 from ncpipe.config.params import Params, check_there, load_params
 from ncpipe.config.records import suggest
 from ncpipe.config.specs import Device
-from ncpipe.datasets.stored import FACTS
+from ncpipe.config.study import study_errors
 from ncpipe.runs.batches import groups, worker_count
 from ncpipe.runs.dvc import dvc
 from ncpipe.runs.engines.choice import dry_run, open_engine, tasks_of
 from ncpipe.runs.engines.engine import run_tasks
-from ncpipe.runs.engines.job_log import cost_table, read_costs
 from ncpipe.runs.engines.jobs import keys_in_jobs, read_jobs
 from ncpipe.runs.engines.options import LOCAL, Options, Settings
 from ncpipe.runs.engines.slurm_commands import cancel
 from ncpipe.runs.engines.task import TaskResult
 from ncpipe.runs.fill import fill
 from ncpipe.runs.fingerprint import RunFingerprint, code_digest
-from ncpipe.runs.plan import Planned, headline, plan_all, rest_seconds, train_seconds
+from ncpipe.runs.plan import Planned, headline, plan, seconds_of
 from ncpipe.runs.store import checkpoint_of, has, import_runs, missing_of, sweep_fingerprints
-from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import duration, plural, say
 from ncpipe.system.errors import InputError, shown
-from ncpipe.system.text_table import aligned
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device, release_memory
 
 Jobs = Literal["wait", "detach", "collect"]
+UNKNOWN = f"{'?':>9} {'?':>8}"  # memory and time
 
 
 def sweep(
@@ -64,9 +61,9 @@ def sweep(
         code_digest(spec)  # of study.py as it was loaded, however long the data take
     check_metrics(params)
     check_rules(options, params)
-    _prepare()
+    dvc("repro", "code", "grid", "fetch", capture=True)
     fingerprints = sweep_fingerprints(load_params(), params.compute_on(device))
-    costs_before, keys = len(read_costs()), frozenset(fingerprint.key() for fingerprint in fingerprints)
+    keys = frozenset(fingerprint.key() for fingerprint in fingerprints)
     if others := [job for job in read_jobs() if job.keys.isdisjoint(keys)]:
         count = plural(len(others), "job")
         say(f"sweep: {count} of other code, data or parameters go on (ncpipe sweep --cancel ends all jobs)")
@@ -78,7 +75,6 @@ def sweep(
     )
     if jobs != "wait":
         failed = _handle_jobs(missing, settings, options, jobs)
-        _print_costs(costs_before)
         left = missing_of(missing)
         if jobs == "collect" and left:
             say(f"sweep: {plural(len(left), 'run')} not finished yet")
@@ -92,7 +88,6 @@ def sweep(
         try:
             failures = _train(missing, settings, options)
         finally:
-            _print_costs(costs_before)
             release_memory()  # the stages of dvc repro have processes of their own
         if failures:
             say("sweep: some runs failed, see above; running dvc repro for the others")
@@ -120,47 +115,34 @@ def cancel_jobs() -> None:
         raise InputError(still_running)
 
 
-def _print_costs(before: int) -> None:
-    """Print the costs of the jobs that were collected after the first `before` rows of the log."""
-    if costs := [cost for cost in read_costs()[before:] if cost.engine != "local"]:
-        say("\n".join(aligned(cost_table(costs))))
-
-
-def _prepare() -> None:
-    """Repair DVC's files if DVC was killed, then bring code, grid and data up to date."""
-    repair_quickly()
-    try:
-        dvc("repro", "code", "grid", "fetch", capture=True)
-    except InputError:
-        if not repair_broken_lock():
-            raise
-        dvc("repro", "code", "grid", "fetch", capture=True)
-
-
 def print_plan(stale: Stale, workers: int | None, options: Options = LOCAL) -> None:
-    """Print what `sweep` would train, where, and how long that and the other stages take; change nothing.
+    """Print what `sweep` would train, where, and how long that takes; change nothing.
 
     Runs whose data are not prepared count as missing.
     """
-    start = time.time() - psutil.Process().create_time() - stale.seconds  # time that a stage takes to start
-    params, compute, unprepared = stale.params, stale.compute, stale.unprepared
-    check_rules(options, params)
+    compute, unprepared = stale.compute, stale.unprepared
+    check_rules(options, stale.params)
     missing, in_jobs = stale.missing, keys_in_jobs()
     if jobs := {in_jobs[fingerprint.key()].id for fingerprint in missing if fingerprint.key() in in_jobs}:
         print(f"{plural(len(jobs), 'job')} of an earlier sweep still in the queue or running")
     missing = [fingerprint for fingerprint in missing if fingerprint.key() not in in_jobs]
-    planned: list[Planned] = []
     todo = [*missing, *unprepared]
     if todo and options.engine != "local":
         _print_dry_run(todo, Settings(compute, workers, 0.0, True, len(todo)), options)
     else:
         device = prepare_device(compute)
         count = worker_count(compute, device, workers)
-        planned, _ = plan_all(missing, device, count, keep_going=True)
+        planned, _ = plan(missing, device, count, keep_going=True)
+        timed = list(_timed(planned, device))
         if todo:
-            _print_batches(planned, groups(unprepared))
-        if planned or not unprepared:
-            print(headline(planned, count, str(device)))
+            _print_batches(timed, groups(unprepared))
+        if timed:
+            seconds = [each for _, each in timed]
+            shared = max(*seconds, sum(seconds) / count)
+            said = headline([batch for batch, _ in timed], count, str(device))
+            print(said if math.isnan(sum(seconds)) else f"{said}: about {duration(shared)}")
+        elif not unprepared:
+            print("nothing to train")
     if unprepared:
         names = ", ".join(dict.fromkeys(fingerprint.run.experiment for fingerprint in unprepared))
         print(
@@ -170,24 +152,7 @@ def print_plan(stale: Stale, workers: int | None, options: Options = LOCAL) -> N
     if not (stale.stages or stale.edited):
         print("all other stages are up to date")
         return
-    changed = {fingerprint.run.experiment for fingerprint in (*stale.missing, *unprepared)}
-    changed |= {name.partition("@")[2] for name in stale.stages if name.startswith(("extract@", "measure@"))}
-    changed |= {name for stage, name in stale.edited if name and stage in ("extract", "measure")}
-    remeasured = {
-        name: runs
-        for name, runs in ((name, params.runs_of(name)) for name in changed)
-        if all((PREPARED / run.data / FACTS).is_file() for run in runs)
-    }
-    if todo and options.engine != "local":
-        try:
-            device = prepare_device(compute)
-        except InputError as error:
-            print(f"other stages run on this machine: {error}")
-            return
-    rest = rest_seconds(remeasured, len(params.sweep.experiments), device, start, stale.seconds)
-    print(f"other stages (features, metrics, tables, figures) and DVC: about {duration(rest)}")
-    if (options.engine == "local" or not todo) and not unprepared:
-        print(f"total: about {duration(train_seconds(planned, count) + rest)}")
+    print("other stages (features, metrics, tables, figures) are to run")
 
 
 def _print_dry_run(missing: Sequence[RunFingerprint], settings: Settings, options: Options) -> None:
@@ -212,18 +177,31 @@ def _name(batch: Sequence[RunFingerprint]) -> str:
     return f"{run.experiment}{f' and {others} more' if others else ''} L={run.depth}"
 
 
-def _print_batches(planned: Sequence[Planned], unknown: Sequence[Sequence[RunFingerprint]]) -> None:
+def _timed(planned: Sequence[Planned], device: torch.device) -> Iterator[tuple[Planned, float]]:
+    """Yield each batch with the seconds that it takes; say why a batch cannot train."""
+    for batch in planned:
+        try:
+            with study_errors():
+                seconds = seconds_of(batch, device)
+        except InputError as error:
+            say(f"ncpipe: {error}")
+        else:
+            yield batch, seconds
+
+
+def _print_batches(
+    timed: Sequence[tuple[Planned, float]], unknown: Sequence[Sequence[RunFingerprint]]
+) -> None:
     """Print a line for each batch, and for each shape whose data are not prepared, with `?`."""
     print(f"{'batch':<40} {'runs':>5} {'epochs':>7} {'memory':>9} {'time':>8}")
-    for batch in planned:
+    for batch, seconds in timed:
         counts = f"{len(batch.fingerprints):>5} {batch.epochs:>7}"
-        print(
-            f"{_name(batch.fingerprints):<40} {counts} {batch.memory / 1e6:>6.0f} MB "
-            f"{duration(batch.total):>8}"
-        )
+        known = not math.isnan(seconds)
+        cost = f"{batch.memory / 1e6:>6.0f} MB {duration(seconds):>8}" if known else UNKNOWN
+        print(f"{_name(batch.fingerprints):<40} {counts} {cost}")
     for group in unknown:
         epochs = group[0].run.spec.epochs
-        print(f"{_name(group):<40} {len(group):>5} {epochs:>7} {'?':>9} {'?':>8}")
+        print(f"{_name(group):<40} {len(group):>5} {epochs:>7} {UNKNOWN}")
     print(
         "\nbatch: networks of equal shape, which train together; runs: their number; epochs: left to train;\n"
         "memory: of all runs of the batch; time: if no other batch trains at the same time\n"

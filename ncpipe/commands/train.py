@@ -110,4 +110,4 @@ def _train(missing: list[RunFingerprint], params: Params, settings: Settings, al
 
     from ncpipe.runs.fill import fill  # imports torch
 
-    fill([*missing, *others], replace(settings, runs=count, name=name, timed=False))
+    fill([*missing, *others], replace(settings, runs=count, name=name))

@@ -1,46 +1,46 @@
 """Name the tables that a choice of params.yaml picks from: the package's own and those of study.py.
 
-`ncpipe.runs.code_digests` follows them to find the code that a choice runs. `ncpipe.config.study` reads
-study.py's tables.
+`ncpipe.runs.code_digests` counts the chosen entry alone. `ncpipe.config.study` reads study.py's tables.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-STUDY = "study"  # the module study.py beside params.yaml, if there is one
-
-Definition = tuple[str, str]  # module, name at its top
-Choices = Mapping[str, str]
-# The choices that pick from a table (a dict whose keys are text, or records) or from a union of records.
-TABLES: Mapping[Definition, tuple[str, ...]] = {
-    ("ncpipe.training.objective", "FITS"): ("loss",),
-    ("ncpipe.training.session", "METHODS"): ("optimizer",),
-    ("ncpipe.datasets.prepare", "SOURCES"): ("source", "target"),
-    ("ncpipe.models.build", "FAMILIES"): ("architecture",),
-    ("ncpipe.runs.batches", "STARTS"): ("start",),
-    ("ncpipe.config.specs", "Data"): ("source",),
-    ("ncpipe.config.specs", "SIDES"): ("source",),
-    ("ncpipe.config.specs", "Model"): ("architecture",),
-    (STUDY, "NETWORKS"): ("NETWORKS",),
-    (STUDY, "DATA"): ("DATA",),
-    (STUDY, "LOSSES"): ("LOSSES",),
-    (STUDY, "OPTIMIZERS"): ("OPTIMIZERS",),
-    (STUDY, "TRAININGS"): ("TRAININGS",),
-}
-# The tables of study.py, and the field of an entry's spec that params.yaml selects it by. Their choices have
-# other names than the package's: code of study.py may look up any entry of a table of the package.
+# Dicts of the package whose keys are names of params.yaml or records, by module and name. A study's code may
+# look up any entry.
+TABLES = (
+    ("ncpipe.training.objective", "FITS"),
+    ("ncpipe.training.session", "METHODS"),
+    ("ncpipe.training.starts", "STARTS"),
+    ("ncpipe.datasets.prepare", "SOURCES"),
+    ("ncpipe.models.build", "FAMILIES"),
+    ("ncpipe.config.specs", "SIDES"),
+)
+# Unions of records, by which params.yaml is read.
+UNIONS = (
+    ("ncpipe.config.specs", "Data"),
+    ("ncpipe.config.specs", "Model"),
+    ("ncpipe.config.specs", "Optimizer"),
+    ("ncpipe.config.loss_specs", "Loss"),
+)
+TRAININGS = "TRAININGS"
+# The tables of study.py that params.yaml picks from, by the part of an experiment that names an entry.
 STUDY_TABLES: Mapping[str, str] = {
-    "NETWORKS": "architecture",
-    "DATA": "source",
-    "LOSSES": "name",
-    "OPTIMIZERS": "name",
-    "TRAININGS": "name",
-    "METRICS": "",
+    "model": "NETWORKS",
+    "data": "DATA",
+    "loss": "LOSSES",
+    "optimizer": "OPTIMIZERS",
+    "training": TRAININGS,
 }
-# The choice (`ncpipe.runs.fingerprint.choices_of`) that picks from each of them.
-PICKED_BY: Mapping[str, str] = {
-    "NETWORKS": "architecture",
-    "DATA": "source",
-    "LOSSES": "loss",
-    "OPTIMIZERS": "optimizer",
-    "TRAININGS": "training",
-}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Holds what an experiment picks from tables.
+
+    words: names of params.yaml and classes of records, which are keys of the package's tables.
+    own: the tables of study.py that it picks from, each with the class of its entry's record.
+    """
+
+    words: frozenset[str]
+    own: tuple[tuple[str, str], ...] = ()

@@ -58,18 +58,21 @@ AXES = typing.get_type_hints(Sweep, include_extras=True)
 
 @dataclass(frozen=True)
 class Convergence:
-    """When a run that ended finite counts as converged (`ncpipe.tables.convergence`).
+    """When a run that ended finite has converged, and which runs are used (`ncpipe.tables.convergence`).
 
-    train_error: largest train error at the end.
+    train_error: largest train error at the end of a run that fits the data.
     window: share of the epochs, the last ones, over which the change of the loss is measured.
     tolerance: largest relative change of the regularised loss over this window.
     gradient: largest gradient norm of the regularised loss at the end; null sets no limit.
+    use: the runs of means, slopes and claims: `fit`, all that fit the data, or `converged`, those of them
+    that converged; a run that still moves has often the lower loss.
     """
 
     train_error: NonNegative
     window: Fraction
     tolerance: Positive
     gradient: Positive | None = None
+    use: Literal["fit", "converged"] = "fit"
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,13 @@ from ncpipe.config.bounds import (
     Size,
     key_of,
 )
-from ncpipe.config.loss_specs import Loss, name_of, objective_incompatibility
+from ncpipe.config.loss_specs import Loss, is_plain, name_of, objective_incompatibility
 from ncpipe.config.transfer_specs import Transfer
 from ncpipe.config.unions import ByPresence, TaggedBy
 from ncpipe.system.errors import shown
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
+Targets = Literal["classes", "vectors"]
 # Pixels of an image's side, by source.
 SIDES = MappingProxyType(
     {
@@ -53,10 +54,12 @@ SIDES = MappingProxyType(
 class PlainData:
     """Base of data specs without label noise, imbalance and transfer, and without a side.
 
+    targets: what is predicted of a sample, one of `classes` or a vector.
     side: length that a patch has to divide: an image's side or a vector's length; None if unknown before the
     data are read.
     """
 
+    targets: ClassVar[Targets] = "classes"
     label_noise: ClassVar[None] = None
     imbalance: ClassVar[None] = None
     transfer: ClassVar[None] = None
@@ -109,6 +112,7 @@ class ImageData:
     """
 
     kind: ClassVar[Kind] = "image"
+    targets: ClassVar[Targets] = "classes"
 
     source: Literal["digits", "mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "svhn"]
     per_class: Count
@@ -150,6 +154,7 @@ class TextData:
     """
 
     kind: ClassVar[Kind] = "tokens"
+    targets: ClassVar[Targets] = "classes"
     side: ClassVar[None] = None
     transfer: ClassVar[None] = None
 
@@ -188,6 +193,7 @@ class GaussianMixtureData:
     """
 
     kind: ClassVar[Kind] = "vector"
+    targets: ClassVar[Targets] = "classes"
 
     source: Literal["gaussian_mixture"]
     classes: Annotated[int, Bound(2, 10**5, why="their Gram matrix takes 80 GB")]
@@ -227,6 +233,7 @@ class ModularData:
     """
 
     kind: ClassVar[Kind] = "vector"
+    targets: ClassVar[Targets] = "classes"
     transfer: ClassVar[None] = None
 
     source: Literal["modular"]
@@ -255,6 +262,55 @@ class ModularData:
 
 
 @dataclass(frozen=True)
+class TeacherData(PlainData):
+    """Regression: x ~ N(0, I) in `dimension` coordinates, and vectors that a random network makes of it.
+
+    The teacher is A x, or A tanh(B x + b). Its outputs are scaled and turned so that the mean of the training
+    targets is 0 and their covariance, over N, is the given one.
+    source: teacher.
+    dimension: coordinates of x.
+    covariance: of the training targets, t rows of t numbers; symmetric and positive definite.
+    hidden: units of the tanh layer; null is a linear teacher.
+    samples: training samples.
+    test_samples: test samples.
+    seed: seed of the teacher and of the samples.
+    """
+
+    kind: ClassVar[Kind] = "vector"
+    targets: ClassVar[Targets] = "vectors"
+
+    source: Literal["teacher"]
+    dimension: Size
+    covariance: tuple[tuple[float, ...], ...]
+    hidden: Count | None
+    samples: Count
+    test_samples: Count
+    seed: Index
+
+    def __post_init__(self) -> None:
+        rows, size = self.covariance, len(self.covariance)
+        if not size or any(len(row) != size for row in rows):
+            raise ValueError("covariance: its rows make no square; write t rows of t numbers")
+        if any(rows[i][j] != rows[j][i] for i in range(size) for j in range(i)):
+            raise ValueError("covariance: is not symmetric; entry (i, j) has to be entry (j, i)")
+        if self.samples <= size:
+            raise ValueError(f"samples: {self.samples} have no covariance of rank {size}; take more")
+        if (width := self.dimension if self.hidden is None else self.hidden) < size:
+            key = "dimension" if self.hidden is None else "hidden"
+            raise ValueError(f"{key}: {width} is below the {size} numbers of a target; raise it")
+
+    @property
+    def classes(self) -> int:
+        """The numbers of a target, t, which is how many outputs a network has."""
+        return len(self.covariance)
+
+    @property
+    def side(self) -> int:  # type: ignore[override]
+        """Coordinates of a sample."""
+        return self.dimension
+
+
+@dataclass(frozen=True)
 class ArraysData:
     """Samples of a file of one's own, with classes numbered 0, 1, 2, ...; it may have no test samples.
 
@@ -271,6 +327,8 @@ class ArraysData:
     label_noise: wrong training labels; none without it.
     imbalance: classes with fewer training samples; none without it.
     transfer: classes to train on and others to try features on; all are trained on without it.
+    targets: `vectors` for regression: the file then has the arrays targets (N, t) and test_targets, of
+    floats, in place of labels; `classes` by default.
     """
 
     side: ClassVar[None] = None
@@ -285,8 +343,13 @@ class ArraysData:
     label_noise: LabelNoise | None = None
     imbalance: Imbalance | None = None
     transfer: Transfer | None = None
+    targets: Targets = "classes"
 
     def __post_init__(self) -> None:
+        if self.targets == "vectors":
+            for key in ("per_class", "test_per_class", "label_noise", "imbalance", "transfer"):
+                if getattr(self, key) is not None:
+                    raise ValueError(f"{key}: needs classes, and the targets are vectors; write null")
         if self.kind == "tokens" and self.normalisation != "none":
             raise ValueError("normalisation: token ids have none; write `none`")
         if self.per_class is None and self.imbalance is not None:
@@ -407,7 +470,8 @@ class OwnModel(Architecture):
 class OwnData(PlainData):
     """Base of the records below `data` that a study.py defines; the first field of each is `source`.
 
-    kind: what the inputs are, see ArraysData.
+    kind: what the inputs are, see ArraysData. targets: `vectors`, as a ClassVar, where its function gives
+    targets (N, t) in place of labels.
     """
 
     kind: Kind
@@ -430,6 +494,7 @@ Data = (
     | TextData
     | GaussianMixtureData
     | ModularData
+    | TeacherData
     | ArraysData
     | FreeData
     | MarkovData
@@ -752,8 +817,8 @@ class Experiment:
 
     data: the training and test set.
     model: the network.
-    loss: cross-entropy, or the squared distance to the one-hot labels over 2 N; a loss with keys is a record
-    with its name.
+    loss: cross-entropy, or the squared distance to the one-hot labels, or to targets that are vectors, over
+    2 N; a loss with keys is a record with its name.
     penalty: weight decay as a part of the objective; the first layer is free.
     optimizer: optimizer and its hyperparameters.
     schedule: the learning rate over the steps.
@@ -787,7 +852,7 @@ class Experiment:
             raise ValueError("data.label_noise: does not go together with imbalance; remove one of them")
         if problem := self._transfer_incompatibility():
             raise ValueError(problem)
-        if problem := objective_incompatibility(self):
+        if problem := self._vector_incompatibility() or objective_incompatibility(self):
             raise ValueError(problem)
         if isinstance(self.optimizer, Lbfgs) and self.batch_size != "full":
             raise ValueError("batch_size: lbfgs needs `full`")
@@ -832,6 +897,22 @@ class Experiment:
         """Whether features have a lambda_H that the network computes."""
         own = (self.penalty.features, self.penalty.features_over_value)
         return own != (None, None) and not self.model.has_free_features
+
+    def _vector_incompatibility(self) -> str:
+        """Return why loss and model need classes where the targets are vectors, or ''."""
+        if self.data.targets == "classes":
+            return ""
+        if not (isinstance(self.loss, OwnLoss) or (self.loss_name == "mse" and is_plain(self.loss))):
+            smooth = "smoothed labels need" if self.loss_name == "mse" else f"{self.loss_name} needs"
+            return f"loss: {smooth} classes, and the targets are vectors; take `mse`"
+        if self.model.has_fixed_classifier:
+            return "model.classifier: a simplex is for classes, and the targets are vectors; remove it"
+        if self.model.starts_built:
+            return (
+                f"model.initialisation: {self.model.initialisation} is for classes, and the targets are "
+                "vectors; take `normal`"
+            )
+        return ""
 
     def _transfer_incompatibility(self) -> str:
         """Return why data.transfer is incompatible with the other data keys, or ''."""
@@ -943,7 +1024,7 @@ def as_json(spec: Any) -> Any:
     if dataclasses.is_dataclass(spec):
         present = ((f, getattr(spec, f.name)) for f in dataclasses.fields(spec))
         return {key_of(field.name): as_json(value) for field, value in present if value != field.default}
-    return list(spec) if isinstance(spec, tuple) else spec
+    return [as_json(each) for each in spec] if isinstance(spec, tuple) else spec
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Like conftest.py for pytest, it is code of the study, run by every command that reads params.yaml. It may hold
 these tables:
 
-NETWORKS  spec -> Family, as `ncpipe.models.build` has it; a spec is a frozen dataclass below OwnModel
+NETWORKS  spec -> Family, as `ncpipe.models.network` has it; a spec is a frozen dataclass below OwnModel
 DATA      spec -> function of the spec that gives arrays by name, those of a file for `source: arrays`; a spec
           is a frozen dataclass below OwnData
 LOSSES    spec -> function of what it names (`ncpipe.config.arguments`); a spec is a frozen dataclass below
@@ -120,7 +120,7 @@ def load_study(folder: Path) -> Study:
     global _loaded
     path = (folder / FILE).resolve()
     if path.is_file():
-        modules = study_modules(path.parent)
+        modules = study_modules(folder=path.parent)
         watch(path.parent, modules)
         paths = (path, *(path.parent / module for module in modules))
         _loaded = _run(tuple(map(str, paths)), tuple(each.read_bytes() for each in paths))
@@ -193,7 +193,7 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
     except (Exception, SystemExit) as error:
         raise _failure(error, *(_last_frame(error, paths) or (FILE, 1, ""))) from None
     for home, name in choices.TABLES:  # the package's are read-only, so a dict has been put in their place
-        if home != MODULE and isinstance(getattr(sys.modules.get(home), name, None), dict):
+        if isinstance(getattr(sys.modules.get(home), name, None), dict):
             raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
     tables = [getattr(module, name, {}) for name in TABLES]
     networks, data, losses, optimizers, trainings, metrics = tables
@@ -207,7 +207,7 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
         if not (
             callable(getattr(family, "reshape_inputs", None)) and callable(getattr(family, "build", None))
         ):
-            raise study.mistake("NETWORKS", f"NETWORKS[{spec.__name__}] is no Family (ncpipe.models.build)")
+            raise study.mistake("NETWORKS", f"NETWORKS[{spec.__name__}] is no Family (ncpipe.models.network)")
         if missing := sorted(getattr(family.build, "__abstractmethods__", ())):  # a class, as a rule
             network = family.build.__name__
             raise study.mistake(network, f"{network} lacks {', '.join(missing)}, which a Network defines")

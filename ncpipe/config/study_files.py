@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
@@ -38,6 +38,8 @@ SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sys", "/usr", "/L
 CACHES = tuple(os.path.expanduser(f"~/{name}") for name in (".cache", ".triton"))
 COMPILED = os.path.join(tempfile.gettempdir(), "torchinductor_")
 INSTALLED = {"site-packages", "dist-packages", "__pycache__"}
+# Python 3.11 counts the recursion of all threads that parse source code together, and fails if two overlap.
+_ONE_AT_A_TIME = threading.Lock()
 OFFICIAL = f"{PACKAGE_FOLDER / 'datasets'}{os.sep}"  # reads official files, whose MD5 it checks
 
 
@@ -72,20 +74,32 @@ def listed_files() -> list[Path]:
     return sorted(found)
 
 
-def study_modules(folder: Path = Path()) -> list[Path]:
-    """Return the Python files in a study's folder that its study.py depends on, relative to the folder.
+def study_modules(
+    roots: Iterable[Path] = (Path(FILE),),
+    read: Callable[[Path], bytes] = Path.read_bytes,
+    folder: Path = Path(),
+) -> list[Path]:
+    """Return the Python files in a study's folder that some of its files depend on, relative to the folder.
 
     These are files whose name or folder occurs in an import or a string, because a function may import them
-    later.
+    later. read: returns a file's content.
     """
-    found, todo = set[Path](), [Path(FILE)]
-    candidates = set(_python_files(folder))
+    known, found, todo = list(_python_files(folder)), set[Path](), list(roots)
     while todo:
-        words = _words(folder / todo.pop())
-        named = {path for path in candidates - found if {path.stem, *path.parent.parts} & words}
+        try:
+            tree = parsed(read(folder / todo.pop()))
+        except (SyntaxError, ValueError):  # cannot be imported
+            continue
+        named = set(modules_named(words(tree), known)) - found
         found |= named
-        todo += sorted(named)
+        todo += named
     return sorted(found)
+
+
+def modules_named(names: Collection[str], known: Iterable[Path] | None = None) -> list[Path]:
+    """Return the Python files of a study, less study.py, whose name or folder is among the names."""
+    known = _python_files(Path()) if known is None else known
+    return [path for path in known if not {path.stem, *path.parent.parts}.isdisjoint(names)]
 
 
 def _python_files(study: Path) -> Iterator[Path]:
@@ -101,25 +115,24 @@ def _python_files(study: Path) -> Iterator[Path]:
         yield from (here / file for file in files if file.endswith(".py") and file != FILE)
 
 
-def _words(path: Path) -> set[str]:
-    """Return the parts of the names that a file imports, and of strings that may be a path or a module."""
-    words: set[str] = set()
-    for node in _nodes(path):
+def words(tree: ast.AST) -> set[str]:
+    """Return the parts of the names that code imports, and of strings that may be a path or a module."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
             first = (names[-1] or names[0]).partition(".")[0]
             if first != PACKAGE and first not in sys.stdlib_module_names:
-                words |= {word for name in names for word in name.split(".")}
+                found |= {word for name in names for word in name.split(".")}
         elif isinstance(node, ast.Constant) and PATH_OR_MODULE.fullmatch(str(node.value)):
-            words |= set(re.split(r"[./]", str(node.value)))
-    return words
+            found |= set(re.split(r"[./]", str(node.value)))
+    return found
 
 
-def _nodes(path: Path) -> Iterator[ast.AST]:
-    try:
-        yield from ast.walk(ast.parse(path.read_bytes()))
-    except (SyntaxError, ValueError):  # cannot be imported
-        return
+def parsed(content: bytes) -> ast.Module:
+    """Return the syntax tree of a module."""
+    with _ONE_AT_A_TIME:
+        return ast.parse(content)
 
 
 def named_files() -> list[Path]:
@@ -127,7 +140,7 @@ def named_files() -> list[Path]:
     known = {FILE, PARAMS, CLAIMS, PIPELINE.name}
     found = set()
     for module in (Path(FILE), *study_modules()):
-        for node in _nodes(module):
+        for node in ast.walk(parsed(module.read_bytes())):
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and PATH_OR_MODULE.fullmatch(text) and text not in known:
                 path = Path(os.path.normpath(text))

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ncpipe.config.study import call, loaded
 from ncpipe.config.study_files import FETCH
 from ncpipe.datasets.array_files import Names, named_tensors, read_arrays
 from ncpipe.datasets.facts import describe
-from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
+from ncpipe.datasets.prepared import Prepared, Split, VectorSplit, draw_balanced
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators, seeded_generator
@@ -41,6 +42,21 @@ def _check_labels(labels: Tensor, name: str) -> None:
         raise InputError(f"{name} is of type {_type(labels)}; expected whole numbers, one for each class")
 
 
+def _check_targets(targets: Tensor, name: str) -> None:
+    if not targets.is_floating_point():
+        raise InputError(
+            f"{name} is of type {_type(targets)}; expected floats, as .astype(float32) makes them"
+        )
+    if targets.dim() != 2 or 0 in targets.shape:
+        hint = "; .reshape(-1, 1) makes a column" if targets.dim() == 1 else ""
+        raise InputError(f"{name} has shape {tuple(targets.shape)}; expected (N, t), neither of them 0{hint}")
+
+
+VECTOR_NAMES = Names(
+    ("inputs", "targets"),
+    ("test_inputs", "test_targets", "lengths", "test_lengths"),
+    {},
+)
 NAMES = Names(
     ("inputs", "labels"),
     ("test_inputs", "test_labels", "lengths", "test_lengths"),
@@ -52,7 +68,7 @@ NAMES = Names(
 
 def prepare_arrays(spec: ArraysData, *_: object) -> Prepared:
     """Return the draw that `spec` asks of its file; InputError names the file and the array at fault."""
-    return _named(spec.file, spec, spec, *read_arrays(Path(spec.file), NAMES))
+    return _named(spec.file, spec, spec, *read_arrays(Path(spec.file), _names(spec)))
 
 
 def prepare_own(spec: Any, function: Callable[[Any], Mapping[str, Any]]) -> Prepared:
@@ -70,14 +86,19 @@ def prepare_own(spec: Any, function: Callable[[Any], Mapping[str, Any]]) -> Prep
         stored = call(function, spec, stage=FETCH)
     if not isinstance(stored, Mapping):
         raise InputError(f"{where} is of type {type(stored).__name__}; expected arrays by name")
-    tensors, unread = named_tensors(where, stored, NAMES)
-    return _named(where, spec, ArraysData("arrays", "", spec.kind, None, None, 0, "none"), tensors, unread)
+    form = ArraysData("arrays", "", spec.kind, None, None, 0, "none", targets=spec.targets)
+    tensors, unread = named_tensors(where, stored, _names(form))
+    return _named(where, spec, form, tensors, unread)
+
+
+def _names(spec: ArraysData) -> Names:
+    return NAMES if spec.targets == "classes" else VECTOR_NAMES
 
 
 def _named(where: str, spec: Any, form: ArraysData, arrays: dict[str, Tensor], unread: list[str]) -> Prepared:
     """Return prepared arrays; an InputError about them begins with `where` they come from."""
     if unread:
-        known = ", ".join(NAMES.known)
+        known = ", ".join(_names(form).known)
         raise InputError(f"{where}: nothing reads {', '.join(unread)}; leave it out (known: {known})")
     try:
         return _prepare(spec, form, arrays)
@@ -87,12 +108,18 @@ def _named(where: str, spec: Any, form: ArraysData, arrays: dict[str, Tensor], u
 
 def _prepare(source: Any, spec: ArraysData, arrays: dict[str, Tensor]) -> Prepared:
     """Prepare arrays. source: the record that is recorded; spec: how its arrays are to be taken."""
-    classes = _count_classes(arrays["labels"])
+    if spec.targets == "vectors":
+        wanted = "targets"
+        _check_targets(arrays[wanted], wanted)
+        classes = arrays[wanted].shape[1]
+    else:
+        wanted = "labels"
+        classes = _count_classes(arrays[wanted])
     whole = _checked(spec, arrays, "", classes)
     train = whole[_draw(spec, whole, classes, "train")]
     sizes, test = {"train": len(whole)}, None
-    if "test_inputs" in arrays or "test_labels" in arrays:
-        for name, other in (("test_inputs", "test_labels"), ("test_labels", "test_inputs")):
+    if "test_inputs" in arrays or f"test_{wanted}" in arrays:
+        for name, other in (("test_inputs", f"test_{wanted}"), (f"test_{wanted}", "test_inputs")):
             if name not in arrays:
                 raise InputError(f"has {other} and no {name}; give both or neither")
         held_out = _checked(spec, arrays, "test_", classes)
@@ -108,8 +135,8 @@ def _prepare(source: Any, spec: ArraysData, arrays: dict[str, Tensor]) -> Prepar
     if spec.normalisation == "standardise":
         mean, std = _constants(spec, train.inputs)
         rule |= {"mean": mean.ravel().tolist(), "std": std.ravel().tolist()}
-        train = Split(_normalise(train.inputs, mean, std), train.labels)
-        test = None if test is None else Split(_normalise(test.inputs, mean, std), test.labels)
+        train = replace(train, inputs=_normalise(train.inputs, mean, std))
+        test = None if test is None else replace(test, inputs=_normalise(test.inputs, mean, std))
     facts = describe(source.source, classes, getattr(source, "seed", None), train, test, raw)
     facts |= {"in_file": sizes, "normalisation": rule}
     vocabulary = None
@@ -119,6 +146,8 @@ def _prepare(source: Any, spec: ArraysData, arrays: dict[str, Tensor]) -> Prepar
 
 
 def _draw(spec: ArraysData, whole: Split, classes: int, split: str) -> Tensor:
+    if whole.has_vectors:
+        return torch.arange(len(whole))
     per_class = spec.per_class if split == "train" else spec.test_per_class
     generator = seeded_generator(spec.seed, f"data {split}")
     return draw_balanced(whole.labels, classes, per_class, generator, split)
@@ -126,7 +155,8 @@ def _draw(spec: ArraysData, whole: Split, classes: int, split: str) -> Tensor:
 
 def _checked(spec: ArraysData, arrays: dict[str, Tensor], prefix: str, classes: int) -> Split:
     """Return one split as its arrays have it, inputs float32 or, of tokens, int64."""
-    names = [f"{prefix}{name}" for name in ("inputs", "labels", "lengths")]
+    vectors = spec.targets == "vectors"
+    names = [f"{prefix}{name}" for name in ("inputs", "targets" if vectors else "labels", "lengths")]
     inputs, labels, lengths = (arrays.get(name) for name in names)
     assert inputs is not None
     assert labels is not None
@@ -140,25 +170,49 @@ def _checked(spec: ArraysData, arrays: dict[str, Tensor], prefix: str, classes: 
             f"{names[0]} has shape {shape}, whose channels seem to be last; kind: image takes "
             f"{SHAPES['image']}, as inputs.transpose(0, 3, 1, 2) is"
         )
-    _check_labels(labels, names[1])
+    (_check_targets if vectors else _check_labels)(labels, names[1])
     if len(labels) != len(inputs):
         raise InputError(
             f"{names[0]} has {len(inputs)} samples and {names[1]} {len(labels)}; they belong together"
         )
+    form = VectorSplit if vectors else Split
+    labels = (
+        _checked_vectors(labels, names[1], classes)
+        if vectors
+        else _checked_classes(labels, names[1], classes)
+    )
+    if spec.kind == "tokens":
+        ids = _checked_ids(inputs, names[0])
+        return form(ids, labels, _checked_lengths(inputs, lengths, names[2]))
+    if lengths is not None:
+        raise InputError(f"{names[2]} does not apply to kind: {spec.kind}; leave it out")
+    return form(_as_float32(inputs, names[0]), labels)
+
+
+def _checked_vectors(targets: Tensor, name: str, length: int) -> Tensor:
+    """Return targets (N, t) as float32; of one value alone there is nothing to learn."""
+    if targets.shape[1] != length:
+        raise InputError(f"{name} has {targets.shape[1]} numbers a sample, and targets {length}")
+    values = _as_float32(targets, name)
+    if len(constant := torch.nonzero((values == values[:1]).all(0))) and name == "targets":
+        raise InputError(
+            f"{name} are constant in column {int(constant[0])} (from 0); leave it out, a bias fits it"
+        )
+    return values
+
+
+def _checked_classes(labels: Tensor, name: str, classes: int) -> Tensor:
+    """Return labels (N,) as int64, of which every class has one."""
     labels = labels.long()
     if (least := int(labels.min())) < 0 or int(labels.max()) >= classes:
         wrong = least if least < 0 else int(labels.max())
-        raise InputError(f"{names[1]} has a label {wrong}; classes are numbered 0 to {classes - 1}")
+        raise InputError(f"{name} has a label {wrong}; classes are numbered 0 to {classes - 1}")
     counts = torch.bincount(labels, minlength=classes)
     if len(empty := torch.nonzero(counts == 0)):
         raise InputError(
-            f"{names[1]} has no sample of class {int(empty[0])}; each of 0 to {classes - 1} needs one"
+            f"{name} has no sample of class {int(empty[0])}; each of 0 to {classes - 1} needs one"
         )
-    if spec.kind == "tokens":
-        return Split(_checked_ids(inputs, names[0]), labels, _checked_lengths(inputs, lengths, names[2]))
-    if lengths is not None:
-        raise InputError(f"{names[2]} does not apply to kind: {spec.kind}; leave it out")
-    return Split(_as_float32(inputs, names[0]), labels)
+    return labels
 
 
 def _as_float32(inputs: Tensor, name: str) -> Tensor:

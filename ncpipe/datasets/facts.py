@@ -13,7 +13,8 @@ def describe(
 ) -> dict[str, object]:
     """Return the facts common to all sources.
 
-    raw: checksum of each official file, as `algorithm:digest`. counts: samples of each class.
+    raw: checksum of each official file, as `algorithm:digest`. counts: samples of each class;
+    where the targets are vectors `samples` of each split stand in their place.
     S25 Assumption 4.4 wants every input once and with one label: `duplicates` says how far it holds.
     shared: what the test split has in common with the training split; of no test split there are no facts.
     """
@@ -29,10 +30,12 @@ def counted(classes: int, train: Split, test: Split | None) -> dict[str, object]
     """Return the part of `describe` that is about the samples."""
     splits = {"train": train} if test is None else {"train": train, "test": test}
     shared = {} if test is None else {"shared": count_shared(train, test)}
+    own: dict[str, object] = {"samples": {name: len(split) for name, split in splits.items()}}
+    if not train.has_vectors:
+        counts = {name: torch.bincount(split.labels, minlength=classes) for name, split in splits.items()}
+        own = {"counts": {name: count.tolist() for name, count in counts.items()}}
     return {
-        "counts": {
-            name: torch.bincount(split.labels, minlength=classes).tolist() for name, split in splits.items()
-        },
+        **own,
         "duplicates": count_duplicates(train),
         **shared,
     }
@@ -61,17 +64,18 @@ def count_shared(train: Split, test: Split) -> dict[str, int]:
     return {"samples": len(seen), "conflicting": sum(label not in labels for label, labels in seen)}
 
 
-def _labels_of_inputs(split: Split) -> dict[bytes, set[int]]:
-    labels_of: dict[bytes, set[int]] = {}
+def _labels_of_inputs(split: Split) -> dict[bytes, set[object]]:
+    labels_of: dict[bytes, set[object]] = {}
     for key, label in _keys(split):
         labels_of.setdefault(key, set()).add(label)
     return labels_of
 
 
-def _keys(split: Split) -> Iterator[tuple[bytes, int]]:
+def _keys(split: Split) -> Iterator[tuple[bytes, object]]:
     """Return a digest of its input and the label of each sample."""
     lengths = [0] * len(split) if split.lengths is None else split.lengths.tolist()
     rows = split.inputs.contiguous().numpy()
-    for row, length, label in zip(rows, lengths, split.labels.tolist(), strict=True):
+    labels = [tuple(label) if split.has_vectors else label for label in split.labels.tolist()]
+    for row, length, label in zip(rows, lengths, labels, strict=True):
         # The length tells a sequence that ends in the padding's id from a shorter one.
         yield hashlib.sha256(row.tobytes() + length.to_bytes(8, "little")).digest(), label

@@ -17,6 +17,7 @@ from ncpipe.datasets.gaussian_mixture import prepare_gaussian_mixture
 from ncpipe.datasets.labels import with_label_changes
 from ncpipe.datasets.modular_addition import prepare_modular
 from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.datasets.teacher import prepare_teacher
 from ncpipe.datasets.transfer import split_for_transfer
 from ncpipe.system.errors import InputError
 
@@ -96,6 +97,7 @@ SOURCES: Mapping[str, Callable[..., Prepared]] = MappingProxyType(
     {
         "gaussian_mixture": prepare_gaussian_mixture,
         "modular": prepare_modular,
+        "teacher": prepare_teacher,
         "free": _free,
         "arrays": prepare_arrays,
         "imdb": _imdb,

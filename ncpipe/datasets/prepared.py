@@ -40,6 +40,11 @@ class Split:
         return self.labels
 
     @property
+    def has_vectors(self) -> bool:
+        """Whether the targets are vectors, not classes."""
+        return self.labels.is_floating_point()
+
+    @property
     def predictions(self) -> int:
         """How many there are, of one selection."""
         return self.targets.shape[-1]
@@ -73,6 +78,11 @@ class Split:
         """Where the samples lie."""
         return self.labels.dim() - 1
 
+    @property
+    def side_by_side(self) -> bool:
+        """Whether these are S selections side by side."""
+        return self._axis == 1
+
 
 @dataclass(frozen=True)
 class TokenSplit(Split):
@@ -95,11 +105,31 @@ class TokenSplit(Split):
 
 
 @dataclass(frozen=True)
+class VectorSplit(Split):
+    """Samples of one split, each with a vector to be predicted in place of a class.
+
+    labels: (N, t) float32.
+    """
+
+    def __len__(self) -> int:
+        return self.labels.shape[-2]
+
+    @property
+    def predictions(self) -> int:
+        return len(self)
+
+    @property
+    def _axis(self) -> int:
+        return self.labels.dim() - 2
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A prepared data set.
 
-    classes: K. vocabulary: number of token ids, None unless tokens. test: None without a test split, of which
-    nothing is asked then. facts: what was done to the raw data (source, checksums, normalisation constants),
+    classes: K, or t where the targets are vectors: the outputs of a network. vocabulary: number of token
+    ids, None unless tokens. test: None without a test split, of which nothing is asked then. facts: what was
+    done to the raw data (source, checksums, normalisation constants),
     as plain JSON values. checksum: sha256 of the tensors, empty before it is written. true_labels (N,): of
     the training samples, where those that they are given are noisy; else None. target: samples of classes
     that the network is not trained on, numbered on their own, where there are such.
@@ -157,8 +187,10 @@ def read_prepared(folder: Path) -> Prepared:
     tensors = load_tensors(path)
 
     def split(name: str) -> Split:
-        form = TokenSplit if facts["kind"] == "next_tokens" else Split
-        return form(tensors[f"{name}.inputs"], tensors[f"{name}.labels"], tensors.get(f"{name}.lengths"))
+        labels = tensors[f"{name}.labels"]
+        form = VectorSplit if labels.is_floating_point() else Split
+        form = TokenSplit if facts["kind"] == "next_tokens" else form
+        return form(tensors[f"{name}.inputs"], labels, tensors.get(f"{name}.lengths"))
 
     _check_facts(facts, split("train"), folder)
     return Prepared(
@@ -179,11 +211,12 @@ def _check_facts(facts: Mapping[str, Any], train: Split, folder: Path) -> None:
     sides = {"vector": 2, "image": 4, "tokens": 2, "next_tokens": 2, "free": 1}
     whole = not train.inputs.is_floating_point()
     vocabulary = facts["vocabulary"]
+    outputs = train.labels.shape[-1] if train.has_vectors else int(train.labels.max()) + 1
     agree = (
         sides[facts["kind"]] == train.inputs.dim()
         and (facts["kind"] in ("tokens", "next_tokens", "free")) == whole
         and (facts["kind"] in ("tokens", "next_tokens")) == (vocabulary is not None)
-        and facts["classes"] == int(train.labels.max()) + 1
+        and facts["classes"] == outputs
         and (vocabulary is None or int(train.inputs.max()) < vocabulary)
     )
     if not agree:

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Split
-from ncpipe.features.passes import Features, LayerOnSplit, NetworkMetadata
+from ncpipe.features.passes import Features, LayerOnSplit, NetworkMetadata, split_of
 from ncpipe.features.rank_bound import MatrixRank
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
@@ -28,16 +28,17 @@ def features_at(run: Path, epoch: int) -> Path:
 
 def write_features(path: Path, features: Features) -> None:
     """Write as one safetensors file, into a folder that is published when all of its files are written."""
+    answers = "targets" if features.train.has_vectors else "labels"
     tensors = {
         "train.features": features.train.inputs,
-        "train.labels": features.train.labels,
+        f"train.{answers}": features.train.labels,
         "weight": features.weight,
         "penalty.last": torch.tensor(features.last_penalty, dtype=torch.float64),
         "penalty.inner": torch.tensor(features.inner_penalty, dtype=torch.float64),
         "gradient.norm": torch.tensor(features.gradient_norm, dtype=torch.float64),
     }
     if features.test is not None:
-        tensors |= {"test.features": features.test.inputs, "test.labels": features.test.labels}
+        tensors |= {"test.features": features.test.inputs, f"test.{answers}": features.test.labels}
     if features.target is not None:
         tensors |= {"target.features": features.target.inputs, "target.labels": features.target.labels}
     if features.bias is not None:
@@ -71,9 +72,12 @@ def read_features(path: Path) -> Features:
 
 
 def _features(tensors: dict[str, Tensor], metadata: NetworkMetadata) -> Features:
+    answers = "targets" if "train.targets" in tensors else "labels"
     return Features(
-        Split(tensors["train.features"], tensors["train.labels"]),
-        Split(tensors["test.features"], tensors["test.labels"]) if "test.labels" in tensors else None,
+        split_of(tensors["train.features"], tensors[f"train.{answers}"]),
+        split_of(tensors["test.features"], tensors[f"test.{answers}"])
+        if "test.features" in tensors
+        else None,
         tensors["weight"],
         tensors.get("bias"),
         tensors["penalty.last"].item(),

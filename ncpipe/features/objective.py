@@ -25,9 +25,12 @@ def fit_of(run: Run, train: Split, weight: Tensor, bias: Tensor | None) -> float
 
 
 def sum_of_fits(
-    run: Run, features: Tensor, logits: Tensor, labels: Tensor, weight: Tensor, counts: Tensor
+    run: Run, features: Tensor, logits: Tensor, labels: Tensor, weight: Tensor, counts: Tensor | None
 ) -> Tensor:
-    """Return the loss without penalties, times N, of one network; counts (K,): of the whole training set."""
+    """Return the loss without penalties, times N, of one network.
+
+    counts (K,): of the whole training set, if it has classes.
+    """
     logits, labels, features, weight = (each.unsqueeze(0) for each in (logits, labels, features, weight))
     return fit_times_samples(Outputs(logits, labels, features, weight, counts=counts), run.spec.loss).sum()
 

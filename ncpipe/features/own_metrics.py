@@ -19,10 +19,11 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layers_by_batch, load_network
 from ncpipe.features.own_network import OwnSamples
 from ncpipe.features.passes import Features
-from ncpipe.metrics.catalogue import KEPT_ON_THE_WAY, LAST_ALONE, Metric, of_samples, own_metrics
+from ncpipe.metrics.catalogue import Metric
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
-from ncpipe.metrics.table import LAST_LAYER, TRAIN, WEIGHTS, Measurement
+from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, LAST_ALONE, of_samples, own_metrics
+from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, WEIGHTS, Measurement
 from ncpipe.models.network import Network
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
@@ -104,7 +105,7 @@ def own_measurements(run: Run, features: Features, whole: Whole | None) -> Itera
         for layer, split, classes, train in _statistics(run, features):
             if layer != LAST_LAYER and not LAST_ALONE.isdisjoint(names):
                 continue
-            given = shared | {"classes": classes, "train": train}
+            given = shared | ({} if classes is None else {"classes": classes, "train": train})
             given |= {} if samples is None else samples.of(layer, split)
             given |= {} if LAST_ALONE.isdisjoint(names) else _logits(features, split)
             if names <= given.keys():
@@ -118,12 +119,18 @@ def _samples(run: Run, whole: Whole) -> Samples | OwnSamples:
     return Samples(load_network(run, whole.state, data, CPU), run, data)
 
 
-def _statistics(run: Run, features: Features) -> Iterator[tuple[str, str, ClassStatistics, ClassStatistics]]:
+def _statistics(
+    run: Run, features: Features
+) -> Iterator[tuple[str, str, ClassStatistics | None, ClassStatistics | None]]:
     """Yield each layer and split with the statistics of its classes and of the training split's.
 
-    The classes that the network was not trained on, if there are such, are the split `target` of the last
-    layer.
+    Where the targets are vectors: the last layer, without statistics. The classes that the network was not
+    trained on, if there are such, are the split `target` of the last layer.
     """
+    if features.train.has_vectors:
+        yield LAST_LAYER, TRAIN, None, None
+        if features.test is not None:
+            yield LAST_LAYER, TEST, None, None
     for layer, by_split in features.layers.items():
         if layer not in features.metadata.positions:
             continue

@@ -3,13 +3,14 @@
 N  samples    K  classes    d  width
 """
 
+import collections
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from ncpipe.config.specs import Run
-from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.datasets.prepared import Prepared, Split, VectorSplit
 from ncpipe.features.forward import layer_positions, layers_by_batch, load_network
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.rank_bound import MatrixRank, matrix_ranks
@@ -47,12 +48,12 @@ class NetworkMetadata:
 class Features:
     """What `measure` sees of a run, all float64.
 
-    train, test: last-layer features (N, d) as inputs, with their labels (N,); test is None without such a
-    split. weight (K, d), bias (K,) or
-    None: the last layer. last_penalty, inner_penalty: lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else
-    that is penalised, of features too. gradient_norm: `ncpipe.features.gradient`. layers:
-    by name, in the order of the network, then by split. target: features (N, d) of classes that it was not
-    trained on, where there are such. ranks: of its decayed matrices, by name (`ncpipe.features.rank_bound`).
+    train, test: last-layer features (N, d) as inputs, with their labels (N,), or vectors (N, K); test is None
+    without such a split. weight (K, d), bias (K,) or None: the last layer. last_penalty, inner_penalty:
+    lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else that is penalised, of features too. gradient_norm:
+    `ncpipe.features.gradient`. layers: by name, in the order of the network, then by split; none where the
+    targets are vectors. target: features (N, d) of classes that it was not trained on, where there are such.
+    ranks: of its decayed matrices, by name (`ncpipe.features.rank_bound`).
     """
 
     train: Split
@@ -69,7 +70,9 @@ class Features:
 
 
 def last_layer_of(features: Features) -> Features:
-    """Return what metrics of the last layer need, without the samples themselves."""
+    """Return what metrics of the last layer need: without the samples themselves, if they have classes."""
+    if features.train.has_vectors:
+        return features
     layers = {LAST_LAYER: features.layers[LAST_LAYER]}
     test = None if features.test is None else features.test[:0]
     return replace(features, train=features.train[:0], test=test, layers=layers, target=None)
@@ -78,7 +81,8 @@ def last_layer_of(features: Features) -> Features:
 def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device) -> Features:
     """Pass each split twice through a trained run, and take its gradient; all in float64.
 
-    The second pass is for how samples lie about the class means, which are known then.
+    The second pass is for how samples lie about the class means, which are known then; one is enough where
+    the targets are vectors.
     """
     network = load_network(run, state, data, device)
     weight = network.classifier_weight().detach().cpu()
@@ -91,39 +95,54 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
 
     kept: dict[str, list[Tensor]] = {split: [] for split in splits}
     squares: dict[str, list[float]] = {split: [] for split in splits}  # |h|^2 of what may be penalised
-    seen = {split: first_pass(batches(split), data.classes) for split in splits}
-    about = {
-        split: second_pass(
-            _keeping(batches(split), kept[split], network.head_input_layer or LAST_LAYER, squares[split]),
-            seen[split],
-            {LAST_LAYER: (weight, bias)},
-            seen[TRAIN] if split == TEST else None,
-        )
-        for split in splits
-    }
+
+    def keeping(split: str) -> Batches:
+        return _keeping(batches(split), kept[split], network.head_input_layer or LAST_LAYER, squares[split])
+
+    layers: dict[str, dict[str, LayerOnSplit]] = {}
+    if data.train.has_vectors:  # there are no classes
+        for split in splits:
+            collections.deque(keeping(split), maxlen=0)
+    else:
+        seen = {split: first_pass(batches(split), data.classes) for split in splits}
+        about = {
+            split: second_pass(
+                keeping(split),
+                seen[split],
+                {LAST_LAYER: (weight, bias)},
+                seen[TRAIN] if split == TEST else None,
+            )
+            for split in splits
+        }
+        layers = {
+            name: {split: LayerOnSplit(seen[split][name], about[split][name]) for split in splits}
+            for name in seen[TRAIN]
+        }
     roles = network.roles()
     last_penalty, inner_penalty = penalties(run.spec.penalty, run.depth, roles, state)
     if strength := head_input_strength(run.spec, run.depth):
         inner_penalty += strength / 2 * sum(squares[TRAIN])
     one = prepare_split(data.train[:1], data.kind, run.spec.model, device, torch.float64)
     return Features(
-        Split(torch.cat(kept[TRAIN]), data.train.targets),
-        None if data.test is None else Split(torch.cat(kept[TEST]), data.test.targets),
+        split_of(torch.cat(kept[TRAIN]), data.train.targets),
+        None if data.test is None else split_of(torch.cat(kept[TEST]), data.test.targets),
         weight,
         bias,
         last_penalty,
         inner_penalty,
         gradient_norm(network, run, data, device),
-        {
-            name: {split: LayerOnSplit(seen[split][name], about[split][name]) for split in splits}
-            for name in seen[TRAIN]
-        },
+        layers,
         NetworkMetadata(
             network.bounded or network.on_sphere, roles, layer_positions(network, one.inputs, one.lengths)
         ),
         None if data.target is None else _last_layer(network, run, data, data.target, device),
         matrix_ranks(network, run, data, device),
     )
+
+
+def split_of(features: Tensor, targets: Tensor) -> Split:
+    """Return features (N, d) as inputs with labels (N,), or with vectors (N, t)."""
+    return (VectorSplit if targets.is_floating_point() else Split)(features, targets)
 
 
 def _last_layer(network: Network, run: Run, data: Prepared, split: Split, device: torch.device) -> Split:

@@ -45,13 +45,13 @@ def matrix_ranks(network: Network, run: Run, data: Prepared, device: torch.devic
     """Return the ranks of the matrices before the last layer of a float64 network, by name, in order.
 
     None of networks that leave some of what they learn without decay, of mini-batches, which batch norm sees
-    one by one, of data that do not fit into one pass or have a label for each token, and of weights that
-    diverged.
+    one by one, of data that do not fit into one pass, have a label for each token or have no classes, and of
+    weights that diverged.
     """
     spec = run.spec
     if spec.penalty.scope != "all" or spec.batch_size != "full" or len(data.train) > ROWS:
         return {}
-    if data.kind == "next_tokens":
+    if data.kind == "next_tokens" or data.train.has_vectors:
         return {}
     if not all(bool(parameter.isfinite().all()) for parameter in network.parameters()):
         return {}

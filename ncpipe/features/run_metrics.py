@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ncpipe.config.loss_specs import is_plain, smoothing_of
 from ncpipe.config.specs import MarkovData, OwnLoop, Run, own_loop
+from ncpipe.datasets.prepared import Split
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.features.objective import fit_of
@@ -22,6 +23,7 @@ from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
+from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import (
     LAST_LAYER,
@@ -39,9 +41,11 @@ from ncpipe.metrics.transfer import transfer_metrics
 from ncpipe.metrics.uniformity import uniform_duality, weight_uniformity
 from ncpipe.metrics.vocabulary import many_class_metrics
 from ncpipe.models.network import INNER
+from ncpipe.models.penalties import head_input_strength
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.errors import InputError
-from ncpipe.theory.gap import Gap, Objective, Reached, gap_to_optimum
+from ncpipe.theory.gap import ROUNDING, Gap, Objective, Reached, gap_to_optimum
+from ncpipe.theory.regression import regression_optimum
 
 OWN_LOOP = "own loop"  # in place of what only a packaged run is known by
 
@@ -54,6 +58,9 @@ def measure_run(
     yield from own_measurements(run, features, whole)
     if own_loop(run.spec):
         return
+    if features.train.has_vectors:
+        yield from _of_features_model(run, features, description)
+        return
     yield from terms_of(run.depth, description)
     yield from _by_size(run, features)
     yield from _of_target(run, features)
@@ -62,7 +69,12 @@ def measure_run(
 
 
 def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measurement]:
-    yield from measure_weights(features.weight)
+    if features.train.has_vectors:
+        both = {TRAIN: features.train, TEST: features.test}
+        given = {name: (each.inputs, each.labels) for name, each in both.items() if each is not None}
+        yield from measure_vectors(given, features.weight, features.bias)
+    else:
+        yield from measure_weights(features.weight)
     for name, matrix in state.items():
         if matrix.dim() == 2 and features.metadata.roles.get(name) in INNER:
             yield from _ranks(measure_matrix(name.removesuffix(".weight"), matrix))
@@ -96,6 +108,34 @@ def terms_of(depth: int, run: Mapping[str, Any]) -> Iterator[Measurement]:
     for metric in ("gap_last_penalty", "inner_penalty"):
         yield Measurement(LAST_LAYER, WEIGHTS, metric, run[metric])
     yield Measurement(LAST_LAYER, WEIGHTS, "inner_penalty_times_depth", depth * run["inner_penalty"])
+
+
+def _of_features_model(run: Run, features: Features, description: Mapping[str, Any]) -> Iterator[Measurement]:
+    """Yield the penalty of inner layers, and the gap to the features model's optimum where features decay.
+
+    The features that enter the last layer, and it, are a point of that model: |H|^2 has the decay lambda_H/N
+    there. Raises InputError if its loss is below the optimum, beyond rounding.
+    """
+    inner = description["inner_penalty"]
+    strength = head_input_strength(run.spec, run.depth)
+    decay = run.spec.penalty.last_strength(run.depth)
+    if run.spec.loss_name == "mse" and strength and decay and not run.spec.model.has_head:
+        train, bias = features.train, features.bias
+        mean = 0.0 if bias is None else train.labels.double().mean(0)
+        centred = train.labels.double() - mean
+        moment = centred.T @ centred / len(train)
+        best = regression_optimum(moment, decay, len(train) * strength, features.weight.shape[1]).loss
+        of_features = strength / 2 * float(train.inputs.square().sum())
+        reached = description["fit"] + description["last_penalty"] + of_features
+        if reached - best < -ROUNDING * max(1.0, reached):
+            raise InputError(
+                f"{run.name}: fit and penalties of the last layer and its features are {reached:.12g}, "
+                f"{best - reached:.3g} below the least that is possible, {best:.12g}; an error in theory or "
+                "code, or features of another network"
+            )
+        yield Measurement(LAST_LAYER, TRAIN, "ufm_gap", reached - best)
+    yield Measurement(LAST_LAYER, WEIGHTS, "inner_penalty", inner)
+    yield Measurement(LAST_LAYER, WEIGHTS, "inner_penalty_times_depth", run.depth * inner)
 
 
 def _of_tokens(run: Run, features: Features) -> Iterator[Measurement]:
@@ -158,13 +198,18 @@ def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:
     return (row for row in rows if not one_of_a_spectrum(row.metric))
 
 
+GRAM_COLUMNS = ("matrix", "row", "column", "value")  # of `gram_rows`
+
+
 def gram_rows(features: Features) -> Iterator[dict[str, Any]]:
     """Yield the cosines between the last layer's centred class means, and between them and the rows of W."""
+    if features.train.has_vectors:
+        return
     means = unit_rows(features.layers[LAST_LAYER]["train"].statistics.centred_means())
     rows = unit_rows(features.weight)
     for matrix, cosines in (("means", means @ means.T), ("duality", rows @ means.T)):
         for i, line in enumerate(cosines.tolist()):
-            yield from ({"matrix": matrix, "row": i, "column": j, "value": v} for j, v in enumerate(line))
+            yield from (dict(zip(GRAM_COLUMNS, (matrix, i, j, v), strict=True)) for j, v in enumerate(line))
 
 
 def _beyond_the_bound(run: Run, frozen: bool = False) -> str:
@@ -173,6 +218,8 @@ def _beyond_the_bound(run: Run, frozen: bool = False) -> str:
     frozen: whether the last layer's weights are not learned.
     """
     name = run.spec.loss_name
+    if run.spec.data.targets == "vectors":
+        return "targets that are vectors"
     if run.spec.data.kind == "next_tokens":
         return "next tokens: classes are not balanced, and equal contexts have several labels"
     if name != "ce" and not is_plain(run.spec.loss):
@@ -221,10 +268,7 @@ def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[s
         "gradient_norm": features.gradient_norm,
         **asdict(objective),
         **asdict(gap_to_optimum(run.name, reached)),
-        "train_error": prediction_error(train.inputs, train.labels, *layer),
-        "test_error": math.nan
-        if features.test is None
-        else prediction_error(features.test.inputs, features.test.labels, *layer),
+        **{f"{name}_error": _error(split, *layer) for name, split in ((TRAIN, train), (TEST, features.test))},
         **(head_rank_columns(run, features, objective.loss) if _has_ranks(run) else {}),
     }
 
@@ -233,7 +277,7 @@ def _describe_own(loop: OwnLoop, features: Features, outcome: Mapping[str, Any])
     """Return the row of a run that a loop of study.py trained, whose objective nothing here knows."""
     layer = (features.weight, features.bias)
     errors = {
-        f"{name}_error": math.nan if split is None else prediction_error(split.inputs, split.labels, *layer)
+        f"{name}_error": _error(split, *layer)
         for name, split in ((TRAIN, features.train), (TEST, features.test))
     }
     unknown = (
@@ -259,7 +303,16 @@ def _describe_own(loop: OwnLoop, features: Features, outcome: Mapping[str, Any])
     }
 
 
+def _error(split: Split | None, weight: Tensor, bias: Tensor | None) -> float:
+    """Return the share of wrong predictions; NaN of no split, and where the targets are vectors."""
+    if split is None or split.has_vectors:
+        return math.nan
+    return prediction_error(split.inputs, split.labels, weight, bias)
+
+
 def _has_ranks(run: Run) -> bool:
     """Return whether the ranks of [S24] apply: free features, or a deep head under squared error."""
     model = run.spec.model
+    if run.spec.data.targets == "vectors":
+        return False
     return model.has_free_features or (run.spec.loss == "mse" and model.has_head)

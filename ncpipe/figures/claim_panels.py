@@ -12,7 +12,7 @@ from ncpipe.claims.verdicts import counted_verdict
 from ncpipe.figures.panels import panel_grid
 from ncpipe.figures.style import FAINT, INK, lay_out, metric_colours, paper_style
 from ncpipe.figures.x_axis import NAMES
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 
 COLUMNS = 3
 ROW_HEIGHT = 2.2

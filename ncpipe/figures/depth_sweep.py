@@ -48,21 +48,21 @@ def depth_sweep(
     labels: Mapping[str, str],
     columns: Callable[[pd.DataFrame, pd.DataFrame], tuple[Column, ...]] = paper_columns,
 ) -> Figure:
-    """Draw log10 of last-layer metrics against L (log axis): mean ± 1 std over converged seeds, and the fit.
+    """Draw log10 of last-layer metrics against L (log axis): mean ± 1 std over the seeds used, and the fit.
 
     In a study with an axis its values take the place of L, on a log axis where they are all positive. Where
     they are not there is no fit; a panel then states Spearman's rho.
 
     points, summary, slopes: of `tables.points`, `tables.summary` and `tables.slopes`. runs: with converged,
-    loss_name, last_bias and bound. labels: experiment -> row label; its order is that of the rows. columns:
-    chooses a row's columns from its runs and points.
+    selected, loss_name, last_bias and bound. labels: experiment -> row label; its order is that of the rows.
+    columns: chooses a row's columns from its runs and points.
 
     The line joins means of at least two runs and breaks where there is none. All panels have one depth axis,
     and those of a metric show equally many decades, so slopes compare by eye; if the values of one would take
     less than a fifth of that, each panel of this metric has its own scale.
 
-    Dots to the right of the means are single runs: full those that means and fit are made of, hollow those
-    that did not converge (at the panel's edge where they lie far beyond the others). The dashed line is the
+    Dots to the right of the means are single runs: full those that converged, hollow the others (at the
+    panel's edge where they enter no mean and lie far beyond the others). The dashed line is the
     least-squares power of L, left out where it is not known to ±1; it is dotted and its slope has a dagger
     where the test rejects that the means lie on a line. The grey triangle has the slope of the theory's bound
     for global optima (`reference_slopes`); its place means nothing. Every row says how many of its runs
@@ -107,7 +107,7 @@ def depth_sweep(
         label_rows(grid, row_labels, x_label=x_axis.label)
         shown = [last_layer(slopes, name, column) for name in rows for column in titles[name]]
         rejected = any(own["rejected"].any() for own in shown)
-        averaged = any(own["converged"].any() for own in rows.values())
+        averaged = any(own["selected"].any() for own in rows.values())
         failed = not all(own["converged"].all() for own in rows.values())
         _draw_key(figure, slopes, x_axis, averaged, rejected, bounded, failed)
         lay_out(figure)
@@ -127,7 +127,7 @@ def _draw_panel(
     """Return whether the slope of a bound is drawn. span: decades that the data's part shows at least."""
     used, failed = _drawn_runs(points)
     if used.empty and failed.empty:
-        state_nothing(axes, absence(int(summary["n_converged"].sum())))
+        state_nothing(axes, absence(int(summary["n_selected"].sum())))
         return False
     # not seaborn's lineplot: it joins the neighbours of a missing depth
     means = _of_several(summary)
@@ -143,11 +143,15 @@ def _draw_panel(
         capsize=2,
     )
     among = summary[x_axis.column].to_numpy()
-    _draw_runs(axes, x_axis.beside(used[x_axis.column], among), used["log10"], colour, colour)
-    _draw_runs(axes, x_axis.beside(failed[x_axis.column], among), failed["log10"], colour, "white")
+    for own, face in (
+        (used[used["converged"]], colour),
+        (used[~used["converged"]], "white"),
+        (failed, "white"),
+    ):
+        _draw_runs(axes, x_axis.beside(own[x_axis.column], among), own["log10"], colour, face)
     gaps = summary[(summary["n_used"] == 0) & ~summary[x_axis.column].isin(failed[x_axis.column])]
-    for place, converged in zip(gaps[x_axis.column], gaps["n_converged"], strict=True):
-        state_gap(axes, place, converged)
+    for place, selected in zip(gaps[x_axis.column], gaps["n_selected"], strict=True):
+        state_gap(axes, place, selected)
     axes.margins(y=0.1)
     low, high = axes.get_ylim()
     grown = max(0.0, 1.2 * span - (high - low)) / 2
@@ -175,8 +179,9 @@ def _of_several(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def _drawn_runs(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the runs used, and those that did not converge, moved to within reach."""
-    used, failed = points[points["used"]], points[~points["converged"] & points["log10"].notna()]
+    """Return the runs used, and the others that did not converge, moved to within reach."""
+    used = points[points["used"]]
+    failed = points[~points["used"] & ~points["converged"] & points["log10"].notna()]
     return used, failed.assign(log10=_within_reach(failed["log10"], used["log10"]))
 
 

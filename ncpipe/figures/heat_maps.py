@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 
-from ncpipe.figures.panels import label_rows, state_nothing
+from ncpipe.figures.panels import NO_RUN, label_rows, state_nothing
 from ncpipe.figures.style import PAGE_WIDTH, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.tables.keys import run_keys
@@ -24,15 +24,15 @@ def heat_maps(
 ) -> Figure:
     """Draw cosines of centred class means, and of W_i with them, at the shallowest and the deepest L.
 
-    gram: experiment, depth, seed, matrix (`means` or `duality`), row, column, value. runs: with converged;
-    the run shown is the converged one of the lowest seed. labels: experiment -> row label, in the order of
+    gram: experiment, depth, seed, matrix (`means` or `duality`), row, column, value. runs: with selected;
+    the run shown is the selected one of the lowest seed. labels: experiment -> row label, in the order of
     the rows. no_simplex: experiments of more than d + 1 classes, whose colour bar does not name an ETF. A
     simplex ETF has -1/(K-1) off the diagonal and 1 on it. White is -1/(K-1) and the colours
     reach as far on both sides as the row's off-diagonal cosines do, so that those are told apart; the
     diagonal is beyond the bar and is stated below each matrix, with mean and std off the diagonal.
     """
     x_axis, keys = x_axis_of(runs), run_keys(runs)
-    table = gram.merge(runs.loc[runs["converged"].astype(bool), keys], on=keys)
+    table = gram.merge(runs.loc[runs["selected"].astype(bool), keys], on=keys)
     with paper_style():
         figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.2), layout="constrained")
         grid = figure.subplots(len(labels), 2 * len(MATRICES), squeeze=False)
@@ -50,7 +50,7 @@ def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame, x_axis: XAxis
     if not shown:
         for axes in line:
             axes.set_xticks([])
-            state_nothing(axes, "no converged run")
+            state_nothing(axes, NO_RUN)
         return
     norm = _norm([matrix for _, _, matrix in shown.values()])
     for place, axes in enumerate(line):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 from ncpipe.system.errors import InputError
 from ncpipe.tables.headlines import paper_series
 from ncpipe.tables.sentences import p_text
@@ -25,6 +25,7 @@ DATA_NAMES = {
     "svhn": "SVHN",
     "imdb": "IMDB",
     "gaussian_mixture": "Gaussian mixture",
+    "teacher": "teacher",
     "modular": "modular addition",
     "markov": "a Markov source",
     "text": "own text",
@@ -86,7 +87,7 @@ def row_label(run: Mapping[Any, Any]) -> str:
 
 def scale_lines(scale: str) -> str:
     """Return a scale such as `reduced, 250 images` with lines as long as those of a row label."""
-    return "\n".join(_lines(scale.split(" "), " "))
+    return "\n".join(_lines(scale.split(", "), ", "))
 
 
 def by_experiment(

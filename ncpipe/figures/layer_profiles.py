@@ -14,10 +14,10 @@ from ncpipe.figures.panels import (
     ROUNDING,
     ROW_HEIGHT,
     absence,
-    converged_by_place,
     draw_legend,
     has_test,
     label_rows,
+    selected_by_place,
     start_at_zero,
     state_missing,
     state_nothing,
@@ -25,7 +25,7 @@ from ncpipe.figures.panels import (
 )
 from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 
 LAW_METRIC = "nc1_trace_ratio"
 NC2, GNC2 = "nc2_means", "gnc2_spread_means"
@@ -53,9 +53,9 @@ def layer_profiles(
 ) -> Figure:
     """Draw NC1, NC2 of the class means and nearest-class-mean error against the relative layer position.
 
-    profile, law: of `tables.profiles`. runs: with converged. labels: experiment -> row label, in the order of
+    profile, law: of `tables.profiles`. runs: with selected. labels: experiment -> row label, in the order of
     the rows. The position is divided by that of the last layer: 1 is h, so that networks of all depths end at
-    the same place, and the first layer of a ResNet stands at 1/L. Lines are means over converged seeds with a
+    the same place, and the first layer of a ResNet stands at 1/L. Lines are means over the seeds used with a
     band of ± 1 std (of log10 values in the first two columns); every panel says which depths have no line,
     and why. Solid is train, dashed test. Over NC1 of the deepest network lies the law of data separation: the
     mean over seeds of the runs' lines, whose rho = 10^mean slope is per block of the network, with the mean
@@ -69,9 +69,9 @@ def layer_profiles(
         grid = figure.subplots(len(labels), len(panels), squeeze=False, sharex=True)
         for line, name in zip(grid, labels, strict=True):
             own = profile[profile["experiment"] == name]
-            converged = converged_by_place(runs[runs["experiment"] == name], x_axis)
+            selected = selected_by_place(runs[runs["experiment"] == name], x_axis)
             for axes, panel in zip(line, panels, strict=True):
-                _draw_panel(axes, own, x_axis, panel, colours, converged)
+                _draw_panel(axes, own, x_axis, panel, colours, selected)
             _draw_law(line[0], own, law[law["experiment"] == name], x_axis)
         titles = [entry(panel.metric).title for panel in panels]
         label_rows(grid, labels.values(), titles, "relative layer position")
@@ -94,7 +94,7 @@ def _draw_panel(
     x_axis: XAxis,
     panel: Panel,
     colours: Mapping[float, Colour],
-    converged: Mapping[float, int],
+    selected: Mapping[float, int],
 ) -> None:
     logarithmic = entry(panel.metric).scale == "log"
     mean = "log10_mean" if logarithmic else "mean"
@@ -102,7 +102,7 @@ def _draw_panel(
     axes.set_xlim(-0.03, 1.03)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
     if rows.empty:
-        state_nothing(axes, absence(sum(converged.values())))
+        state_nothing(axes, absence(sum(selected.values())))
         return
     if logarithmic and rows[mean].max() < ROUNDING:  # two classes: centred means are always opposite
         state_nothing(axes, "zero to rounding")
@@ -114,7 +114,7 @@ def _draw_panel(
         start_at_zero(axes, axes.lines)
     thin_ticks(axes)
     state_missing(
-        axes, x_axis, rows[x_axis.column], converged, top=not logarithmic
+        axes, x_axis, rows[x_axis.column], selected, top=not logarithmic
     )  # where errors have gone down
 
 

@@ -13,7 +13,7 @@ from ncpipe.figures.labels import Column
 from ncpipe.figures.panels import ROW_HEIGHT, last_layer, state_nothing, thin_ticks
 from ncpipe.figures.style import PAGE_WIDTH, Colour, lay_out, metric_colours, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 
 WIDEST = 4  # columns of a page
 LONGEST = 30  # characters of a line of a title, as mathtext; more would overlap the next title
@@ -22,7 +22,7 @@ LONGEST = 30  # characters of a line of a title, as mathtext; more would overlap
 def own_metrics_figure(
     points: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str], columns: Sequence[Column]
 ) -> Figure:
-    """Draw means over converged runs at the last layer, and single runs, hollow if they did not converge.
+    """Draw means over the runs used at the last layer, and single runs, hollow if they did not converge.
 
     A metric whose scale is `log` is drawn as its log10, any other as it is. points: of `tables.points`.
     labels: experiment -> row label, in the order of the rows.
@@ -54,7 +54,7 @@ def own_metrics_figure(
             axes.set_xlabel(x_axis.label)
         figure.legend(
             handles=[
-                Line2D([], [], color="0.3", marker="o", markersize=4, label="mean of converged runs"),
+                Line2D([], [], color="0.3", marker="o", markersize=4, label="mean"),
                 Line2D([], [], color="0.3", marker="o", markersize=3, linewidth=0, label="one run"),
             ],
             loc="outside lower center",
@@ -78,7 +78,7 @@ def _draw(
         face = colour if converged else "none"
         beside = x_axis.beside(part[x_axis.column], places)
         axes.plot(beside, part[height], "o", color=colour, markerfacecolor=face, markersize=2.2)
-    used = usable[usable["converged"]].groupby(x_axis.column)[height]
+    used = usable[usable["selected"]].groupby(x_axis.column)[height]
     mean = used.mean().where(used.count() >= 2)
     axes.plot(mean.index, mean, "o-", color=colour, markersize=3.5, linewidth=1.0)
     thin_ticks(axes)

@@ -23,12 +23,17 @@ DASHES = (0, (3, 1.5))
 FIT_DASHES = (0, (4.0, 2.0))  # of a fitted line
 ROUNDING = -12.0  # log10 below which a float64 metric of order 1 is nothing but rounding
 NOTE: dict[str, Any] = {"color": FAINT, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
+NO_RUN = "no run used"
 
 
 def panel_grid(count: int, columns: int, height: float, key: float = 0.0) -> tuple[Figure, list[Axes]]:
-    """Return a figure of `count` panels, so many columns of them. height: of a row; key: of the legend."""
+    """Return a figure of `count` panels, so many columns of them. height: of a row; key: of the legend.
+
+    Fewer panels than columns make a narrower figure.
+    """
+    width, columns = PAGE_WIDTH * min(1.0, count / columns), min(count, columns)
     rows = -(-count // columns)
-    figure = Figure(figsize=(PAGE_WIDTH, height * rows + key), layout="constrained")
+    figure = Figure(figsize=(width, height * rows + key), layout="constrained")
     panels: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
     for axes in panels[count:]:
         axes.set_visible(False)
@@ -84,26 +89,26 @@ def state_nothing(axes: Axes, note: str) -> None:
     axes.set_yticks([])
 
 
-def absence(converged: int) -> str:
-    """Return why nothing is drawn at a depth with that many converged runs."""
-    return "no usable value" if converged else "no converged run"
+def absence(selected: int) -> str:
+    """Return why nothing is drawn at a depth with that many selected runs."""
+    return "no usable value" if selected else NO_RUN
 
 
-def state_gap(axes: Axes, place: float, converged: int) -> None:
+def state_gap(axes: Axes, place: float, selected: int) -> None:
     """Write where the point of a depth, or other x, would be why there is none."""
-    note = absence(converged)
+    note = absence(selected)
     where = axes.get_xaxis_transform()
     axes.text(place, 0.04, note, transform=where, rotation=90, ha="center", va="bottom", fontsize=7, **NOTE)
 
 
 def state_missing(
-    axes: Axes, x_axis: XAxis, drawn: Iterable[float], converged: Mapping[float, int], top: bool = False
+    axes: Axes, x_axis: XAxis, drawn: Iterable[float], selected: Mapping[float, int], top: bool = False
 ) -> None:
     """Write which depths, or other x, have no line, and why; lower left, or upper right.
 
-    converged: `converged_by_place`.
+    selected: `selected_by_place`.
     """
-    missing = {place: absence(count) for place, count in converged.items() if place not in set(drawn)}
+    missing = {place: absence(count) for place, count in selected.items() if place not in set(drawn)}
     for line, why in enumerate(sorted(set(missing.values()))):
         places = [place for place, reason in missing.items() if reason == why]
         axes.text(
@@ -119,9 +124,9 @@ def state_missing(
         )
 
 
-def converged_by_place(runs: pd.DataFrame, x_axis: XAxis) -> dict[float, int]:
-    """Return how many runs of one line converged at each depth, or other x, in rising order."""
-    counts = runs.groupby(x_axis.column)["converged"].sum()
+def selected_by_place(runs: pd.DataFrame, x_axis: XAxis) -> dict[float, int]:
+    """Return how many runs of one line are used at each depth, or other x, in rising order."""
+    counts = runs.groupby(x_axis.column)["selected"].sum()
     return {place: int(count) for place, count in zip(counts.index.tolist(), counts, strict=True)}
 
 

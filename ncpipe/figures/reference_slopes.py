@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 from ncpipe.tables.gaps import HOLDS
 
 # The gap's power of 1/L at constant lambda [S25 App. A], which lambda(L) multiplies.

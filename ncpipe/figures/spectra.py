@@ -13,8 +13,8 @@ from ncpipe.figures.panels import (
     FIT_DASHES,
     ROW_HEIGHT,
     absence,
-    converged_by_place,
     label_rows,
+    selected_by_place,
     state_missing,
     state_nothing,
 )
@@ -37,9 +37,9 @@ def spectra(
 ) -> Figure:
     """Draw s_i/s_1 against i for the last layer's train class means and for W, on a log axis.
 
-    runs: with converged, loss_name and last_bias. labels: experiment -> row label, in the order of the rows.
+    runs: with selected, loss_name and last_bias. labels: experiment -> row label, in the order of the rows.
     no_simplex: experiments of more than d + 1 classes, which have no collapsed spectrum.
-    Lines are geometric means over converged seeds; panels say which depths have none. The dashed line is the
+    Lines are geometric means over the seeds used; panels say which depths have none. The dashed line is the
     collapsed spectrum (for d >= K): K-1 equal values and a zero, or K equal ones for MSE without a bias,
     whose optimum is orthogonal [S25 Def. 3.4 NC2A, NC2B]. The means are not centred: a mean of all classes
     adds to them. Panels end at 0.05 of the largest value, or below the least one that collapse keeps. The
@@ -55,9 +55,9 @@ def spectra(
             own, objective = table[table["experiment"] == name], runs[runs["experiment"] == name]
             for axes, matrix in zip(line, COLUMNS, strict=True):
                 rows = own[own["matrix"] == matrix]
-                converged = converged_by_place(objective, x_axis)
+                selected = selected_by_place(objective, x_axis)
                 equal = None if name in no_simplex or own.empty else _equal(own, objective)
-                _draw_panel(axes, rows, x_axis, colours, converged, equal)
+                _draw_panel(axes, rows, x_axis, colours, selected, equal)
         titles = [f"$s_i/s_1$ of {TITLES[matrix]}" for matrix in COLUMNS]
         label_rows(grid, labels.values(), titles, "index $i$")
         _draw_key(figure, x_axis, colours, collapsed=not set(labels) <= set(no_simplex))
@@ -66,7 +66,7 @@ def spectra(
 
 
 def _spectra(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return experiment, depth, matrix, index, log10: the mean over converged seeds of log10 s_i/s_1."""
+    """Return experiment, depth, matrix, index, log10: the mean over the seeds used of log10 s_i/s_1."""
     measurements = measurements.reset_index(drop=True)
     names = measurements["metric"].str.extract(r"^singular_(?P<matrix>means|weights)_(?P<index>\d+)$")
     keys = run_keys(runs)
@@ -74,7 +74,7 @@ def _spectra(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     rows = rows[
         (rows["layer"] == LAST) & rows["matrix"].notna() & (rows["split"] == rows["matrix"].map(COLUMNS))
     ]
-    rows = rows.astype({"index": int}).merge(runs.loc[runs["converged"].astype(bool), keys], on=keys)
+    rows = rows.astype({"index": int}).merge(runs.loc[runs["selected"].astype(bool), keys], on=keys)
     largest = rows.groupby([*keys, "matrix"])["value"].transform("max")
     rows = rows[largest > 0].assign(log10=np.log10(np.maximum(rows["value"] / largest, LEAST)))
     return rows.groupby([*setting_keys(runs), "matrix", "index"], as_index=False).agg(log10=("log10", "mean"))
@@ -91,12 +91,12 @@ def _draw_panel(
     own: pd.DataFrame,
     x_axis: XAxis,
     colours: Mapping[float, Colour],
-    converged: Mapping[float, int],
+    selected: Mapping[float, int],
     equal: int | None,
 ) -> None:
     if own.empty:
         axes.set_xticks([])
-        state_nothing(axes, absence(sum(converged.values())))
+        state_nothing(axes, absence(sum(selected.values())))
         return
     classes = int(own["index"].max())
     for _, table in own.groupby(x_axis.column):
@@ -117,7 +117,7 @@ def _draw_panel(
     _state_lowest(axes, own)
     axes.set_xlim(0.6, classes + 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-    state_missing(axes, x_axis, own[x_axis.column], converged)
+    state_missing(axes, x_axis, own[x_axis.column], selected)
 
 
 def _state_lowest(axes: Axes, own: pd.DataFrame) -> None:

@@ -16,9 +16,9 @@ from ncpipe.figures.spectra import spectra
 from ncpipe.figures.train_test import train_against_test
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.figures.x_axis import with_lines
-from ncpipe.metrics.catalogue import own_metrics, own_splits
+from ncpipe.metrics.study_metrics import own_metrics, own_splits
 from ncpipe.system.errors import InputError
-from ncpipe.tables.headlines import GAP, GNC2
+from ncpipe.tables.headlines import GAP, GNC2, REGRESSION_SERIES
 
 
 def sweep_figures(
@@ -29,7 +29,8 @@ def sweep_figures(
 ) -> Mapping[str, Callable[[], Figure]]:
     """Return by name the makers of figures: depth_sweep, layers, train_test, heat_maps, spectra and
     curves_EXPERIMENT, which is curves_EXPERIMENT-L<depth> in a study with an axis; loss_gap, if any run has
-    one; and own_metrics, if the study.py that was read last has metrics.
+    one; and own_metrics, if the study.py that was read last has metrics. layers, train_test and heat_maps
+    have rows for experiments with classes alone.
 
     order: the experiments, a row each. read: a table of data/results by its name. names: of experiments whose
     rows would be labelled alike. scales: by experiment, written below its label. InputError if `runs` lacks
@@ -65,13 +66,21 @@ def sweep_figures(
         figures["own_metrics"] = lambda: own_metrics_figure(table("points"), runs, labels, columns)
     if runs[GAP].notna().any():
         figures["loss_gap"] = lambda: depth_sweep(*by_depth(), lambda own, points: GAP_COLUMNS)
+    points = table("points")
+    vectors = set(points.loc[points["metric"] == REGRESSION_SERIES[0][0], "experiment"])
+    classes = {line: label for line, label in labels.items() if line not in vectors}
+    figures["depth_sweep"] = lambda: depth_sweep(*by_depth())
+    if classes:
+        figures |= {
+            "layers": lambda: layer_profiles(table("layers"), table("separation"), runs, classes),
+            "train_test": lambda: train_against_test(
+                table("layers"), table("effective_depth"), runs, classes
+            ),
+            "heat_maps": lambda: heat_maps(table("gram"), runs, classes, no_simplex(points)),
+        }
     return {
         **figures,
-        "depth_sweep": lambda: depth_sweep(*by_depth()),
-        "layers": lambda: layer_profiles(table("layers"), table("separation"), runs, labels),
-        "train_test": lambda: train_against_test(table("layers"), table("effective_depth"), runs, labels),
-        "heat_maps": lambda: heat_maps(table("gram"), runs, labels, no_simplex(table("points"))),
-        "spectra": lambda: spectra(table("spectra"), runs, labels, no_simplex(table("points"))),
+        "spectra": lambda: spectra(table("spectra"), runs, labels, no_simplex(points)),
         **{f"curves_{line}": functools.partial(curves, line) for line in labels},
     }
 

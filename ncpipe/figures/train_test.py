@@ -17,9 +17,9 @@ from ncpipe.figures.panels import (
     NOTE,
     ROW_HEIGHT,
     absence,
-    converged_by_place,
     has_test,
     label_rows,
+    selected_by_place,
     start_at_zero,
     state_gap,
     state_nothing,
@@ -27,7 +27,7 @@ from ncpipe.figures.panels import (
 )
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, colour_of, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 from ncpipe.tables.points import LAST
 
 # A colour stands for a metric: NC1 has that of the other figures, the rest those that no headline metric has.
@@ -95,8 +95,8 @@ def train_against_test(
     """Draw NC1 on both splits, weak and strong test collapse, NC4 mismatch and effective depth against L.
 
     profile, effective: of `tables.profiles` (`layer_profile`, `effective_depths`); of the profile only `last`
-    is drawn. runs: with converged. labels: experiment -> row label, in the order of the rows. Means ± 1 std
-    over converged seeds, of log10 values in the first two columns, dashed on test samples; a depth
+    is drawn. runs: with selected. labels: experiment -> row label, in the order of the rows. Means ± 1 std
+    over the seeds used, of log10 values in the first two columns, dashed on test samples; a depth
     without any says so in its place.
     Weak test collapse is a hollow square, so that both are seen where it equals the strong one.
     The dashed curve in the last column is effective depth = L: no layer before the last separates the
@@ -112,14 +112,14 @@ def train_against_test(
         for line, name in zip(grid, labels, strict=True):
             own = last[last["experiment"] == name]
             own_runs = runs[runs["experiment"] == name]
-            converged = converged_by_place(own_runs, x_axis)
+            selected = selected_by_place(own_runs, x_axis)
             for axes, panel in zip(line, panels, strict=False):
                 if panel.is_of_test and not has_test(own_runs):
                     axes.set_xticks([])
                     state_nothing(axes, "no test samples")
                 else:
-                    _draw_panel(axes, own, x_axis, panel, converged)
-            _draw_effective(line[-1], effective[effective["experiment"] == name], x_axis, converged)
+                    _draw_panel(axes, own, x_axis, panel, selected)
+            _draw_effective(line[-1], effective[effective["experiment"] == name], x_axis, selected)
         titles = [panel.title or entry(panel.lines[0].metric).title for panel in panels]
         label_rows(grid, labels.values(), [*titles, "effective depth"], x_axis.label)
         _draw_key(figure, grid)
@@ -128,7 +128,7 @@ def train_against_test(
 
 
 def _draw_panel(
-    axes: Axes, own: pd.DataFrame, x_axis: XAxis, panel: Panel, converged: Mapping[float, int]
+    axes: Axes, own: pd.DataFrame, x_axis: XAxis, panel: Panel, selected: Mapping[float, int]
 ) -> None:
     drawn: set[float] = set()
     lines: list[Line2D] = []
@@ -138,7 +138,7 @@ def _draw_panel(
         rows = own[(own["metric"] == series.metric) & (own["split"] == series.split) & own[mean].notna()]
         lines += _draw_line(axes, rows[x_axis.column], rows[mean], rows[std], series)
         drawn |= set(rows[x_axis.column])
-    _finish(axes, x_axis, drawn, converged)
+    _finish(axes, x_axis, drawn, selected)
     if drawn and not logarithmic:
         start_at_zero(axes, lines)
 
@@ -167,16 +167,16 @@ def _draw_line(
     return [drawn.lines[0]]
 
 
-def _draw_effective(axes: Axes, own: pd.DataFrame, x_axis: XAxis, converged: Mapping[float, int]) -> None:
+def _draw_effective(axes: Axes, own: pd.DataFrame, x_axis: XAxis, selected: Mapping[float, int]) -> None:
     table = own.groupby(x_axis.column, as_index=False)["effective_depth"].agg(["mean", "std"])
     series = Series("", "train", DEPTH)
     lines = _draw_line(axes, table[x_axis.column], table["mean"], table["std"], series)
-    _finish(axes, x_axis, set(table[x_axis.column]), converged)
+    _finish(axes, x_axis, set(table[x_axis.column]), selected)
     if table.empty:
         return
     own_top = axes.get_ylim()[1]
     places = table[x_axis.column]
-    whole = np.geomspace(places.min(), places.max(), 100) if x_axis.is_depth else np.array(list(converged))
+    whole = np.geomspace(places.min(), places.max(), 100) if x_axis.is_depth else np.array(list(selected))
     depth = whole if x_axis.is_depth else np.full(len(whole), own["depth"].iloc[0])
     axes.plot(
         whole, depth, color=FAINT, linestyle=DASHES, linewidth=0.9, label="effective depth $= L$", zorder=1
@@ -192,16 +192,16 @@ def _draw_effective(axes: Axes, own: pd.DataFrame, x_axis: XAxis, converged: Map
     start_at_zero(axes, lines)
 
 
-def _finish(axes: Axes, x_axis: XAxis, drawn: set[float], converged: Mapping[float, int]) -> None:
+def _finish(axes: Axes, x_axis: XAxis, drawn: set[float], selected: Mapping[float, int]) -> None:
     if not drawn:
         axes.set_xticks([])
-        state_nothing(axes, absence(sum(converged.values())))
+        state_nothing(axes, absence(sum(selected.values())))
         return
     axes.margins(y=0.1)
     thin_ticks(axes)
-    x_axis.scale(axes, np.array(list(converged)))
+    x_axis.scale(axes, np.array(list(selected)))
     axes.tick_params(axis="x", labelsize=7)
-    for place, count in converged.items():
+    for place, count in selected.items():
         if place not in drawn:
             state_gap(axes, place, count)
 

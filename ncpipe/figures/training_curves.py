@@ -14,14 +14,16 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from ncpipe.figures.labels import LOSS_NAMES
 from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
-from ncpipe.metrics.catalogue import SUFFIXES, series_entry
+from ncpipe.metrics.catalogue import SUFFIXES
+from ncpipe.metrics.study_metrics import series_entry
 from ncpipe.tables.keys import run_keys
 
 Dashes = Literal["-"] | tuple[float, tuple[float, ...]]
 
+WHOLE = "regularised loss"
 FIT = "fit"  # the loss without its penalty, whose panel has the loss's name
 PANELS: dict[str, dict[str, Dashes]] = {
-    "regularised loss": {"loss": "-"},
+    WHOLE: {"loss": "-"},
     FIT: {"fit": "-"},
     "penalty": {"penalty": "-"},
     "error": {"train_error": "-", "test_error": (0, (3, 1.5))},
@@ -38,8 +40,9 @@ Colours = dict[float, Colour]
 
 def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Figure:
     """Draw four panels for one line: regularised loss, loss alone, penalty (log axes), train and test error.
-    Of an own loop there is one loss.
 
+    The last one is missing where the targets are vectors, which have no such errors; the parts of the
+    loss are missing of an own loop.
     The epoch has a logarithmic axis from the first logged epoch after 0 on, and a linear one before.
     One colour per depth: the strong line is the mean over finished runs, faint lines are single runs. A
     diverged run (`finished` false) is drawn up to its last finite value and ends in a cross; it enters no
@@ -53,16 +56,19 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
     colours = depth_colours(runs[x_axis.column])
     with paper_style():
         metrics = _metric_panels(table)
-        panels = _loss_panels(table) | metrics
-        rows = -(-len(panels) // 2)
+        known = {name: own for name, own in PANELS.items() if table[list(own)].notna().any(axis=None)}
+        if FIT not in known and WHOLE in known:
+            known = {"loss": known.pop(WHOLE)} | known
+        shown = known | metrics
+        rows = -(-len(shown) // 2)
         figure = Figure(figsize=(PAGE_WIDTH, 2.0 * rows + 0.5), layout="constrained")
         grid = figure.subplots(rows, 2, sharex=True, squeeze=False)
         lowest = list(grid[-1])
-        if len(panels) % 2:
+        if len(shown) % 2:
             grid[-1, -1].set_visible(False)
             lowest[-1] = grid[-2, -1]
             lowest[-1].tick_params(labelbottom=True)
-        for axes, (name, quantities) in zip(grid.flat, panels.items(), strict=False):
+        for axes, (name, quantities) in zip(grid.flat, shown.items(), strict=False):
             marker = "o" if name in metrics else ""
             for quantity, dashes in quantities.items():
                 _draw_quantity(axes, table, x_axis, quantity, dashes, colours, marker)
@@ -78,13 +84,6 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
         _draw_key(figure, x_axis.handles(colours, None), diverged=not runs["finished"].astype(bool).all())
         lay_out(figure)
     return figure
-
-
-def _loss_panels(table: pd.DataFrame) -> dict[str, dict[str, Dashes]]:
-    """Return the panels of losses and errors; of an own loop, which logs no parts of its loss, fewer."""
-    if table["loss"].isna().all() or table[["fit", "penalty"]].notna().any(axis=None):
-        return PANELS
-    return {"loss": PANELS["regularised loss"], "error": PANELS["error"]}
 
 
 def _metric_panels(table: pd.DataFrame) -> dict[str, dict[str, Dashes]]:

@@ -44,7 +44,7 @@ class CollapseCallback(Callback):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.monitor = CollapseMonitor(classifier, loader, test_loader, every, options)
+        self.monitor = CollapseMonitor(classifier, loader, test_loader, every, **options)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.global_step == 0:  # otherwise training resumes from a checkpoint
@@ -77,7 +77,7 @@ class CausalCollapseCallback(CollapseCallback):
         self, loader: Iterable[Any], every: int = 1, steps: int | None = None, **options: Any
     ) -> None:
         Callback.__init__(self)
-        self.monitor = CausalCollapseMonitor(loader, every, steps, options)
+        self.monitor = CausalCollapseMonitor(loader, every, steps, **options)
         self._last = 0  # step of the latest measurement; batches that accumulate gradients take no step
 
     def on_train_batch_end(

@@ -1,7 +1,6 @@
 """Measure a model every few epochs or steps of its training; the callbacks of both trainers use this."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -9,30 +8,34 @@ from torch import nn
 from ncpipe.metrics.catalogue import one_of_a_spectrum
 from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.hooks import Forward, measure_model
-from ncpipe.metrics.table import Measurement
+from ncpipe.metrics.measurements import Measurement
 from ncpipe.system.errors import InputError, shown
 
 
-@dataclass(frozen=True)
 class CollapseMonitor:
-    """Measure a classifier every `every` epochs.
+    """Measure a classifier every `every` epochs, in a training loop of one's own.
 
     Args:
-        classifier, loader, test_loader: as in `measure_model`.
+        classifier: the last linear layer or its name, as in `measure_model`.
+        loader: batches of the training samples, likewise.
+        test_loader: batches of held-out samples, likewise.
         every: epochs from one measurement to the next.
         options: further arguments of `measure_model` (`select`, `layers`, ...).
 
     Raises InputError unless `every` is a whole number above 0.
     """
 
-    classifier: str | nn.Module
-    loader: Iterable[Any]
-    test_loader: Iterable[Any] | None = None
-    every: int = 1
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_period("every", self.every, "epochs")
+    def __init__(
+        self,
+        classifier: str | nn.Module,
+        loader: Iterable[Any],
+        test_loader: Iterable[Any] | None = None,
+        every: int = 1,
+        **options: Any,
+    ) -> None:
+        check_period("every", every, "epochs")
+        self.classifier, self.loader, self.test_loader = classifier, loader, test_loader
+        self.every, self.options = every, options
 
     def due(self, epoch: float) -> bool:
         """Return whether to measure after this many epochs."""
@@ -47,27 +50,25 @@ class CollapseMonitor:
         return named(measure_model(model, self.classifier, self.loader, self.test_loader, **options))
 
 
-@dataclass(frozen=True)
 class CausalCollapseMonitor:
     """Measure a causal language model every `every` epochs, or every `steps` training steps.
 
     Args:
         loader: as in `measure_causal_lm`.
-        every, steps: from one measurement to the next; `every` is not used where `steps` is given.
+        every: epochs from one measurement to the next; not used where `steps` is given.
+        steps: training steps from one measurement to the next.
         options: further arguments of `measure_causal_lm`.
 
     Raises InputError unless both are whole numbers above 0.
     """
 
-    loader: Iterable[Any]
-    every: int = 1
-    steps: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_period("every", self.every, "epochs")
-        if self.steps is not None:
-            check_period("steps", self.steps, "training steps")
+    def __init__(
+        self, loader: Iterable[Any], every: int = 1, steps: int | None = None, **options: Any
+    ) -> None:
+        check_period("every", every, "epochs")
+        if steps is not None:
+            check_period("steps", steps, "training steps")
+        self.loader, self.every, self.steps, self.options = loader, every, steps, options
 
     def due(self, epoch: float) -> bool:
         """Return whether to measure after this many epochs."""

@@ -54,26 +54,26 @@ class ClassCollapse(_Float64Metric):
 
     def __init__(
         self,
-        classes: int,
+        num_classes: int,
         width: int,
-        measured: Classes = "all",
+        classes: Classes = "all",
         ignore_index: int = IGNORE_INDEX,
         **options: Any,
     ) -> None:
         """Start without samples.
 
         Args:
-            classes: K, of the classifier; labels are below it.
+            num_classes: K, of the classifier; labels are below it.
             width: d.
-            measured: which classes count, as `classes` of `measure_model`: `all`, `present` or numbers.
+            classes: which of them count, as in `measure_model`: `all`, `present` or numbers.
             ignore_index: label of samples, or positions, that do not count.
             options: those of torchmetrics.
         """
         super().__init__(**options)
-        self.classes, self.width, self.ignore_index = classes, width, ignore_index
-        present = isinstance(measured, str) and measured == "present"
-        self.measured = measured if present else _numbers(measured, classes)
-        for name, tensor in StatisticsAccumulator(classes, width).tensors().items():
+        self.num_classes, self.width, self.ignore_index = num_classes, width, ignore_index
+        present = isinstance(classes, str) and classes == "present"
+        self.classes = classes if present else _numbers(classes, num_classes)
+        for name, tensor in StatisticsAccumulator(num_classes, width).tensors().items():
             self.add_state(name, tensor, dist_reduce_fx=None)
 
     def update(self, features: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
@@ -102,17 +102,17 @@ class ClassCollapse(_Float64Metric):
         return _accumulator(state)  # after the block, so that an error keeps the state of this process
 
     def _chosen(self, held: StatisticsAccumulator) -> list[int]:
-        if isinstance(self.measured, str):
-            return _numbers(held.counts.nonzero().flatten().tolist(), self.classes)
-        return list(self.measured)
+        if isinstance(self.classes, str):
+            return _numbers(held.counts.nonzero().flatten().tolist(), self.num_classes)
+        return list(self.classes)
 
     def _result(self, held: StatisticsAccumulator) -> ClassStatistics:
         chosen = self._chosen(held)
-        if len(chosen) == self.classes:
+        if len(chosen) == self.num_classes:
             return held.result()
         places = torch.tensor(chosen, device=held.device)
         if empty := places[held.counts[places] == 0].tolist():
-            raise InputError(f"class {empty[0]} has no samples; leave it out of `measured`")
+            raise InputError(f"class {empty[0]} has no samples; leave it out of `classes`")
         return held.result_of(places)
 
     def merge_state(self, incoming_state: "dict[str, Any] | Metric") -> None:
@@ -150,7 +150,7 @@ class SampleCollapse(_Float64Metric):
         weight: Tensor | None = None,
         bias: Tensor | None = None,
         train: ClassStatistics | None = None,
-        measured: Sequence[int] | None = None,
+        classes: Sequence[int] | None = None,
         ignore_index: int = IGNORE_INDEX,
         **options: Any,
     ) -> None:
@@ -160,20 +160,20 @@ class SampleCollapse(_Float64Metric):
             own: statistics of these samples, from `ClassCollapse.statistics`, of all processes.
             weight, bias: the last layer, (K, d) and (K,).
             train: statistics of the training samples, where `own` are of held-out ones.
-            measured: numbers of the classes that `own` has, from `ClassCollapse.measured_classes`; samples of
+            classes: numbers of the classes that `own` has, from `ClassCollapse.measured_classes`; samples of
                 others, and their rows of weight and bias, do not count. None: `own` has all.
             ignore_index: as in `ClassCollapse`.
             options: those of torchmetrics.
         """
         super().__init__(**options)
         self.ignore_index = ignore_index
-        rows: Any = slice(None) if measured is None else sorted(measured)
+        rows: Any = slice(None) if classes is None else sorted(classes)
         given = _given(OWN, own) | ({} if train is None else _given(TRAIN, train))
         if weight is not None:
             given["weight"] = weight.detach().double()[rows]
         if bias is not None:
             given["bias"] = bias.detach().double()[rows]
-        if measured is not None:
+        if classes is not None:
             given[MEASURED] = torch.tensor(rows, device=own.means.device)
         self._given_names = tuple(given)
         for name, tensor in given.items():

@@ -42,7 +42,7 @@ class CollapseCallback(TrainerCallback):
         self.trainer = trainer
         test_loader = None if test_data is None else _loader(trainer, "test_data", test_data)
         self.monitor = CollapseMonitor(
-            classifier, _loader(trainer, "data", data), test_loader, every, options
+            classifier, _loader(trainer, "data", data), test_loader, every, **options
         )
 
     monitor: CollapseMonitor | CausalCollapseMonitor
@@ -90,7 +90,7 @@ class CausalCollapseCallback(CollapseCallback):
         self.trainer = trainer
         check_data("data", data)
         loader = _loader(trainer, "data", sample_subset(data, samples, seed))
-        self.monitor = CausalCollapseMonitor(loader, every, steps, options | {"seed": seed})
+        self.monitor = CausalCollapseMonitor(loader, every, steps, seed=seed, **options)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any

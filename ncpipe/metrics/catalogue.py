@@ -8,13 +8,9 @@ Formulas and symbols as in docs/metrics.md, which explains them.
 """
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
-
-from ncpipe.config.arguments import READABLE, argument_names, unreadable
-from ncpipe.config.study import loaded
 
 
 @dataclass(frozen=True)
@@ -48,12 +44,24 @@ class Metric:
         name = self.label or self.name.replace("_", " ")
         return rf"$\log_{{10}}$ {name}" if self.scale == "log" else name
 
+    @property
+    def direction(self) -> str:
+        """Where collapse lies: `lower` or `higher` if its value is an end of the interval, else ''."""
+        ends = self.interval.strip("[](){} ").replace("..", ",").split(",")
+        low, high = ends[0].strip(), ends[-1].strip()
+        at = self.collapse.replace("-", "−").replace("inf", "∞")
+        if not at:  # of counts
+            return ""
+        return "lower" if at in (low, "least") else "higher" if at == high else ""
+
 
 EVERY, LAST = "every, both", "last, both"
 WEIGHTS, TEST = "last, weights", "every, test"
 S25, S24, P20 = "S25 Def. 3.4", "S24 sec. 6", "P20"
 WP24 = "WP24"
+ADGZR24 = "ADGZR24 sec. 3"
 MANY = "; K > d + 1 alone"
+OBSERVED = " (an observed value, no interpolation)"
 GAP = "[theory.md](theory.md)"
 
 MATRICES = (
@@ -77,7 +85,7 @@ ENTRIES = (
         "nc0_relative",
         "NC0",
         "0",
-        "the same over the squared norm of W",
+        "squared length of the sum of W's rows, over K ‖W‖²",
         "‖Σ_k W_k‖²/(K ‖W‖²); 1 where all rows are equal",
         "[0, 1]",
         "ZCML26 divided by ‖W‖²",
@@ -103,7 +111,7 @@ ENTRIES = (
         "nc1_pinv",
         "NC1",
         "0",
-        "the same, direction by direction (pseudoinverse), over K",
+        "within-class over between-class variance by direction, over K",
         "tr(Σ_W Σ_B⁺)/K, Σ_B⁺ of rank at most K−1",
         "[0, ∞]",
         "K23 eq. 4",
@@ -115,8 +123,8 @@ ENTRIES = (
         "nc1_pinv_rank",
         "NC1",
         "min(K-1, d)",
-        "rank of that pseudoinverse",
-        "rank of that Σ_B⁺",
+        "rank of the pseudoinverse in nc1_pinv",
+        "rank of Σ_B⁺ in `nc1_pinv`",
         "0..min(K−1, d)",
         "",
         f"{EVERY}; no direction",
@@ -161,7 +169,7 @@ ENTRIES = (
         "cdnv_log",
         "NC1",
         "−inf",
-        "mean over pairs of the logarithm of that",
+        "logarithm of class variance over squared distance, mean over pairs",
         "mean over pairs of log((Var_i + Var_j)/(2‖μ_i − μ_j‖²))",
         "[−∞, ∞]",
         WP24,
@@ -186,7 +194,7 @@ ENTRIES = (
         "NC2",
         "0",
         "weights: distance to an orthogonal frame",
-        "the same with I in place of E; 0 at collapse without bias under MSE",
+        "min_{c ≥ 0} ‖WWᵀ − cI‖/‖WWᵀ‖; 0 at collapse without bias under MSE",
         "[0, 1]",
         f"{S25} (NC2B)",
         WEIGHTS,
@@ -224,7 +232,7 @@ ENTRIES = (
         "NC2",
         "0",
         "class means: spread of lengths over their mean",
-        "the same of μ_k − μ_G",
+        "standard deviation over mean of the lengths of μ_k − μ_G",
         "[0, √(K−1)]",
         P20,
         EVERY,
@@ -248,7 +256,7 @@ ENTRIES = (
         "NC2",
         "0",
         "class means: mean |cos + 1/(K-1)|",
-        "the same of μ_k − μ_G",
+        "mean over pairs of μ_k − μ_G of abs(cos + 1/(K−1))",
         "[0, K/(K−1)]",
         P20,
         EVERY,
@@ -293,7 +301,7 @@ ENTRIES = (
             (
                 "spread",
                 "spread of log inverse distances of directions",
-                "standard deviation over pairs of the same, u_k the directions of {}",
+                "standard deviation over pairs of log(1/‖u_i − u_j‖), u_k the directions of {}",
                 "[0, ∞]",
                 WP24,
             ),
@@ -353,8 +361,8 @@ ENTRIES = (
         "unc3_spread",
         "UNC3",
         "0",
-        "spread of these cosines over classes",
-        "standard deviation over k of the same",
+        "spread over classes of the cosine of a row of weights and its mean",
+        "standard deviation over k of cos(W_k, μ_k − μ_G)",
         "[0, 1]",
         WP24,
         f"{LAST}{MANY}",
@@ -402,7 +410,7 @@ ENTRIES = (
         "squared distance to the own class's train mean",
         "mean squared distance to the own class's train mean / tr Σ_B of train",
         "[0, ∞]",
-        "as above",
+        "K23 sec. 4.1 in words, formula ours",
         TEST,
         order=2,
         rounding="features",
@@ -412,19 +420,19 @@ ENTRIES = (
             f"margin_{name}",
             "margin",
             "> 0",
-            meaning,
-            formula,
+            f"right logit less the largest other, {meaning}",
+            f"{formula} f_y − max_{{k≠y}} f_k{ending}",
             "ℝ",
             "",
             f"{LAST}; higher is clearer",
             scale="linear",
         )
-        for name, meaning, formula in (
-            ("min", "right logit less the largest other, smallest", "smallest f_y − max_{k≠y} f_k"),
-            ("mean", "the same, mean", "mean of these"),
-            ("p05", "the same, 5 % quantile", "quantile of these (an observed value, no interpolation)"),
-            ("p50", "the same, median", "median, likewise"),
-            ("p95", "the same, 95 % quantile", "quantile, likewise"),
+        for name, meaning, formula, ending in (
+            ("min", "smallest", "smallest", ""),
+            ("mean", "mean", "mean of", ""),
+            ("p05", "5 % quantile", "5 % quantile of", OBSERVED),
+            ("p50", "median", "median of", OBSERVED),
+            ("p95", "95 % quantile", "95 % quantile of", OBSERVED),
         )
     ),
     *(
@@ -716,21 +724,95 @@ SOURCES = (
         label="loss above entropy rate",
     ),
 )
+# Where the targets are vectors (`ncpipe.metrics.regression`), in place of all that needs classes.
+REGRESSION = (
+    Metric(
+        "nrc1",
+        "NRC1",
+        "0",
+        "share of features outside their t first principal axes",
+        "mean of ‖h − Ph‖²/‖h‖², P onto the t first principal axes of h; t numbers of a target",
+        "[0, 1]",
+        ADGZR24,
+        "last, both",
+        order=2,
+        rounding="features",
+        label="NRC1",
+    ),
+    Metric(
+        "nrc2",
+        "NRC2",
+        "0",
+        "share of features outside the rows of W",
+        "the same with P onto the rows of W",
+        "[0, 1]",
+        ADGZR24,
+        "last, both",
+        order=2,
+        rounding="features",
+        label="NRC2",
+    ),
+    Metric(
+        "nrc3",
+        "NRC3",
+        "0",
+        "distance of W Wᵀ to a form of the targets' covariance",
+        "min over 0 ≤ γ ≤ λ_min(Σ) of ‖WWᵀ/‖WWᵀ‖ − S/‖S‖‖², S = Σ^(1/2) − √γ I; t > 1 alone",
+        "[0, 4]",
+        ADGZR24,
+        WEIGHTS,
+        order=2,
+        rounding="features",
+        label="NRC3",
+    ),
+    Metric(
+        "nrc3_gamma",
+        "NRC3",
+        "-",
+        "the gamma of that form",
+        "the γ where that least is; λ_W λ_H at the features model's optimum",
+        "[0, λ_min(Σ)]",
+        ADGZR24,
+        WEIGHTS,
+        scale="linear",
+        label="gamma of NRC3",
+    ),
+    Metric(
+        "relative_mse",
+        "error",
+        "-",
+        "squared error over the targets' variance, 1 - R^2",
+        "‖f − Y‖²/‖Y − mean‖² = 1 − R²",
+        "[0, ∞)",
+        "",
+        "last, both",
+        label="relative squared error",
+    ),
+    Metric(
+        "ufm_gap",
+        "gap",
+        "0",
+        "loss of last layer and features above the features model's optimum",
+        "fit + λ_W/2 ‖W‖² + λ_H/2 Σ‖h_i‖² − its least value; with `penalty.features` alone",
+        "[0, ∞)",
+        f"ADGZR24 Thm 4.1; {GAP}",
+        "last, train",
+        order=2,
+        rounding="loss",
+        label="gap to the features model",
+    ),
+)
 CATALOGUE = MappingProxyType(
-    {metric.name: metric for metric in (*ENTRIES, *TOKENS, *GAPS, *MINORITIES, *TRANSFERS, *RANKS, *SOURCES)}
+    {
+        metric.name: metric
+        for metric in (*ENTRIES, *TOKENS, *GAPS, *MINORITIES, *TRANSFERS, *RANKS, *SOURCES, *REGRESSION)
+    }
 )
 SINGULAR = "singular_"  # names of metrics that are one value of a spectrum each begin so
 NUMBERED = re.compile(rf"^({SINGULAR}\w+|transfer_\w+)_\d+$")
 # Of what series of these splits are called.
 SUFFIXES = {"test": "_test", "true_labels": "_true_labels", "target": "_target"}
-WHERE = re.compile(r"(every|last), (both|train|test|target|train and test|every split|weights)(;|$)")
-SHORT = 60  # most characters of a metric's group, and of its value at collapse
 UNKNOWN = Metric("", "other", "-", "", "", "", "", "")
-# Of what functions of study.py's metrics may name: what differs between splits, what the last layer alone
-# has, and what is kept of weights on the way through training.
-OF_SAMPLES = frozenset({"classes", "train", "samples", "train_samples", "logits", "labels"})
-LAST_ALONE = frozenset({"logits", "labels", "weight", "bias"})
-KEPT_ON_THE_WAY = frozenset({"classes", "train", "weight", "bias", "roles", "spec", "depth"})
 
 
 def one_of_a_spectrum(metric: str) -> bool:
@@ -738,89 +820,14 @@ def one_of_a_spectrum(metric: str) -> bool:
     return metric.startswith(SINGULAR)
 
 
-def own_metrics() -> Mapping[Metric, Callable[..., float]]:
-    """Return the metrics of the study.py beside the params.yaml, with their functions."""
-    study = loaded()
-    for metric in study.metrics:
-        if not isinstance(metric, Metric):
-            kind = type(metric).__name__
-            raise study.mistake(
-                "METRICS", f"METRICS has a key of type {kind}; expected a Metric ({__name__})"
-            )
-        if entry_of_package(metric.name) is not UNKNOWN or not metric.name.isidentifier():
-            what = "is no name" if not metric.name.isidentifier() else "exists already, in the package"
-            raise study.mistake("METRICS", f"the metric {metric.name!r} {what}; take another name")
-        if problem := _wrong_field(metric):
-            raise study.mistake("METRICS", f"the metric {metric.name!r} has {problem}")
-    for metric, function in study.metrics.items():
-        if problem := unreadable(function, READABLE["METRICS"]):
-            name = getattr(function, "__name__", "")
-            at = name if name in study.lines else "METRICS"
-            raise study.mistake(at, f"METRICS[{metric.name}] {problem}")
-    return study.metrics
-
-
-def _wrong_field(metric: Metric) -> str:
-    """Return the first field of an own metric that no table or figure can show; '' if there is none."""
-    if metric.scale not in ("log", "linear"):
-        return f"the scale {metric.scale!r}; write log or linear"
-    for name in ("group", "collapse", "meaning", "formula", "interval", "source", "where", "label"):
-        value = getattr(metric, name)
-        if not isinstance(value, str) or len(value.splitlines()) > 1:
-            return f"the {name} {value!r}; write one line of text"
-    for name, example in (("group", "NC1"), ("collapse", "0, or - if it has no value there")):
-        value = getattr(metric, name)
-        if not 0 < len(value.strip()) <= SHORT:
-            return f"the {name} {value!r}; write a short text, such as {example}"
-    if metric.order is not None and (not isinstance(metric.order, int) or metric.order < 1):
-        return f"the order {metric.order!r}; write a whole number from 1, or None"
-    if metric.rounding not in ("features", "loss", "none"):
-        return f"the rounding {metric.rounding!r}; write features, loss or none"
-    if not WHERE.match(metric.where):
-        return f"where {metric.where!r}; write layers and splits, as 'every, both' or 'last, weights'"
-    return ""
-
-
-def wrong_place(metric: Metric, function: Callable[..., float]) -> str:
-    """Return where an own metric is measured, if that is not what its `where` says; '' if it is."""
-    if not of_samples(function):
-        right = "last, weights"
-    else:
-        right = "every, both" if LAST_ALONE.isdisjoint(argument_names(function)) else "last, both"
-    layers, splits = (part.strip() for part in metric.where.partition(";")[0].split(",", 1))
-    same = layers == right.partition(",")[0] and (splits == "weights") == right.endswith("weights")
-    return "" if same else right
-
-
-def of_samples(function: Callable[..., float]) -> bool:
-    """Return whether a metric's function takes anything that differs between splits."""
-    return not OF_SAMPLES.isdisjoint(argument_names(function))
-
-
-def own_splits(function: Callable[..., float]) -> tuple[str, ...]:
-    """Return the splits on which a metric of study.py is plotted, where they are measured."""
-    return ("train", "test", "target") if of_samples(function) else ("weights",)
-
-
-def entry(name: str) -> Metric:
-    """Return a metric's entry, the spectrum's for one singular value, or UNKNOWN."""
-    own = {metric.name: metric for metric in own_metrics()}
-    return own.get(name) or entry_of_package(name)
-
-
 def entry_of_package(name: str) -> Metric:
-    """Return the entry as `entry` does, without the metrics of a study.py."""
+    """Return a metric's entry, the spectrum's for one singular value, or UNKNOWN."""
     return CATALOGUE.get(NUMBERED.sub(r"\1", name), UNKNOWN)
 
 
 def series_name(split: str, metric: str) -> str:
     """Return the short name of a last-layer series: the metric, with a suffix for splits but `train`."""
     return metric + SUFFIXES.get(split, "")
-
-
-def series_entry(name: str) -> Metric:
-    """Return the entry of a name that `series_name` made."""
-    return entry(re.sub(rf"({'|'.join(SUFFIXES.values())})$", "", name))
 
 
 def page_table(metrics: tuple[Metric, ...]) -> list[str]:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from ncpipe.metrics.classifier import Classifier, find_classifier, is_linear, linear_layers, with_article
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
 from ncpipe.metrics.hooks import Forward, call, to_device
+from ncpipe.metrics.measurements import Measurements
 from ncpipe.metrics.selection import IGNORE_INDEX
-from ncpipe.metrics.table import Measurement
 from ncpipe.metrics.vocabulary import DECISIONS, TokenPass, check_memory, measure_vocabulary
 from ncpipe.system.errors import InputError
 
@@ -29,12 +29,12 @@ class _UnembeddingReached(Exception):
 def measure_causal_lm(
     model: nn.Module,
     loader: Iterable[Any],
-    validation_loader: Iterable[Any] | None = None,
+    test_loader: Iterable[Any] | None = None,
     *,
     unembedding: str | nn.Module | None = None,
     min_per_class: int = 10,
     decisions: int | None = DECISIONS,
-    labels: str = "labels",
+    labels_key: str = "labels",
     shift: bool = True,
     ignore_index: int = IGNORE_INDEX,
     attention_mask: str = "attention_mask",
@@ -42,21 +42,21 @@ def measure_causal_lm(
     forward: Forward | None = None,
     seed: int = 0,
     progress: bool = False,
-) -> list[Measurement]:
+) -> Measurements:
     """Return every metric of the features that enter the unembedding, with next tokens as classes.
 
     Args:
         model: a causal model of transformers, or any module with a linear unembedding, tied or not, of any
             float type.
-        loader, validation_loader: batches, mappings with the keys `labels` and whatever the model takes, or
-            (inputs, labels); each is run through once, in eval mode and without gradients. The rows of the
-            validation split are called `test`.
+        loader: batches, mappings with `labels_key` and whatever the model takes, or (inputs, labels); run
+            through once, in eval mode and without gradients.
+        test_loader: the same of held-out samples, which are measured about the class means of `loader`.
         unembedding: the nn.Linear that gives the logits, or its name; None asks the model
             (`get_output_embeddings`), or the first of its modules that names one, which is then what is run.
         min_per_class: a class is a token that is the next one at least so often; others are left out.
         decisions: positions of each split that NC4, `nc3_cosine` and margins are taken on, drawn by `seed`;
             None takes all, which holds their features.
-        labels: the key of the labels (n, T); `input_ids` where the inputs are the labels.
+        labels_key: of the labels (n, T); `input_ids` where the inputs are the labels.
         shift: whether labels are the tokens themselves, as transformers has it, so that the label of a
             position is the next one; False where labels are shifted already.
         ignore_index: the label of positions that are left out. attention_mask: the key of a mask (n, T); a
@@ -73,15 +73,15 @@ def measure_causal_lm(
     fewer than two classes, and statistics that do not fit into memory.
     """
     called, head = _unembedding(model, unembedding)
-    read = _Reader(called, head, labels, shift, ignore_index, attention_mask, forward or call)
+    read = _Reader(called, head, labels_key, shift, ignore_index, attention_mask, forward or call)
     with eval_mode(unwrapped(model), device):
         check_memory(head.classes, head.width, read.device)
-        train, validation = (
+        train, test = (
             None if each is None else _token_pass(read, name, each, decisions, seed, progress)
-            for name, each in (("loader", loader), ("validation_loader", validation_loader))
+            for name, each in (("loader", loader), ("test_loader", test_loader))
         )
         assert train is not None
-        return measure_vocabulary(train, validation, head.weight, head.bias, min_per_class)
+        return measure_vocabulary(train, test, head.weight, head.bias, min_per_class)
 
 
 class _Reader:
@@ -157,7 +157,7 @@ class _Reader:
                 known = ", ".join(map(str, list(batch)[:SHOWN]))
                 raise InputError(
                     f"a batch has no {self._labels!r}; it has {known}: say which holds the next tokens, as "
-                    'labels="input_ids" where they are the inputs themselves'
+                    'labels_key="input_ids" where they are the inputs themselves'
                 )
             own = {k: v for k, v in batch.items() if k != self._labels or k == "input_ids"}
             return own, torch.as_tensor(batch[self._labels])
@@ -198,8 +198,10 @@ def _with_progress(loader: Iterable[Any], name: str, progress: bool) -> Iterator
     if not progress:
         yield from loader
         return
-    from tqdm import tqdm
-
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        raise InputError("progress=True needs tqdm: pip install tqdm, or leave it out") from None
     yield from tqdm(loader, desc=name, unit="batch", file=sys.stderr)
 
 

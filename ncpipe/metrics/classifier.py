@@ -116,7 +116,7 @@ class Classifier:
                 return
         raise InputError(
             f"{self._refused()}; it may normalise or quantise its inputs: name the linear layer itself, or "
-            "measure its inputs without a classifier (`layers` of another one, or measure_arrays)"
+            "measure its inputs without a classifier (`layers` of another one, or `measure`)"
         )
 
     def _compare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -177,8 +177,13 @@ class Classifier:
         return 4 * coarsest * max(each.abs().max().item() for each in logits) + 16 * products * size
 
 
-def find_classifier(model: nn.Module, wanted: str | nn.Module, argument: str = "classifier") -> Classifier:
-    """Return the layer that gives the model's logits, by its name or itself; raise InputError for another."""
+def find_classifier(
+    model: nn.Module, wanted: str | nn.Module, argument: str = "classifier", least: int = 2
+) -> Classifier:
+    """Return the layer that gives the model's logits, by its name or itself; raise InputError for another.
+
+    least: of outputs that it has to have.
+    """
     found = find_module(model, wanted, argument)
     name = next(name for name, module in unwrapped(model).named_modules() if module is found) or "the model"
     if not is_linear(found):
@@ -186,7 +191,7 @@ def find_classifier(model: nn.Module, wanted: str | nn.Module, argument: str = "
         raise InputError(f"{argument}: {name} is {kind}, not a Linear; {linear_layers(model)}")
     if whole := next((outer for outer, module in _linear(model) if _is_part(found, module)), None):
         raise InputError(f"{argument}: {name} is a part of {whole}, which gives the logits; name {whole}")
-    if found.out_features == 1:
+    if int(found.out_features) < least:  # type: ignore[arg-type]
         raise InputError("the classifier has one output; the metrics need a row of weights for each class")
     return Classifier(found, name, argument)
 

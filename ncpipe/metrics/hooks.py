@@ -17,9 +17,11 @@ from torch.utils.hooks import RemovableHandle
 from ncpipe.metrics.checks import check_finite, check_statistics, data_warnings
 from ncpipe.metrics.classifier import Classifier, find_classifier, find_module, with_article
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
+from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.passes import Classifiers, first_pass, same_samples, second_pass
+from ncpipe.metrics.regression import check_target_batch, measure_regression
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, renumber, select_classes
-from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, Measurement, measure_layer, measure_weights
+from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, measure_layer, measure_weights
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -49,16 +51,17 @@ def measure_model(
     *,
     device: torch.device | str | None = None,
     forward: Forward | None = None,
-    labels: str = "labels",
+    labels_key: str = "labels",
     select: Select | None = None,
     layers: Sequence[str] | Mapping[str, Select] = (),
     classes: Classes = "all",
     ignore_index: int = IGNORE_INDEX,
     mask: Mask | None = None,
-) -> list[Measurement]:
+    targets: bool = False,
+) -> Measurements:
     """Return every metric of the features h (N, d) that enter `classifier`, and of its weight and bias.
 
-    loader, test_loader: batches (inputs, ..., labels) or mappings with the key `labels`; labels (n,) in
+    loader, test_loader: batches (inputs, ..., labels) or mappings with the key `labels_key`; labels (n,) in
     0..K-1, or (n, T), one for each position of a sequence: each position is then a sample. Each loader is run
     through twice (class means first), in eval mode and without gradients, and must give the same samples each
     time: shuffling is fine; random augmentation, sampling with replacement or a shuffled `drop_last` is not,
@@ -74,17 +77,35 @@ def measure_model(
     `loader`; or a list of numbers. Samples of other classes are left out, and so are their rows of W.
     ignore_index: label of samples, or positions, that are left out. mask: key of the inputs, or a function of
     them, of a tensor in the labels' shape that is 0 where a sample or position is left out.
+    targets: regression, whose batches have floats (n, t) in place of labels, or (n,) for t = 1: the rows are
+    those of `measure_regression`, from one pass that keeps all features on the CPU. `layers` and what selects
+    classes or samples do not apply then.
     Modes, buffers and hooks are restored, also after an error. Compiled models run uncompiled. W and b are
     what the classifier uses in the pass, and its logits must be the model's (`forward` may return them).
-    Raises InputError, and warns of what can be
-    measured but says little (MeasurementWarning), as `ncpipe metrics` does.
+    Raises InputError, and warns of what can be measured but says little (MeasurementWarning), as
+    `ncpipe metrics` does.
     """
-    head = find_classifier(model, classifier)
+    head = find_classifier(model, classifier, least=1 if targets else 2)
+    if targets:
+        for name, given in (
+            ("layers", bool(layers)),
+            ("classes", classes != "all"),
+            ("ignore_index", ignore_index != IGNORE_INDEX),
+            ("mask", mask is not None),
+        ):
+            if given:
+                raise InputError(f"{name}: does not apply to targets that are vectors; leave it out")
+        with eval_mode(unwrapped(model), device):
+            point = _HookPoint(LAST_LAYER, head.module, select, output=False)
+            read = _Reader(model, head, [point], forward or call, _Selection("all", labels_key))
+            return _measure_vectors(read, loader, test_loader)
     hook_points = [
         _HookPoint(LAST_LAYER, head.module, select, output=False),
         *_extra_layers(model, layers),
     ]
-    read = _Reader(model, head, hook_points, forward or call, _Selection(classes, labels, ignore_index, mask))
+    read = _Reader(
+        model, head, hook_points, forward or call, _Selection(classes, labels_key, ignore_index, mask)
+    )
     with eval_mode(unwrapped(model), device):
         chosen = select_classes(classes, head.classes, lambda: _measured_labels(loader, read.selection))
         train, test = (
@@ -103,7 +124,7 @@ def collect_features(
     *,
     device: torch.device | str | None = None,
     forward: Forward | None = None,
-    labels: str = "labels",
+    labels_key: str = "labels",
     select: Select | None = None,
 ) -> dict[str, np.ndarray]:
     """Return the arrays that `measure_model` would measure: one pass, everything in memory.
@@ -113,7 +134,7 @@ def collect_features(
     """
     head = find_classifier(model, classifier)
     hook_point = _HookPoint(LAST_LAYER, head.module, select, output=False)
-    read = _Reader(model, head, [hook_point], forward or call, _Selection("all", labels))
+    read = _Reader(model, head, [hook_point], forward or call, _Selection("all", labels_key))
     arrays: dict[str, np.ndarray] = {}
     with eval_mode(unwrapped(model), device):
         for prefix, each in (("", loader), ("test_", test_loader)):
@@ -188,7 +209,10 @@ class _Selection:
         """Return which labels (n,) or (n, T) are measured, by index and mask."""
         if labels.dim() not in (1, 2) or labels.is_floating_point():
             shape = tuple(labels.shape)
-            raise InputError(f"labels are {labels.dtype} {shape}; they must be whole numbers (n,) or (n, T)")
+            hint = "; floats (n, t) of regression take targets=True" if labels.is_floating_point() else ""
+            raise InputError(
+                f"labels are {labels.dtype} {shape}; they must be whole numbers (n,) or (n, T){hint}"
+            )
         if isinstance(self.mask, str) and not (isinstance(inputs, Mapping) and self.mask in inputs):
             raise InputError(f"mask: the inputs have no {self.mask!r}; name a key or give a function")
         mask = inputs[self.mask] if isinstance(self.mask, str) else self.mask and self.mask(inputs)
@@ -351,6 +375,34 @@ def _loader_pass(reader: _Reader, name: str, loader: Iterable[Any] | None, chose
     return run
 
 
+def _measure_vectors(
+    reader: _Reader, loader: Iterable[Any], test_loader: Iterable[Any] | None
+) -> Measurements:
+    """Measure a model whose batches have float targets, in one pass over each loader."""
+    arrays: list[Tensor | None] = []
+    device = reader.head.device(reader.model)
+    for name, batches in (("loader", loader), ("test_loader", test_loader)):
+        if batches is None:
+            arrays += [None, None]
+            continue
+        found: list[Tensor] = []
+        wanted: list[Tensor] = []
+        for batch in batches:
+            inputs, targets = _split_batch(batch, reader.selection.key)
+            targets = targets.reshape(-1, 1) if targets.dim() == 1 and reader.head.classes == 1 else targets
+            check_target_batch(targets, reader.head.classes)
+            found.append(reader.read(to_device(inputs, device), targets[:, 0])[LAST_LAYER].cpu().double())
+            wanted.append(targets.cpu())
+        if not found:
+            raise InputError(f"{name}: it gave no batches; there is nothing to measure")
+        arrays += [torch.cat(found), torch.cat(wanted)]
+    own, answers, *test = arrays
+    assert own is not None
+    assert answers is not None
+    weight, bias = (None if each is None else each.cpu() for each in (reader.head.weight, reader.head.bias))
+    return measure_regression(own, answers, weight, bias, *test)
+
+
 def _measured_labels(loader: Iterable[Any], selection: _Selection) -> Iterator[Tensor]:
     """Yield the measured labels (m,) of each batch, without a forward pass."""
     for batch in loader:
@@ -358,7 +410,7 @@ def _measured_labels(loader: Iterable[Any], selection: _Selection) -> Iterator[T
         yield labels[selection.kept(labels, inputs)]
 
 
-def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) -> list[Measurement]:
+def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) -> Measurements:
     """Measure in two passes a split, for all hook points together."""
     learned = first_pass(train(), len(chosen))
     weight, bias = _rows(reader.head, chosen)
@@ -383,7 +435,7 @@ def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) ->
             own = weight if layer == LAST_LAYER else None
             rows = measure_layer(layer, split, statistics, samples[layer], learned[layer], own)
             results.setdefault(layer, []).extend(rows)
-    return [row for rows in results.values() for row in rows]
+    return Measurements(row for rows in results.values() for row in rows)
 
 
 def _rows(head: Classifier, chosen: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -431,7 +483,7 @@ def _split_batch(batch: Any, key: str) -> tuple[Any, Tensor]:
     """Return (inputs, labels) of a batch: the mapping without `key`, or all but the last entry."""
     if isinstance(batch, Mapping):
         if key not in batch:
-            raise InputError(f"a batch has no {key!r}; it has {', '.join(map(str, batch))} (labels=...)")
+            raise InputError(f"a batch has no {key!r}; it has {', '.join(map(str, batch))} (labels_key=...)")
         return {name: value for name, value in batch.items() if name != key}, torch.as_tensor(batch[key])
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise InputError("a batch must be (inputs, labels) or a mapping with labels")

@@ -4,8 +4,8 @@ N  samples    K  classes    d  feature width
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from ncpipe.metrics.geometry import (
     nc3_duality,
     simplex_fits,
 )
+from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.meters import SampleStatistics, common_exponent
 from ncpipe.metrics.passes import first_pass, second_pass
 from ncpipe.metrics.scales import (
@@ -60,21 +61,34 @@ TRAIN, TEST = "train", "test"
 TRUE = "true_labels"  # the training samples by their true labels, where those that they are given are noisy
 TARGET = "target"  # samples of classes that the network was not trained on
 MARGIN_QUANTILES = {"margin_p05": 0.05, "margin_p50": 0.5, "margin_p95": 0.95}
+# The metrics that are computed one by one, in the table's order. `ncpipe.metrics.functional` has them too.
+OF_WEIGHT: Mapping[str, Callable[[Tensor], float]] = MappingProxyType(
+    {
+        "nc0_row_sum": nc0_row_sum,
+        "nc0_relative": nc0_relative,
+        "nc2_etf": nc2_etf,
+        "nc2_identity": nc2_identity,
+        "nc2_equinorm_weights": nc2_equinorm,
+        "nc2_equiangular_weights": nc2_equiangular,
+    }
+)
+OF_STATISTICS: Mapping[str, Callable[[ClassStatistics], float]] = MappingProxyType(
+    {
+        "nc1_trace_ratio": nc1_trace_ratio,
+        "dnc1_trace_pinv": dnc1_trace_pinv,
+        "tcv": tcv,
+        "cdnv": cdnv,
+        "nc2_means": nc2_means,
+        "nc2_equinorm_means": lambda statistics: nc2_equinorm(statistics.centred_means()),
+        "nc2_equiangular_means": lambda statistics: nc2_equiangular(statistics.centred_means()),
+        "nc2_condition": nc2_condition,
+    }
+)
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One value of one metric: a row of the long table, less the run's own columns."""
-
-    layer: str
-    split: str
-    metric: str
-    value: float
-
-
-def measure_arrays(
+def measure(
     features: Array,
     labels: Array,
     weight: Array | None = None,
@@ -83,7 +97,7 @@ def measure_arrays(
     test_labels: Array | None = None,
     batch_size: int = 65536,
     layer: str = LAST_LAYER,
-) -> list[Measurement]:
+) -> Measurements:
     """Return every metric of features (N, d), of any float type, with labels (N,) in 0..K-1.
 
     Tensors, arrays and nested lists are taken. weight (K, d), bias (K,): the classifier on these features,
@@ -110,28 +124,28 @@ def measure_arrays(
 
 def measure_batches(
     train: Batches,
-    classes: int,
+    num_classes: int,
     test: Batches | None = None,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     layer: str = LAST_LAYER,
-) -> list[Measurement]:
+) -> Measurements:
     """Return every metric of features that come in batches ((B, d), (B,)), in constant memory.
 
     train() and test() start a pass; each is called twice, because the second pass needs the train means. The
     work is done on the device of the first batch. Raises InputError on an empty class or split.
     """
     weight, bias = (None if tensor is None else tensor.detach() for tensor in (weight, bias))
-    learned = _first_pass(layer, TRAIN, train, classes)
+    learned = _first_pass(layer, TRAIN, train, num_classes)
     rows = [] if weight is None else list(measure_weights(weight, layer))
     for split, batches in ((TRAIN, train), (TEST, test)):
         if batches is None:
             continue
-        seen = learned if split == TRAIN else _first_pass(layer, split, batches, classes)
+        seen = learned if split == TRAIN else _first_pass(layer, split, batches, num_classes)
         about = None if split == TRAIN else {layer: learned}
         samples = second_pass(_named(layer, batches), {layer: seen}, {layer: (weight, bias)}, about)
         rows += measure_layer(layer, split, seen, samples[layer], learned, weight)
-    return rows
+    return Measurements(rows)
 
 
 def measure_layer(
@@ -155,14 +169,7 @@ def measure_layer(
 
 def measure_weights(weight: Tensor, layer: str = LAST_LAYER) -> Iterator[Measurement]:
     """Yield every metric of the classifier's weights (K, d) alone."""
-    values = {
-        "nc0_row_sum": nc0_row_sum(weight),
-        "nc0_relative": nc0_relative(weight),
-        "nc2_etf": nc2_etf(weight),
-        "nc2_identity": nc2_identity(weight),
-        "nc2_equinorm_weights": nc2_equinorm(weight),
-        "nc2_equiangular_weights": nc2_equiangular(weight),
-    }
+    values = {name: function(weight) for name, function in OF_WEIGHT.items()}
     if not simplex_fits(*weight.shape):
         values |= weight_uniformity(weight)
     values |= dict(spectrum_metrics("weights", weight))
@@ -178,7 +185,7 @@ def measure_matrix(layer: str, weight: Tensor) -> Iterator[Measurement]:
 
 def measure_means(layer: str, split: str, statistics: ClassStatistics) -> Iterator[Measurement]:
     """Yield ranks and singular values of class means alone, as of pre-activations [S24 sec. 6]."""
-    for metric, value in _means_spectrum(statistics):
+    for metric, value in means_spectrum(statistics):
         yield Measurement(layer, split, metric, value)
 
 
@@ -202,20 +209,13 @@ def _of_singular(name: str, singular: Tensor, exponent: int) -> Iterator[tuple[s
 
 def one_pass_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
     """Yield the metrics that follow from class statistics alone, as (metric, value)."""
-    yield "nc1_trace_ratio", nc1_trace_ratio(statistics)
-    yield "dnc1_trace_pinv", dnc1_trace_pinv(statistics)
-    yield "tcv", tcv(statistics)
-    fits = simplex_fits(*statistics.means.shape)
-    pairs = (cdnv(statistics), math.nan) if fits else cdnv_and_log(statistics)
-    yield "cdnv", pairs[0]
-    yield "nc2_means", nc2_means(statistics)
-    yield "nc2_equinorm_means", nc2_equinorm(statistics.centred_means())
-    yield "nc2_equiangular_means", nc2_equiangular(statistics.centred_means())
-    yield "nc2_condition", nc2_condition(statistics)
-    if not fits:
+    pairs = None if simplex_fits(*statistics.means.shape) else cdnv_and_log(statistics)
+    for name, function in OF_STATISTICS.items():  # of many classes, going through all pairs twice takes long
+        yield name, pairs[0] if pairs is not None and name == "cdnv" else function(statistics)
+    if pairs is not None:
         yield "cdnv_log", pairs[1]
         yield from means_uniformity(statistics).items()
-    yield from _means_spectrum(statistics)
+    yield from means_spectrum(statistics)
 
 
 def two_pass_metrics(
@@ -241,7 +241,8 @@ def two_pass_metrics(
     yield from _distance_metrics(statistics, samples, train)
 
 
-def _means_spectrum(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
+def means_spectrum(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
+    """Yield ranks and singular values of the class means, not centred, as (metric, value)."""
     return _of_singular("means", statistics.singular, statistics.exponent)
 
 

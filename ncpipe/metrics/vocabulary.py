@@ -24,6 +24,7 @@ from ncpipe.metrics.checks import (
 )
 from ncpipe.metrics.collapse import cdnv_and_log
 from ncpipe.metrics.geometry import nc3_duality, simplex_fits
+from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.meters import SampleMeter, check_classifier
 from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.selection import IGNORE_INDEX, measured_entries
@@ -33,7 +34,6 @@ from ncpipe.metrics.table import (
     TEST,
     TRAIN,
     WEIGHTS,
-    Measurement,
     classifier_metrics,
     decision_metrics,
     measure_weights,
@@ -123,7 +123,7 @@ def measure_vocabulary(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     min_per_class: int = 1,
-) -> list[Measurement]:
+) -> Measurements:
     """Return every metric of the positions that a pass has seen, with counts of those left out.
 
     weight (V, d), bias (V,): the unembedding. Classes are the tokens with at least min_per_class positions in
@@ -157,7 +157,7 @@ def measure_vocabulary(
             **_decision_values(seen, classes, learned, weight, bias),
         }
         rows += [Measurement(LAST_LAYER, split, metric, float(value)) for metric, value in values.items()]
-    return rows
+    return Measurements(rows)
 
 
 def measure_token_arrays(
@@ -170,7 +170,7 @@ def measure_token_arrays(
     min_per_class: int = 1,
     decisions: int | None = DECISIONS,
     ignore_index: int = IGNORE_INDEX,
-) -> list[Measurement]:
+) -> Measurements:
     """Return what `measure_vocabulary` does of features (N, d), labels (N,) and an unembedding (V, d), (V,).
 
     Labels need not name every token; those that are ignore_index are left out. V is the weight's number of

@@ -3,10 +3,9 @@
 The specs are in `ncpipe.config.architectures`, what a network must define in `ncpipe.models.network`.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,24 +26,11 @@ from ncpipe.models.dufm import Dufm
 from ncpipe.models.heads import check_simplex_fits, configure_for_loss, set_simplex
 from ncpipe.models.inputs import InputShape, flatten, unchanged
 from ncpipe.models.mlp import MLP
-from ncpipe.models.network import Network
+from ncpipe.models.network import Family, Network
 from ncpipe.models.resnet import ResNet
 from ncpipe.models.resnet_cifar import CifarResNet
 from ncpipe.models.transformer import Transformer
 from ncpipe.system.randomness import global_generators, seeded_generator
-
-
-@dataclass(frozen=True)
-class Family:
-    """Functions that make the networks of one kind of spec.
-
-    reshape_inputs(inputs, spec): return a data set's inputs as the network reads them; not for token ids.
-    build(spec, shape, classes, depth): return the network, not initialised; usually its class.
-    """
-
-    reshape_inputs: Callable[[Tensor, Any], Tensor]
-    build: Callable[[Any, InputShape, int, int], Network]
-
 
 FAMILIES: Mapping[type[Architecture], Family] = MappingProxyType(
     {
@@ -79,7 +65,7 @@ def prepare_split(
     return replace(
         split,
         inputs=inputs if kind in ("tokens", "next_tokens", "free") else inputs.to(dtype),
-        labels=split.labels.to(device),
+        labels=split.labels.to(device, dtype if split.has_vectors else None),
         lengths=None if split.lengths is None else split.lengths.to(device),
     )
 

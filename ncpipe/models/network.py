@@ -6,14 +6,16 @@ N  samples    d  feature width    K  classes    L  depth
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ncpipe.models.inputs import InputShape
 from ncpipe.models.layers import Affine
 
 # embedding  first maps of the data, which the paper does not penalise
@@ -202,3 +204,15 @@ def init_weights(
             f"init_weights knows matrices, kernels of convolutions, biases and normalisations, and not "
             f"{', '.join(unknown)}; set these in `initialise` and write init_weights(..., besides=[names])"
         )
+
+
+@dataclass(frozen=True)
+class Family:
+    """Functions that make the networks of one kind of spec.
+
+    reshape_inputs(inputs, spec): return a data set's inputs as the network reads them; not for token ids.
+    build(spec, shape, classes, depth): return the network, not initialised; usually its class.
+    """
+
+    reshape_inputs: Callable[[Tensor, Any], Tensor]
+    build: Callable[[Any, InputShape, int, int], Network]

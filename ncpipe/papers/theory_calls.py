@@ -9,6 +9,7 @@ from ncpipe.claims.theory import Call
 from ncpipe.papers.field import calls as field
 from ncpipe.papers.k23 import feature_models, flow_models, rank_bounds
 from ncpipe.papers.s24 import theory_calls as low_rank
+from ncpipe.papers.s25 import theory_calls as deep
 
 CALLS = {
     "gufm.value": Call(feature_models.gufm_value, feature_models.gufm_value_numerical),
@@ -52,6 +53,12 @@ CALLS = {
     "dufm.best_minus": Call(low_rank.best_minus),
     "dufm.built_over_closed": Call(low_rank.built_over_closed),
     "dufm.descended_over_srg": Call(low_rank.descended_over_srg),
+    "dufm.within_class": Call(low_rank.within_class),
+    "dufm.relaxed_over_bound": Call(low_rank.relaxed_over_bound),
+    "gufm.excess_at_distance": Call(deep.excess_at_distance),
+    "two_layer_blocks.kept_share": Call(deep.least_kept_share),
+    "two_layer_blocks.biases_excess": Call(deep.biases_excess),
+    "two_layer_blocks.penalised_biases_over_still": Call(deep.penalised_biases_over_still),
     **{name: Call(*functions) for name, functions in field.CALLS.items()},
 }
 

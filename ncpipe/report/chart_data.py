@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ncpipe.metrics.catalogue import SINGULAR, SUFFIXES, entry, series_entry
+from ncpipe.metrics.catalogue import SINGULAR, SUFFIXES
+from ncpipe.metrics.study_metrics import entry, series_entry
 from ncpipe.report.rates import letter
 from ncpipe.tables.headlines import HEADLINES
 from ncpipe.tables.keys import line_keys, name_of, run_keys, setting_keys, symbol, x_column
@@ -36,18 +37,6 @@ def chart_data(
     places: pd.DataFrame,
 ) -> dict[str, Any]:
     """Return all data of the charts, from the tables of `aggregate` and `measure`."""
-    data = curve_data(runs, history)
-    return data | {
-        "series": _series(runs, points, slopes, data["lines"]),
-        "layers": _layers(runs, measurements, places),
-    }
-
-
-def curve_data(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
-    """Return the data of charts for runs without metrics: their training curves.
-
-    runs: with the columns converged and reason.
-    """
     names = _names(runs, runs)
     lines = list(dict.fromkeys(names))
     return {
@@ -64,10 +53,11 @@ def curve_data(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
             "x": numbers(runs[x_column(runs)]),
             "seed": runs["seed"].tolist(),
             "converged": runs["converged"].astype(int).tolist(),
+            "selected": runs["selected"].astype(int).tolist(),
             "reason": runs["reason"].fillna("").tolist(),
         },
-        "series": [],
-        "layers": {"nets": [], "which": [], "series": []},
+        "series": _series(runs, points, slopes, lines),
+        "layers": _layers(runs, measurements, places),
         "history": _history(runs, history),
     }
 
@@ -161,7 +151,7 @@ def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame
     nets: the distinct networks, with names and positions of their layers in the order of the forward pass.
     which: the index into `nets` of each run.
     series: a metric on a split, with `values[run][layer]`, and `reasons[run][layer name]` for values of
-    converged runs that enter no slope although a log scale shows them.
+    selected runs that enter no slope although a log scale shows them.
     """
     keys = run_keys(runs)
     positions = [*setting_keys(runs), "layer"]
@@ -187,7 +177,7 @@ def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame
             values[i][j] = number(value, LAYER_DIGITS)
         reasons: dict[int, dict[str, str]] = {}
         if entry(str(metric)).scale == "log":
-            unused = table[table["converged"] & ~table["used"] & table["log10"].notna()]
+            unused = table[table["selected"] & ~table["used"] & table["log10"].notna()]
             for *place, reason in unused[[*keys, "layer", "reason"]].itertuples(index=False, name=None):
                 reasons.setdefault(rows[tuple(place)][0], {})[place[-1]] = reason
         series.append({"metric": metric, "split": split, "values": values, "reasons": reasons})

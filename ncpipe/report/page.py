@@ -59,7 +59,6 @@ class Contents:
     failures, failed: why runs did not converge and what would help; a table of these runs.
     charts: `chart_data.chart_data`; None for a study without runs.
     again: commands that reproduce the page, each with a description.
-    live: whether the page asks its server for updates (`ncpipe serve`).
     """
 
     title: str
@@ -77,7 +76,6 @@ class Contents:
     grids: Sequence[Grid] = ()
     provenance: Provenance = field(default_factory=Provenance)
     again: Mapping[str, str] = field(default_factory=dict)
-    live: bool = False
 
 
 def render(contents: Contents) -> str:

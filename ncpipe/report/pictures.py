@@ -25,7 +25,7 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     ),
     "own_metrics": (
         "The study's own metrics against {x}",
-        "At the last layer: the mean over converged runs, and single runs beside it, hollow where they did "
+        "At the last layer: the mean over the runs used, and single runs beside it, hollow where they did "
         "not converge.",
     ),
     "layers": (
@@ -45,12 +45,6 @@ FIGURES: Mapping[str, tuple[str, str]] = {
         "Cosines of class means",
         "Between the last layer's centred class means, and between them and the rows of W. After collapse "
         "they are 1 on the diagonal and −1/(K−1), marked ETF, elsewhere.",
-    ),
-    "overlay": (
-        "One over the other, against {x}",
-        "log10 of NC1, NC2, NC3 and the loss gap at the last layer: mean ± 1 standard deviation over seeds, "
-        "a colour for each revision, with least-squares slopes and their intervals above each panel. "
-        "Identical curves hide each other; the legend says which they are.",
     ),
     "spectra": (
         "Singular values",

@@ -10,7 +10,8 @@ import pandas as pd
 
 from ncpipe.claims.verdicts import ABSENT, counted_verdict
 from ncpipe.config.params import Slopes
-from ncpipe.metrics.catalogue import entry, series_name
+from ncpipe.metrics.catalogue import series_name
+from ncpipe.metrics.study_metrics import entry
 from ncpipe.report.chart_data import plain
 from ncpipe.report.grids import Cell, Grid, cell, data_uri, estimate
 from ncpipe.report.rates import axis_note, letter

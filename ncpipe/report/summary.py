@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from ncpipe.system.console import plural
 from ncpipe.tables.headlines import headline_series
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
 from ncpipe.tables.points import LAST
@@ -50,8 +51,8 @@ def how_sure(runs: pd.DataFrame, level: float, verdicts: str) -> list[str]:
     name = ("depth" if column == "depth" else "value") + "s" * (values > 1)
     spread = f"{seeds} seed{'s' * (seeds > 1)} at each of {values} {name}"
     converged, total = int(runs["converged"].sum()), len(runs)
-    rest = total - converged
-    left_out = f" The other {'run is' if rest == 1 else f'{rest} runs are'} left out of all means and powers."
+    rest = int((~runs["selected"]).sum())
+    left_out = f" {plural(rest, 'run')} {'is' if rest == 1 else 'are'} left out of all means and powers."
     brackets = (
         f"Brackets are {100 * level:g} % intervals from the spread over seeds."
         if seeds > 1

@@ -89,6 +89,7 @@ DATA: Mapping[str, str] = {
     "cifar10": "32 × 32 colour photographs, ten classes",
     "imdb": "film reviews, positive or negative",
     "gaussian_mixture": "points with normal noise around random directions, one for each class",
+    "teacher": "points with a normal distribution, and vectors that a random network makes of them",
 }
 PRE_NORM = "layer norm inside each branch (pre-LN)"
 
@@ -115,9 +116,12 @@ WORDS: Mapping[str, str] = {
     "experiment": "a data set, a network and a training recipe, by their name in params.yaml",
     "converged": (
         "the run ended with finite numbers, a training error within its limit and a loss that had stopped "
-        "moving; other runs are left out of means and powers"
+        "moving"
     ),
-    "runs used": "how many runs enter a power: those that converged and whose value has a logarithm",
+    "runs used": (
+        "how many runs enter a power: those that fit the data, or converged if `convergence.use` says so, "
+        "and whose value has a logarithm"
+    ),
     "loss gap": (
         "the loss with its penalty, less the least value that the theory of S25 allows for this number of "
         "classes, width and penalty of the last layer: how far training ended from the optimum, which is 0"

@@ -7,8 +7,7 @@ import concurrent.futures
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -28,10 +27,11 @@ from ncpipe.system.console import Progress, Unseen, plural, say
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.system.machine import usable_cores
-from ncpipe.training.checkpoints import Checkpoints, epochs_done
+from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
 from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
 from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, name_of, prepare_device, take_gpu
-from ncpipe.training.loop import Stopped, train_batch
+from ncpipe.training.loop import train_batch
+from ncpipe.training.starts import starts_of
 
 MEMORY_SHARE = 0.7  # of the free memory, for all runs that train at the same time
 BATCHES_PER_GPU = 4  # at the same time, each on a stream of its own: one small batch leaves a GPU idle
@@ -235,36 +235,6 @@ def _train_some(
 
 def _one_run_does_not_fit(run: Run, device: torch.device) -> NotEnoughMemory:
     return NotEnoughMemory(f"{run.name}: one run does not fit on {device}; make {LEVERS} smaller")
-
-
-def starts_of(runs: Sequence[Run], data: Prepared) -> list[dict[str, torch.Tensor]] | None:
-    """Return the initial weights of runs that start from given ones; None if they start from random ones."""
-    start = STARTS.get(runs[0].spec.model.start)
-    return None if start is None else [start(run, data) for run in runs]
-
-
-def _construction(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
-    from ncpipe.theory.constructions.networks import WARM_START, construct
-
-    return construct(run, data, WARM_START).state
-
-
-def _solution(run: Run, data: Prepared) -> dict[str, torch.Tensor]:
-    from ncpipe.theory.dufm_runs import solution_state
-
-    return solution_state(run)
-
-
-# Functions that return a run's initial weights in place of random ones, by `Architecture.start`.
-STARTS: Mapping[str, Callable[[Run, Prepared], dict[str, torch.Tensor]] | None] = MappingProxyType(
-    {
-        "random": None,
-        "construction": _construction,
-        "dnc": _solution,
-        "srg": _solution,
-        "srg_k": _solution,
-    }
-)
 
 
 def _announcement(fingerprints: Batch, data: Prepared, device: str) -> str:

@@ -29,7 +29,10 @@ def dvc(*arguments: str, capture: bool = False) -> str:
     )
     if result.returncode:
         sys.stderr.write(result.stdout or "")
-        raise InputError(f"dvc {' '.join(arguments)} failed, see above (ncpipe repair fixes a broken {LOCK})")
+        raise InputError(
+            f"dvc {' '.join(arguments)} failed, see above (after a kill: git checkout {LOCK}, "
+            "rm .dvc/tmp/rwlock)"
+        )
     return result.stdout or ""
 
 

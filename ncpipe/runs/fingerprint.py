@@ -5,22 +5,21 @@
 
 import dataclasses
 import functools
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ncpipe.config.choices import STUDY_TABLES, Choices
 from ncpipe.config.specs import Compute, Experiment, Run, as_json, own_loop
+from ncpipe.config.study_files import PACKAGE
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.code_digests import files_digest, read_anew, training_digests
+from ncpipe.runs.closures import Reading
+from ncpipe.runs.code_digests import at_start, training_digests
 from ncpipe.system.artifacts import PREPARED, check_manifest, digest_of, read_json
 from ncpipe.system.errors import InputError
 
 RUN_RECORD = "run.json"
-PACKAGED = ("architecture", "source", "loss", "optimizer", "start", "target")  # choices of no own loop
-# Python 3.11 counts the recursion of all threads that parse source code together, and fails if two overlap.
-_ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -146,43 +145,41 @@ def is_current(folder: Path, fingerprint: RunFingerprint) -> bool:
         return False
 
 
-def choices_of(spec: Experiment) -> dict[str, str]:
-    """Return the choices of an experiment that select its code (`ncpipe.runs.code_digests`)."""
-    if loop := own_loop(spec):
-        return dict.fromkeys(PACKAGED, "none") | {"training": loop.training.name}
-    transfer = spec.data.transfer
-    return {
-        "architecture": spec.model.architecture,
-        "source": spec.data.source,
-        "loss": spec.loss_name,
-        "optimizer": spec.optimizer.name,
-        "start": spec.model.start,
-        "target": "none" if transfer is None or transfer.data is None else transfer.data.source,
-        "training": "none",
+def choices_of(spec: Experiment) -> Choices:
+    """Return what an experiment picks from tables of code (`ncpipe.runs.code_digests`)."""
+    parts = {part: getattr(spec, part, None) for part in STUDY_TABLES}  # an own loop has `training` alone
+    records = {part: type(record) for part, record in parts.items() if dataclasses.is_dataclass(record)}
+    names = set[str]()
+    if not own_loop(spec):
+        names = {spec.data.source, spec.loss_name, spec.optimizer.name, spec.model.start}
+        if spec.data.transfer is not None and spec.data.transfer.data is not None:
+            names.add(spec.data.transfer.data.source)
+    own = {
+        (STUDY_TABLES[part], record.__name__)
+        for part, record in records.items()
+        if record.__module__.partition(".")[0] != PACKAGE
     }
+    return Choices(frozenset(names | {record.__name__ for record in records.values()}), tuple(sorted(own)))
 
 
 def code_digest(spec: Experiment) -> str:
     """Return the digest of the code that affects the numbers of an experiment's runs."""
-    with _ONE_AT_A_TIME:
-        return _code_digest(tuple(choices_of(spec).items()), files_digest())
+    return _code_digest(choices_of(spec), at_start(), Path.cwd())
+
+
+@functools.cache  # of one reading, whose files do not change
+def _code_digest(choices: Choices, reading: Reading, study: Path) -> str:
+    return digest_of(training_digests(choices, reading))
 
 
 def check_code(fingerprint: RunFingerprint) -> None:
     """Raise InputError unless the files of the code still have the digest in a run's fingerprint."""
     try:
-        with read_anew():
-            code = code_digest(fingerprint.run.spec)
-    except (OSError, SyntaxError, LookupError):  # a file that is being written, or is half edited
+        code = digest_of(training_digests(choices_of(fingerprint.run.spec), Reading()))
+    except (OSError, SyntaxError, ValueError):  # a file that is being written, or is half edited
         code = ""
     if code != fingerprint.code:
         raise InputError(
             "the code was edited during training, so runs that were not finished are discarded; "
             "start it again"
         )
-
-
-@functools.cache
-def _code_digest(choices: tuple[tuple[str, str], ...], files: str) -> str:
-    """Return the digest of the code of an experiment's choices. files: digest of all files of code."""
-    return digest_of(training_digests(dict(choices)))

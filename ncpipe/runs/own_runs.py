@@ -22,9 +22,8 @@ from ncpipe.runs.store import checkpoint_of, stored, write_beside
 from ncpipe.runs.training_log import FINISHED, STOPPED, log_time
 from ncpipe.system.console import Progress, Unseen, plural, say
 from ncpipe.system.errors import InputError
-from ncpipe.training.checkpoints import Checkpoints, epochs_done
+from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
 from ncpipe.training.device import name_of, prepare_device
-from ncpipe.training.loop import Stopped
 from ncpipe.training.own_loop import train_own
 from ncpipe.training.session import Trained
 

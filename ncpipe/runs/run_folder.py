@@ -7,7 +7,7 @@ history.csv                a row per logged epoch, with all digits
 kept/e<epoch>.safetensors  weights during training, if `history` asks for them
 
 The files are few, because DVC looks at each of them. The history has no column of what is NaN in all rows, as
-test_error is without a test split.
+test_error is without a test split, and both errors are where the targets are vectors.
 """
 
 import csv

@@ -31,7 +31,6 @@ CLAIMS_TABLE = "claims.csv"  # there, and in a published folder
 CLAIMS_PAGE = "claims.md"
 CLAIMS_POINTS = "panels.csv"  # what panels.png shows
 REPORT = Path("data/report.html")
-COMPARISON = Path("data/comparison.html")  # no stage's
 RAW = Path("data/raw")
 LOGS = Path("data/logs")
 JOBS = Path("data/.jobs")  # given to a scheduler and not taken back yet

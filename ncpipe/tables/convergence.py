@@ -1,4 +1,4 @@
-"""Decide from histories which runs converged, and count the others by reason."""
+"""Decide from histories which runs converged and which are used, and count the others by reason."""
 
 import math
 
@@ -9,7 +9,7 @@ from ncpipe.config.params import Convergence
 from ncpipe.tables.keys import run_keys, symbol, x_column
 
 WATCHED = ["loss", "fit", "penalty", "train_error"]
-PARTS = ("fit", "penalty")  # of the loss
+MAY_LACK = ("fit", "penalty", "train_error")  # in all rows: parts of an own loop's loss, errors of vectors
 # Reasons why a run did not converge; the first that holds is the run's.
 DIVERGED = "diverged"
 NO_HISTORY = "no history"
@@ -17,10 +17,13 @@ TRAIN_ERROR = "train error"
 LOSS_MOVING = "loss moving"
 SHORT_HISTORY = "history too short"
 GRADIENT = "gradient"
+UNFIT = [DIVERGED, NO_HISTORY, TRAIN_ERROR]  # of runs that do not fit the data, or nobody knows
 
 
 def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> pd.DataFrame:
-    """Return `runs` with converged (bool), reason ('' where converged), last_train_error and loss_moved.
+    """Return `runs` with converged, selected, reason ('' where converged), last_train_error and loss_moved.
+
+    selected: whether means, slopes and claims use the run (`selected_runs`).
 
     A run converged if its history passes `judge_run` and the gradient norm of its objective at the end is at
     most `rule.gradient`, unless that is None (`ncpipe.features.gradient` computes the norm).
@@ -36,12 +39,19 @@ def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> 
         reason or _gradient_reason(norm, rule)
         for (reason, _, _), norm in zip(judged, runs["gradient_norm"], strict=True)
     ]
+    judged_runs = runs.assign(converged=[reason == "" for reason in reasons], reason=reasons)
     return runs.assign(
-        converged=[reason == "" for reason in reasons],
+        converged=judged_runs["converged"],
+        selected=selected_runs(judged_runs, rule),
         reason=reasons,
         last_train_error=[error for _, error, _ in judged],
         loss_moved=[moved for _, _, moved in judged],
     )
+
+
+def selected_runs(runs: pd.DataFrame, rule: Convergence) -> pd.Series:
+    """Return which runs means, slopes and claims use, from their columns converged and reason."""
+    return runs["converged"] if rule.use == "converged" else ~runs["reason"].isin(UNFIT)
 
 
 def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple[str, float, float]:
@@ -51,7 +61,8 @@ def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple
 
     - it finished, and loss, fit, penalty and train error are finite in every logged row (fit and penalty
       where they are logged at all, which an own loop does not);
-    - the last logged train error is at most `rule.train_error`;
+    - the last logged train error is at most `rule.train_error`, if there is one: targets that are vectors
+      have none;
     - its regularised loss reached a plateau: over the rows logged in the last `rule.window` share of the
       epochs (including the row at the window's edge), max - min <= `rule.tolerance` * |last loss|. A window
       with fewer than two rows counts as no plateau.
@@ -63,8 +74,9 @@ def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple
     or if a line search fails. The order of the rows does not matter.
     """
     rows = history.sort_values("epoch")
-    rows = rows[rows[WATCHED].notna().any(axis=1)]  # others have metrics alone, of an own loop's start
-    watched = [name for name in WATCHED if name not in PARTS or rows[name].notna().any()]
+    # Of an own loop's start there are metrics alone.
+    rows = rows[(rows["epoch"] > 0) | rows[WATCHED].notna().any(axis=1)]
+    watched = [name for name in WATCHED if name not in MAY_LACK or rows[name].notna().any()]
     if not finished or not np.isfinite(rows[watched].to_numpy(dtype=float)).all():
         return DIVERGED, math.nan, math.nan
     if rows.empty:

@@ -17,7 +17,7 @@ Training in float32 rounds weights to a relative 2^-24, so `nc2_etf` hardly fall
 far above the floor: it is a property of the trained network, not of the measurement.
 """
 
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 
 LINEAR_FLOOR = 2.0**-42
 QUADRATIC_FLOOR = LINEAR_FLOOR**2

@@ -2,14 +2,16 @@
 
 import pandas as pd
 
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 
 GAP = "loss_gap"
 GNC2 = "gnc2_spread_weights"
 # The metrics of `paper_series`.
 PAPER_METRICS = ("nc1_trace_ratio", "nc2_etf", "nc2_identity", GNC2, "nc3_cosine")
+# The same where the targets are vectors.
+REGRESSION_SERIES = (("nrc1", "train"), ("nrc2", "train"), ("nrc3", "weights"))
 # The metrics that `dvc plots` draws against depth; the tables have all.
-HEADLINES = (*PAPER_METRICS, "strong_test_collapse", GAP)
+HEADLINES = (*PAPER_METRICS, *(metric for metric, _ in REGRESSION_SERIES), "strong_test_collapse", GAP)
 
 
 def nc2_of(loss_name: str, last_bias: bool) -> str:
@@ -24,10 +26,13 @@ def paper_series(own: pd.DataFrame, measured: pd.DataFrame) -> tuple[tuple[str, 
     """Return metric and split of NC1, NC2 and NC3 of S25 Fig. 1 and 2 for one experiment.
 
     own: its runs, with loss_name and last_bias. measured: points, summary or slopes, of any experiments.
-    K > d + 1 classes have no simplex ETF: GNC2 [WP24], measured only there, takes the place of NC2.
+    Where the targets are vectors it is NRC1, NRC2 and NRC3. K > d + 1 classes have no simplex ETF: GNC2
+    [WP24], measured only there, takes the place of NC2.
     """
     experiment, loss_name, last_bias = own[["experiment", "loss_name", "last_bias"]].iloc[0]
     metrics = measured.loc[measured["experiment"] == experiment, "metric"]
+    if (metrics == "nrc1").any():
+        return REGRESSION_SERIES
     nc2 = GNC2 if (metrics == GNC2).any() else nc2_of(str(loss_name), bool(last_bias))
     return ("nc1_trace_ratio", "train"), (nc2, "weights"), ("nc3_cosine", "train")
 

@@ -12,12 +12,12 @@ LAST = "last"
 
 
 def usable_points(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the measurements with four more columns, ordered by experiment, depth, seed and series.
+    """Return the measurements with five more columns, ordered by experiment, depth, seed and series.
 
-    converged: whether the run converged. log10: log10 of the value, NaN unless 0 < value < inf. used: whether
+    converged, selected: of the run. log10: log10 of the value, NaN unless 0 < value < inf. used: whether
     means and slopes use the value. reason: why not, '' if used; the first that applies of
 
-    - `run not converged` (`runs.csv` has the reason);
+    - `run left out` (`runs.csv` has the reason);
     - `not a number`, `infinite` (coincident class means), `zero` (exact collapse), which have no logarithm;
     - `at the rounding floor`: |value| <= `floors.floor_of` its metric;
     - `negative`.
@@ -31,13 +31,13 @@ def usable_points(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFram
     table = measurements.astype(runs[keys].dtypes.to_dict()).astype({"value": float})
     _check_unique(table, [*keys, *SERIES], "measurements")
     _check_unique(runs, keys, "runs")
-    table = table.merge(runs[[*keys, "converged"]], on=keys, how="left", validate="many_to_one")
+    table = table.merge(runs[[*keys, "converged", "selected"]], on=keys, how="left", validate="many_to_one")
     unknown = table[table["converged"].isna()]
     if len(unknown):
         raise InputError(f"measurements: {_name(unknown.iloc[0])} is not among the runs; measure again")
     value = table["value"].to_numpy()
     on_axis = np.isfinite(value) & (value > 0)
-    table["converged"] = table["converged"].astype(bool)
+    table = table.astype({"converged": bool, "selected": bool})
     table["log10"] = np.log10(value, where=on_axis, out=np.full(len(value), np.nan))
     reason = _reasons(table)
     table["used"] = reason == ""
@@ -78,7 +78,7 @@ def _reasons(table: pd.DataFrame) -> np.ndarray:
     floors = {metric: floor_of(metric) for metric in table["metric"].unique()}
     value, floor = table["value"], table["metric"].map(floors)
     conditions = {  # the first that applies counts
-        "run not converged": ~table["converged"],
+        "run left out": ~table["selected"],
         "not a number": value.isna(),
         "infinite": np.isinf(value),
         "zero": value == 0,

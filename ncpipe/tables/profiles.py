@@ -1,4 +1,4 @@
-"""Summarise collapse by layer in converged runs: profiles, law of data separation, effective depths."""
+"""Summarise collapse by layer in the runs used: profiles, law of data separation, effective depths."""
 
 import math
 
@@ -14,7 +14,7 @@ LAW_METRICS = ("nc1_trace_ratio", "nc1_pinv")
 
 
 def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return mean and std over converged runs per experiment, depth, layer, split and metric.
+    """Return mean and std over the selected runs per experiment, depth, layer, split and metric.
 
     places: experiment, depth, layer and position. A position counts blocks of the forward pass: the features
     h are at L in a ResNet and at L + 1/2 in a transformer. Layers without a position, such as
@@ -23,10 +23,10 @@ def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Dat
     n_used: number of runs with a finite value, over which mean and std are taken. n_log10: number of those
     with a positive value, over which log10_mean and log10_std are taken. The stds have ddof = 1 and are NaN
     for fewer than two. Experiments are in the order of `runs`, layers in that of the forward pass. An
-    experiment without a converged run has no rows.
+    experiment without a selected run has no rows.
     """
     points = _placed(usable_points(measurements, runs), places)
-    own = points[points["converged"]]
+    own = points[points["selected"]]
     own = own.assign(value=own["value"].where(np.isfinite(own["value"])))
     profile = own.groupby([*setting_keys(runs), *LAYER_KEYS], as_index=False).agg(
         n_used=("value", "count"),
@@ -55,22 +55,22 @@ def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Da
     own = measurements[measurements["metric"].isin(LAW_METRICS)]
     points = _placed(usable_points(own, runs), places)
     keys = [*run_keys(runs), "split", "metric"]
-    used = points[points["converged"] & points["log10"].notna()].groupby(keys)
+    used = points[points["selected"] & points["log10"].notna()].groupby(keys)
     rows = [(*key, *_law(table["position"].to_numpy(), table["log10"].to_numpy())) for key, table in used]
     columns = [*keys, "n_layers", "slope", "intercept", "rho", "r_squared"]
     return in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
 
 
 def layer_errors(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return per run and layer the train `ncc_error`, by position, and whether the run converged."""
+    """Return per run and layer the train `ncc_error`, by position, and whether the run is selected."""
     own = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
     points = _placed(usable_points(own, runs), places)
-    columns = [*run_keys(runs), "layer", "position", "split", "metric", "value", "converged"]
+    columns = [*run_keys(runs), "layer", "position", "split", "metric", "value", "selected"]
     return in_order(points[columns], runs, [*run_keys(runs)[1:], "position"])
 
 
 def effective_depths(errors: pd.DataFrame, runs: pd.DataFrame, tolerance: float) -> pd.DataFrame:
-    """Return per converged run the first position with an error <= tolerance, or L [K23 sec. 4.2].
+    """Return per selected run the first position with an error <= tolerance, or L [K23 sec. 4.2].
 
     errors: from `layer_errors`. layer: the name of the layer there, or ''. reached: whether there is one.
     effective_depth: at most L, so that h of a transformer counts as its last block; 0 if the embedding
@@ -78,8 +78,8 @@ def effective_depths(errors: pd.DataFrame, runs: pd.DataFrame, tolerance: float)
     layers measured.
     """
     keys = run_keys(runs)
-    converged = errors[errors["converged"]].groupby(keys)
-    rows = [(*key, len(table), *_first(table, tolerance)) for key, table in converged]
+    selected = errors[errors["selected"]].groupby(keys)
+    rows = [(*key, len(table), *_first(table, tolerance)) for key, table in selected]
     columns = [*keys, "n_layers", "layer", "reached", "effective_depth"]
     table = in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
     return table.assign(fraction=table["effective_depth"] / table["depth"])

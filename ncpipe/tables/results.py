@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ncpipe.metrics.catalogue import series_entry, series_name
+from ncpipe.metrics.catalogue import series_name
+from ncpipe.metrics.study_metrics import series_entry
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, run_keys, setting_keys, x_column
 from ncpipe.tables.points import LAST
 

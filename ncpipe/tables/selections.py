@@ -1,45 +1,51 @@
-"""Select the runs that count in every reasonable way, and fit slopes over each selection.
+"""Select the runs to use in every reasonable way, and fit slopes over each selection.
 
-Which runs count is a choice: S25 leaves out runs that did not converge, and a run that still moves has often
-a lower loss than those that stopped. A result that holds under one choice alone is none.
+Which runs are used is a choice: S25 leaves out runs that did not converge, and a run that still moves has
+often a lower loss than those that stopped. A result that holds under one choice alone is none.
 """
 
 import pandas as pd
 
 from ncpipe.config.params import Slopes
-from ncpipe.tables.convergence import DIVERGED, NO_HISTORY, TRAIN_ERROR
+from ncpipe.tables.convergence import UNFIT
 from ncpipe.tables.keys import line_keys
 from ncpipe.tables.points import SERIES, usable_points
 from ncpipe.tables.slopes import FIT, loglog_slopes
 
 TOLERANCES = (0.005, 0.01, 0.02)  # of the regularised loss, over `convergence.window`
 ALL = "all that fit"
-ADDED = ["converged", "log10", "used", "reason"]  # columns that `usable_points` adds to measurements
+ADDED = [
+    "converged",
+    "selected",
+    "log10",
+    "used",
+    "reason",
+]  # by `usable_points`
 
 
 def selections(runs: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return for each selection, by name, which runs count: a column of booleans.
+    """Return for each selection, by name, which runs are used: a column of booleans.
 
     `all that fit`: all runs that ended finite with a train error of at most `convergence.train_error`.
     `moved <= 1 %`, likewise for each of TOLERANCES: those of them whose loss moved by at most that.
 
     runs: of `convergence.judge_runs`.
     """
-    fits = ~runs["reason"].isin([DIVERGED, NO_HISTORY, TRAIN_ERROR])
+    fits = ~runs["reason"].isin(UNFIT)
     moved = {f"moved <= {100 * most:g} %": fits & (runs["loss_moved"] <= most) for most in TOLERANCES}
     return {ALL: fits} | moved
 
 
-def select_points(points: pd.DataFrame, runs: pd.DataFrame, counted: pd.Series) -> pd.DataFrame:
-    """Return the points (`points.usable_points`) as they are if the runs that count are `counted`."""
-    return usable_points(points.drop(columns=ADDED), runs.assign(converged=counted))
+def select_points(points: pd.DataFrame, runs: pd.DataFrame, selected: pd.Series) -> pd.DataFrame:
+    """Return the points (`points.usable_points`) as they are if these runs are `selected`."""
+    return usable_points(points.drop(columns=ADDED), runs.assign(selected=selected))
 
 
 def selected_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) -> pd.DataFrame:
     """Return the fits of `slopes.loglog_slopes` over each selection: a row per series and selection."""
     tables = []
-    for name, counted in selections(runs).items():
-        fits = loglog_slopes(measurements, runs.assign(converged=counted), rule)
+    for name, selected in selections(runs).items():
+        fits = loglog_slopes(measurements, runs.assign(selected=selected), rule)
         keys = [*line_keys(runs), *SERIES]
         tables.append(fits[[*keys, *FIT]].assign(selection=name)[[*keys, "selection", *FIT]])
     return pd.concat(tables, ignore_index=True)

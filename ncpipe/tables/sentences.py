@@ -1,4 +1,4 @@
-"""Describe the results of an experiment in words: rates, converged runs, linearity and drift.
+"""Describe the results of an experiment in words: rates, runs, linearity and drift.
 
 `ncpipe aggregate` prints the lines and stores the sentences; `ncpipe report` shows both kinds of sentence.
 """
@@ -22,9 +22,10 @@ Titles = Mapping[str, tuple[str, str]]
 class Summary:
     """Holds the results of one line of the figures, an experiment or an experiment at one depth, in words.
 
-    name: of the line. converged: number of its converged runs. rates: one for each series; empty if no run
-    converged. left_out: values that enter no fit. linearity: results of the test of a power law. drifts: how
-    the rates change without small depths. failures: why runs did not converge (`convergence.failures`).
+    name: of the line. converged: number of its converged runs, and of those left out. rates: one for each
+    series; empty if no run is used. left_out: values that enter no fit. linearity: results of the test of a
+    power law. drifts: how the rates change without small depths. failures: why runs did not converge
+    (`convergence.failures`).
     """
 
     name: str
@@ -36,7 +37,7 @@ class Summary:
     failures: Sequence[str]
 
     def sentence(self) -> str:
-        """Return everything in one sentence; failures only if no run converged."""
+        """Return everything in one sentence; failures only if no run is used."""
         if not self.rates:
             clauses = [f"{self.converged}, so it has no rates", *self.failures]
         else:
@@ -91,7 +92,7 @@ def experiment_summary(
     Args:
         line: keys of its rows (`keys.line_keys`): an experiment and, in a study with an axis, a depth.
         slopes, leave_out: from `slopes.loglog_slopes` and `slopes.leave_out_slopes`.
-        runs: with the column converged.
+        runs: with the columns converged and selected.
         series: what to report, as {'NC1': (metric, split)}, of the last layer and such that lower is better.
         failures: of the line's runs, from `convergence.failures`.
 
@@ -99,10 +100,10 @@ def experiment_summary(
     series 'improves' or 'worsens' only if the interval excludes 0. Drifts are those of the fits with the
     fewest depths, which show the rate at large L.
     """
-    converged, of = rows_at(runs, line)["converged"], symbol(runs)
+    own, of = rows_at(runs, line), symbol(runs)
     name = f"{line['experiment']} at L = {line['depth']}" if "depth" in line else str(line["experiment"])
-    count = f"{int(converged.sum())} of {len(converged)} runs converged"
-    if not converged.any():
+    count = counted(own)
+    if not own["selected"].any():
         return Summary(name, count, [], [], [], [], failures)
     rows, fewer = _rows(slopes, line, series), _rows(leave_out, line, series)
     first = next((title for title, row in rows.items() if not math.isnan(row["low"])), None)
@@ -116,9 +117,9 @@ def short_answer(line: Mapping[str, Any], slopes: pd.DataFrame, runs: pd.DataFra
     Takes the arguments of `experiment_summary`. As there, a series improves or worsens only if the interval
     (or the test of a rank correlation) excludes 0.
     """
-    converged, of = rows_at(runs, line)["converged"], symbol(runs)
-    if not converged.any():
-        return f"None of {len(converged)} runs converged, so there are no rates."
+    own, of = rows_at(runs, line), symbol(runs)
+    if not own["selected"].any():
+        return f"{counted(own)}, so there are no rates."
     titles: dict[str, list[str]] = {}
     for title, row in _rows(slopes, line, series).items():
         titles.setdefault(tendency(row), []).append(title)
@@ -126,10 +127,17 @@ def short_answer(line: Mapping[str, Any], slopes: pd.DataFrame, runs: pd.DataFra
     for verb, (singular, ending) in TENDENCIES.items():
         if named := titles.get(verb):
             clauses.append(f"{_and(named)} {verb if len(named) > 1 else singular}{ending.format(of=of)}")
-    if not converged.all():
-        clauses.append(f"{int(converged.sum())} of {len(converged)} runs converged")
+    if not own["converged"].all():
+        clauses.append(counted(own))
     text = "; ".join(clauses)
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def counted(runs: pd.DataFrame) -> str:
+    """Return how many runs converged and how many enter no mean and slope, in words."""
+    converged, left_out = int(runs["converged"].sum()), int((~runs["selected"]).sum())
+    rest = f" and {left_out} {'is' if left_out == 1 else 'are'} left out" if left_out else ""
+    return f"{converged} of {len(runs)} runs converged{rest}"
 
 
 TENDENCIES = {  # in the order of a sentence: plural verb, singular verb, rest of the clause

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ncpipe.config.params import Slopes
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 from ncpipe.tables.intervals import combination_interval
 from ncpipe.tables.keys import line_keys, x_column
 from ncpipe.tables.linearity import line_test
@@ -39,14 +39,14 @@ def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) 
     n_used, n_depths: numbers of used runs and of their depths.
 
     lack_of_fit, df1, df2, p_value: `linearity.line_test`, of whether the depths' means lie on a line.
-    rejected: p_value < 1 - level. unusable: number of converged runs without a usable value, by reason, as
-    '2 zero'. n_runs, n_converged: numbers of the line's runs.
+    rejected: p_value < 1 - level. unusable: number of selected runs without a usable value, by reason, as
+    '2 zero'. n_runs, n_converged, n_selected: numbers of the line's runs.
     """
     points = usable_points(_on_log_scale(measurements), runs)
     keys = [*line_keys(runs), *SERIES]
     names = series_grid(points, runs)[keys].drop_duplicates()
     counts = runs.groupby(line_keys(runs), as_index=False).agg(
-        n_runs=("converged", "size"), n_converged=("converged", "sum")
+        n_runs=("converged", "size"), n_converged=("converged", "sum"), n_selected=("selected", "sum")
     )
     own, nothing = dict(iter(points.groupby(keys))), points.iloc[:0]
     no_power = bool((runs[x_column(runs)] <= 0).any())
@@ -159,5 +159,5 @@ def _on_log_scale(measurements: pd.DataFrame) -> pd.DataFrame:
 
 
 def _unusable(series: pd.DataFrame) -> str:
-    reasons = series.loc[series["converged"] & ~series["used"], "reason"].value_counts(sort=False)
+    reasons = series.loc[series["selected"] & ~series["used"], "reason"].value_counts(sort=False)
     return ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))

@@ -9,17 +9,17 @@ from ncpipe.tables.points import SERIES, series_grid, usable_points
 def summarise(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per experiment, depth (value of the axis), layer, split and metric.
 
-    n_runs, n_converged: numbers of runs of that experiment and depth. n_used: number of those with a usable
-    value (`points.usable_points`). log10_mean, log10_std, log10_min, log10_max: over the used runs, NaN if
-    there are none; the std has ddof = 1 and is NaN for fewer than two runs. Every setting keeps its rows (see
-    `points.series_grid`).
+    n_runs, n_converged, n_selected: numbers of runs of that experiment and depth. n_used: number of those
+    with a usable value (`points.usable_points`). log10_mean, log10_std, log10_min, log10_max: over the used
+    runs, NaN if there are none; the std has ddof = 1 and is NaN for fewer than two runs. Every setting keeps
+    its rows (see `points.series_grid`).
 
-    runs: with experiment, depth, seed and converged (`convergence.judge_runs`). Experiments are in the order
-    of `runs`, the other keys ascending.
+    runs: with experiment, depth, seed, converged and selected (`convergence.judge_runs`). Experiments are in
+    the order of `runs`, the other keys ascending.
     """
     points = usable_points(measurements, runs)
     counts = runs.groupby(setting_keys(runs), as_index=False).agg(
-        n_runs=("converged", "size"), n_converged=("converged", "sum")
+        n_runs=("converged", "size"), n_converged=("converged", "sum"), n_selected=("selected", "sum")
     )
     used = points[points["used"]].groupby([*setting_keys(runs), *SERIES], as_index=False)
     statistics = used.agg(

@@ -8,7 +8,7 @@ target move to their mean (UFM), so samples of one target share a feature at the
 M  points    K  classes    d  feature width    S  starts
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +22,6 @@ from ncpipe.system.errors import InputError
 from ncpipe.theory.ufm import Decay
 
 Parts = tuple[Tensor, Tensor, Tensor | None]
-Bounds = Sequence[tuple[float | None, float | None]]
 STEPS = 20_000  # of L-BFGS, which ends long before
 SLOPE = 1e-8  # largest derivative at which it ends: flat directions are quartic here, so values err by 1e-10
 
@@ -55,7 +54,6 @@ def descend(
     *,
     steps: int = STEPS,
     slope: float = SLOPE,
-    bounds: Bounds | None = None,
 ) -> End:
     """Return the end of L-BFGS from a start, after at most `steps` or at a largest derivative of `slope`."""
 
@@ -66,7 +64,7 @@ def descend(
         return value.item(), gradient.numpy()
 
     options = {"maxiter": steps, "maxfun": 2 * steps, "maxcor": 20, "ftol": 0.0, "gtol": slope}
-    found = minimize(evaluate, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
+    found = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
     return End(float(found.fun), found.x, float(np.abs(found.jac).max()))
 
 

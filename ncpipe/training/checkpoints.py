@@ -25,6 +25,10 @@ KIND = f"ncpipe checkpoint 2, torch {torch.__version__}".encode()
 State = dict[str, Any]  # tensors on the CPU, numbers, and lists and mappings of these
 
 
+class Stopped(Exception):
+    """Raised when training ends early on request; checkpoints are written."""
+
+
 class Checkpoints:
     """The checkpoint files of a batch's runs, written at most every `seconds`.
 

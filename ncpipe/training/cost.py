@@ -20,7 +20,13 @@ from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import NotEnoughMemory
 from ncpipe.training.cuda_graph import WARM_UP, own_stream
 from ncpipe.training.device import is_out_of_memory
-from ncpipe.training.objective import Outputs, class_counts, compares_samples, fit_times_samples
+from ncpipe.training.objective import (
+    Outputs,
+    class_counts,
+    compares_samples,
+    fit_times_samples,
+    targets_of_runs,
+)
 from ncpipe.training.session import Session, samples_at_a_time
 from ncpipe.training.stack import Stack
 
@@ -180,8 +186,9 @@ def saved_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         logits, features, _ = stack.forward_with_features(samples)
-        labels = samples.targets.expand(logits.shape[:2])
-        counts = class_counts(data.train.targets, data.classes).to(values.device)
+        labels = targets_of_runs(samples, logits)
+        counts = class_counts(data.train.targets, data.classes)  # which have no numbers on `meta`
+        counts = counts if counts is None else counts.to(values.device)
         fit_times_samples(Outputs(logits, labels, features, stack.last_weight, counts=counts), run.spec.loss)
     return sum(saved.values())
 

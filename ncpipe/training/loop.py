@@ -10,14 +10,10 @@ from torch import Tensor
 
 from ncpipe.config.specs import OneAtATime, Run
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.training.checkpoints import Checkpoints
+from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.cuda_graph import own_stream
 from ncpipe.training.device import DTYPES
 from ncpipe.training.session import Session, Trained
-
-
-class Stopped(Exception):
-    """Raised when training ends early on request; checkpoints are written."""
 
 
 def train_batch(

@@ -22,7 +22,9 @@ def set_nearest_means(stack: Stack, samples: Split, rows: int) -> None:
     sums = stack.values.new_zeros(runs, classes, width)
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
-        sums.index_add_(1, part.labels, stack.forward_with_features(part).features)
+        # index_add_ would add in another order each time on a GPU.
+        members = torch.nn.functional.one_hot(part.labels, classes).to(sums.dtype)
+        sums += members.T @ stack.forward_with_features(part).features
     counts = torch.bincount(samples.labels, minlength=classes).to(sums.dtype)
     means = sums / counts.unsqueeze(1)
     stack.set_last(means, -means.square().sum(2) / 2)

@@ -14,7 +14,7 @@ from ncpipe.config.arguments import argument_names, call_by_name
 from ncpipe.config.loss_specs import Focal, Ldam, LogitAdjusted, Loss, SupCon, name_of, smoothing_of
 from ncpipe.config.specs import Experiment, OwnLoss, Run
 from ncpipe.config.study import loaded
-from ncpipe.datasets.prepared import Prepared
+from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.loss_functions import (
     cross_entropy,
     focal,
@@ -35,6 +35,7 @@ PAIRS = 4_000_000  # similarities of a run that are held at a time, where nothin
 class Outputs:
     """Inputs of a loss: logits (S, N, K), labels (S, N), and what some losses read besides.
 
+    labels may be vectors (S, N, K), for squared error and losses of study.py.
     features (S, N, d). last_weight (S, K, d): of the last layer. head_input (S, N, d'): the features that may
     be penalised. counts (K,): samples of each class in the whole training set.
     """
@@ -192,9 +193,14 @@ def compares_samples(loss: Loss) -> bool:
     return isinstance(loss, SupCon) or (isinstance(loss, OwnLoss) and loss.compares_samples)
 
 
-def class_counts(labels: Tensor, classes: int) -> Tensor:
-    """Return the samples (K,) of each class, of labels (N,)."""
-    return torch.bincount(labels, minlength=classes)
+def class_counts(labels: Tensor, classes: int) -> Tensor | None:
+    """Return the samples (K,) of each class, of labels (N,); None where the targets are vectors."""
+    return None if labels.is_floating_point() else torch.bincount(labels, minlength=classes)
+
+
+def targets_of_runs(samples: Split, logits: Tensor) -> Tensor:
+    """Return the targets of each run's predictions: labels (S, N), or vectors (S, N, K) as the logits are."""
+    return samples.targets.expand(logits.shape if samples.has_vectors else logits.shape[:2])
 
 
 def singleton_class_error(loss: Loss, data: Prepared) -> str:

@@ -22,8 +22,7 @@ from ncpipe.config.study import call, loaded, study_errors
 from ncpipe.config.study_files import FETCH, called_by
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
-from ncpipe.training.checkpoints import Checkpoints, State
-from ncpipe.training.loop import Stopped
+from ncpipe.training.checkpoints import Checkpoints, State, Stopped
 from ncpipe.training.session import HistoryRow, Trained
 
 

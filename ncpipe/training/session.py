@@ -8,7 +8,7 @@ S  runs    P  numbers per run    B  samples of a batch    N  training samples   
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -41,6 +41,7 @@ from ncpipe.training.objective import (
     penalty_strengths,
     reads_features,
     singleton_class_error,
+    targets_of_runs,
 )
 from ncpipe.training.optimizers import AdamState, LionState, SgdState, SignState
 from ncpipe.training.own_optimizers import ByRun
@@ -62,7 +63,7 @@ TRIALS = 25  # most trial steps of a line search
 class HistoryRow:
     """One row of a run's history, after `epoch` epochs; learning_rate is that of the next step.
 
-    test_error is NaN without a test split.
+    test_error is NaN without a test split; both errors are NaN where the targets are vectors.
     """
 
     epoch: int
@@ -217,10 +218,10 @@ class Session:
         """Return the inputs of the objective; features only if it reads them."""
         if not reads_features(self.spec):
             logits = self.stack.logits(samples)
-            labels = samples.targets.expand(logits.shape[:2])
+            labels = targets_of_runs(samples, logits)
             return Outputs(logits, labels, last_weight=self.stack.last_weight, counts=self.counts)
         logits, features, head_input = self.stack.forward_with_features(samples)
-        labels = samples.targets.expand(logits.shape[:2])
+        labels = targets_of_runs(samples, logits)
         penalised = None if self.head_input is None else head_input
         return Outputs(logits, labels, features, self.stack.last_weight, penalised, self.counts)
 
@@ -232,7 +233,8 @@ class Session:
     def evaluate(self, samples: Split) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return mean loss without penalty, share of wrong predictions and penalty of features, all (S,).
 
-        A loss that compares samples is NaN on samples other than the training set.
+        A loss that compares samples is NaN on samples other than the training set. The share is NaN where the
+        targets are vectors.
         """
         loss = error = total = torch.zeros((), dtype=self.finite.dtype, device=self.finite.device)
         compares, seen = compares_samples(self.spec.loss), []
@@ -242,7 +244,10 @@ class Session:
                 seen.append(outputs)
             else:
                 loss = loss + fit_times_samples(outputs, self.spec.loss)
-            error = error + (outputs.logits.argmax(-1) != part.targets).sum(1)
+            if part.has_vectors:
+                error = error + outputs.logits.new_full(outputs.logits.shape[:1], math.nan)
+            else:
+                error = error + (outputs.logits.argmax(-1) != part.targets).sum(1)
             if outputs.head_input is not None:
                 total = total + outputs.head_input.square().sum((1, 2))
         if compares:
@@ -373,7 +378,8 @@ class _Descent:
             own = self.moves[kind]
             images = samples.inputs if self.rows else samples.inputs.expand(len(own), *samples.inputs.shape)
             images = augment(images, own, augmentation.shift)
-            samples = Split(images, samples.labels.expand(own.shape[:2]))
+            vector = samples.labels.shape[-1:] if samples.has_vectors else ()
+            samples = replace(samples, inputs=images, labels=samples.labels.expand(*own.shape[:2], *vector))
         return samples
 
     def update(self, session: Session, loss: Tensor, gradient: Tensor) -> None:

@@ -91,7 +91,7 @@ class Stack:
 
     def _by_run(self, function: Callable[..., Found], samples: Split) -> Found:
         """Return function(parameters, buffers, inputs, lengths) of each run, stacked."""
-        own = 0 if samples.labels.dim() == 2 else None
+        own = 0 if samples.side_by_side else None
         given = (samples.inputs,) if samples.lengths is None else (samples.inputs, samples.lengths)
         apply = torch.vmap(function, (0, 0, *[own] * len(given)), chunk_size=self._chunk)
         found: Found = apply(self.parameters, self.buffers, *given)

@@ -69,6 +69,14 @@ def put_back(clone: Clone, fresh: Clone) -> None:
             shutil.copy2(path, clone.folder, follow_symlinks=False)
 
 
+def mend(clone: Clone) -> None:
+    """Do what docs/reliability.md says of files that DVC has left torn."""
+    if clone.run("git", "checkout", "--quiet", "dvc.lock", check=False).code:
+        (clone.folder / "dvc.lock").unlink(missing_ok=True)
+    (clone.folder / ".dvc/tmp/rwlock").unlink(missing_ok=True)
+    clone.run("ncpipe", "repair", check=False)
+
+
 def finished(folder: Path, said: str) -> set[str]:
     """Stage names of the runs that are whole, in the store or in their places, or were said to be."""
     outcomes = re.findall(r"^  (\w+) L=(\d+) seed=(\d+): ", said, re.MULTILINE)

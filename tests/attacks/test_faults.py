@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from conftest import contents, experiment_tree, write_params
 from pipeline import ROOT, Clone, Output, trained_in
-from small_sweep import OUTPUTS, TORN, Tally, finished, prepared, put_back, spread
+from small_sweep import OUTPUTS, TORN, Tally, finished, mend, prepared, put_back, spread
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
@@ -138,7 +138,7 @@ def faulty(clone: Clone, command: tuple[str, ...], at: int, kind: str, log: Path
 @pytest.mark.parametrize("command", [("ncpipe", "sweep"), ("dvc", "repro")], ids=" ".join)
 def test_every_fault_of_a_sweep(command: tuple[str, ...], place: Place, tmp_path: Path) -> None:
     """DVC's own writes too. Where DVC leaves a dvc.lock, an rwlock or an empty entry of its run cache (to it:
-    None) that it cannot read, `ncpipe repair` mends it.
+    None) that it cannot read, what docs/reliability.md says mends it.
 
     Red: a registration that a kill leaves half done.
     """
@@ -178,10 +178,10 @@ def attack_sweep(
     done = finished(clone.folder, first.err)
     again = clone.run(*command, check=False)
     end = "went on"
-    if again.code and command[0] == "dvc" and (torn := re.search(TORN, again.err)):
-        clone.run("ncpipe", "repair", check=False)
+    if again.code and (torn := re.search(TORN, again.err)):
+        mend(clone)
         again = clone.run(*command, check=False)
-        end = f"went on by ncpipe repair, {torn.group()} torn"
+        end = f"went on when mended, {torn.group()} torn"
     if again.code:
         end = "WRONG, did not go on"
     elif done & set(again.trained):

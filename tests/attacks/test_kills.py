@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from pipeline import ROOT, TIMEOUT, Clone, Output
-from small_sweep import OUTPUTS, TORN, Tally, finished, prepared, put_back
+from small_sweep import OUTPUTS, TORN, Tally, finished, mend, prepared, put_back
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 KILLS = int(os.environ.get("NCPIPE_ATTACK_KILLS", "450"))
@@ -110,7 +110,7 @@ def kill_until_it_ends(clone: Clone, name: str, takes: dict[str, float], tally: 
     takes: seconds of each command, left alone; of this one as it is now, if nothing hits it. What went wrong,
     or nothing.
     """
-    said, mended = "", False  # by `ncpipe repair`, since the last kill
+    said, mended = "", False  # since the last kill
     for attempt in itertools.count():
         done, kills = finished(clone.folder, said), kills_of(tally)
         chance = random.Random(len(tally.lines))  # another one after an end than before it
@@ -126,10 +126,10 @@ def kill_until_it_ends(clone: Clone, name: str, takes: dict[str, float], tally: 
         if output.code in (-signal.SIGKILL, 128 + signal.SIGKILL):
             tally.add(f"kill of {name}: {phase(output.out, clone)}")
             mended = False
-        elif name != "ncpipe sweep" and not mended and (torn := re.search(TORN, output.out)):
+        elif not mended and (torn := re.search(TORN, output.out)):
             tally.add(f"torn: {torn.group()}")
             mended = True
-            said += call(clone, ["ncpipe", "repair"], None, group=False)[0].out
+            mend(clone)
             continue
         else:
             return f"did not go on\n{said}"

@@ -25,7 +25,7 @@ from make_expected import layer_of
 
 from ncpipe.metrics.conformance import suite
 from ncpipe.metrics.conformance.suite import KINDS, Verdict
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 
 Values = Iterator[tuple[str, str, Callable[[], float]]]  # split, metric and how to compute it
 
@@ -49,7 +49,7 @@ def ncpipe(case: Case) -> Values:
     names = ("features", "labels", "weight", "bias", "test_features", "test_labels")
     arrays = [case.arrays.get(name) for name in names]
     arrays[1], arrays[5] = (None if a is None else a.long() for a in (arrays[1], arrays[5]))
-    for row in measure_arrays(*arrays):
+    for row in measure(*arrays):
         yield row.split, row.metric, lambda value=row.value: value
 
 

@@ -18,12 +18,12 @@ from peers import by_kind, by_package
 from typer.testing import CliRunner, Result
 
 from ncpipe.commands.cli import app
-from ncpipe.commands.metrics import NAMES as READ
 from ncpipe.datasets.array_files import read_arrays
 from ncpipe.metrics import pairs, statistics
 from ncpipe.metrics.conformance import suite
 from ncpipe.metrics.conformance.suite import conforms
-from ncpipe.metrics.table import Measurement, measure_arrays
+from ncpipe.metrics.file import NAMES as READ
+from ncpipe.metrics.table import Measurement, measure
 from ncpipe.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,18 +57,18 @@ def test_ncpipe_conforms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = suite.arrays_of(name)
     if name == suite.ONE_CLASS:
         with pytest.raises(InputError, match="1 class; collapse needs at least 2"):
-            measure_arrays(*map(arrays.get, ORDER))
+            measure(*map(arrays.get, ORDER))
         return
     small = 3 if len(arrays["labels"]) < 1000 else 997
     monkeypatch.setattr(statistics, "can_compile", lambda: False)
-    assert failures(name, measure_arrays(*map(arrays.get, ORDER))) == []
-    assert failures(name, measure_arrays(*map(arrays.get, ORDER), batch_size=small)) == []
+    assert failures(name, measure(*map(arrays.get, ORDER))) == []
+    assert failures(name, measure(*map(arrays.get, ORDER), batch_size=small)) == []
     pytest.importorskip("numba")
     monkeypatch.setattr(statistics, "can_compile", lambda: True)
     monkeypatch.setattr(statistics, "COMPILED_FROM", 0)
     if name not in suite.GENERATED:
         arrays, _ = read_arrays(FOLDER / f"{name}.npz", READ)
-    assert failures(name, measure_arrays(*map(arrays.get, ORDER), batch_size=2 * small + 1)) == []
+    assert failures(name, measure(*map(arrays.get, ORDER), batch_size=2 * small + 1)) == []
 
 
 def test_bfloat16_conforms() -> None:
@@ -76,7 +76,7 @@ def test_bfloat16_conforms() -> None:
     arrays = {name: torch.from_numpy(array) for name, array in suite.arrays_of("bfloat16").items()}
     narrow = {name: t.bfloat16() if t.is_floating_point() else t for name, t in arrays.items()}
     assert all(torch.equal(narrow[name].to(t.dtype), t) for name, t in arrays.items())
-    assert failures("bfloat16", measure_arrays(*map(narrow.get, ORDER))) == []
+    assert failures("bfloat16", measure(*map(narrow.get, ORDER))) == []
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_pairs_in_blocks_conform(name: str, side: int, monkeypatch: pytest.Monke
     """Of 2,000 classes 32 x 32 pairs at a time. Red: a block left out; a product that loses digits."""
     monkeypatch.setattr(pairs, "TILE_ENTRIES", side**2)
     arrays = suite.arrays_of(name)
-    assert failures(name, measure_arrays(*map(arrays.get, ORDER))) == []
+    assert failures(name, measure(*map(arrays.get, ORDER))) == []
 
 
 def test_the_files_are_what_their_script_writes(tmp_path: Path) -> None:
@@ -176,11 +176,11 @@ def nc1(features, labels):
 
 def exact(features, labels, weight=None, bias=None, test_features=None, test_labels=None):
     import torch
-    from ncpipe.metrics.table import measure_arrays
+    from ncpipe.metrics.table import measure
     given = (features, labels, weight, bias, test_features, test_labels)
     arrays = [None if array is None else torch.from_numpy(array) for array in given]
     names = {"train": "train/", "test": "test/", "weights": "weights/"}
-    return {names[row.split] + row.metric: row.value for row in measure_arrays(*arrays)}
+    return {names[row.split] + row.metric: row.value for row in measure(*arrays)}
 
 def unknown(features, labels):
     return {"nc1": 0.0}

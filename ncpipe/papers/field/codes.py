@@ -1,4 +1,4 @@
-"""Directions of many classes, and what depth prefers [2310.05351; 2603.20587; 2605.23087; 2410.23169].
+"""Directions of classes at unit length, and what depth prefers [2605.20302; 2209.09211; 2410.23169].
 
 K  classes    d  width    L  matrices, features included
 """
@@ -10,12 +10,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from scipy.integrate import solve_ivp
-from scipy.linalg import hadamard
-from scipy.optimize import minimize_scalar, nnls
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from ncpipe.config.bounds import Bound, Count, Index, Positive
+from ncpipe.config.bounds import Bound, Count, Positive
 from ncpipe.metrics.loss_functions import cross_entropy
 from ncpipe.system.errors import InputError
 from ncpipe.theory.numerical import descend
@@ -25,47 +23,18 @@ Even = Annotated[int, Bound(low=4)]
 Matrices = Annotated[int, Bound(low=2)]
 Shape = Literal["orthoplex", "polygon"]
 Array = np.ndarray
-ANTIPODAL = -0.99  # cosine from which on two directions count as opposite
 ALIVE = 0.1  # largest logit of an end that is not 0
 RANK = 1e-2  # of the largest singular value, from which on one counts
 EVEN = 1.01  # largest over least singular value of what counts as neural collapse
 
 
-def code_margin(classes: Classes, width: Count, scale: Positive, starts: Count) -> float:
-    """Return the least distance of a class's direction from the hull of the others, at a numerical minimum.
-
-    Of cross-entropy over unit W and unit features, logits `scale` W h: the margin of a softmax code.
-    """
-    return one_vs_rest(_directions(classes, width, scale, starts))
-
-
 def code_largest_cosine(classes: Classes, width: Count, scale: Positive, starts: Count) -> float:
-    """Return the largest cosine between two classes' features at that minimum."""
-    return float(_cosines(classes, width, scale, starts).max())
+    """Return the largest cosine between two classes' features at a numerical minimum.
 
-
-def code_antipodal_pairs(classes: Classes, width: Count, scale: Positive, starts: Count) -> float:
-    """Return the number of pairs of classes with opposite features (cosine below -0.99) at that minimum."""
-    return float((_cosines(classes, width, scale, starts) < ANTIPODAL).sum())
-
-
-def one_vs_rest(rows: Array) -> float:
-    """Return min_k of the distance of row k from the convex hull of the others; rows (K, d)."""
-    heavy = 1e5  # of the row that makes the shares sum to 1
-    distances = []
-    for place in range(len(rows)):
-        others = np.delete(rows, place, 0)
-        system = np.vstack([others.T, np.full(len(others), heavy)])
-        shares, _ = nnls(system, np.append(rows[place], heavy))
-        distances.append(np.linalg.norm(shares @ others - rows[place]))
-    return float(min(distances))
-
-
-def _cosines(classes: int, width: int, scale: float, starts: int) -> Array:
-    """Return the cosines of all pairs (K (K-1)/2,)."""
+    Of cross-entropy over unit W and unit features, logits `scale` W h.
+    """
     rows = _directions(classes, width, scale, starts)
-    found: Array = (rows @ rows.T)[np.triu_indices(classes, 1)]
-    return found
+    return float((rows @ rows.T)[np.triu_indices(classes, 1)].max())
 
 
 def _directions(classes: int, width: int, scale: float, starts: int) -> Array:
@@ -114,49 +83,6 @@ def logits_of(shape: Shape | Literal["simplex"], classes: int) -> Array:
     return rows @ rows.T
 
 
-def margin(logits: Array) -> float:
-    """Return the least lead of a sample's own logit, logits (K, K), a sample of each class."""
-    others = logits - np.diag(np.full(len(logits), np.inf))
-    return float((np.diag(logits) - others.max(1)).min())
-
-
-def depth_margin(classes: Even, matrices: Matrices, shape: Shape) -> float:
-    """Return the margin of a low-rank code over the simplex's, from L matrices of the same squared norms.
-
-    L matrices with sum |W_l|^2 = L reach Z if sum_i s_i^(2/L) = 1, s_i the singular values of Z.
-    """
-    return _scaled_margin(logits_of(shape, classes), matrices) / _scaled_margin(
-        logits_of("simplex", classes), matrices
-    )
-
-
-def depth_margin_numerical(classes: Even, matrices: Matrices, shape: Shape) -> float:
-    """Return the same ratio from products of built matrices."""
-    margins = []
-    for name in (shape, "simplex"):
-        factors = balanced_factors(logits_of(name, classes), matrices)
-        size = math.sqrt(sum((factor**2).sum() for factor in factors) / matrices)
-        product = np.eye(classes)
-        for factor in factors:
-            product = (factor / size) @ product
-        margins.append(margin(product))
-    return margins[0] / margins[1]
-
-
-def balanced_factors(product: Array, matrices: int) -> list[Array]:
-    """Return square matrices whose product, the first acting first, is this; each with s^(1/L)."""
-    left, sizes, right = np.linalg.svd(product)
-    sizes = np.where(sizes > 1e-12 * sizes[0], sizes, 0)  # roots of rounding errors are none
-    root = np.diag(sizes ** (1 / matrices))
-    return [root @ right, *(root for _ in range(matrices - 2)), left @ root]
-
-
-def _scaled_margin(logits: Array, matrices: int) -> float:
-    sizes = np.linalg.svd(logits, compute_uv=False)
-    sizes = sizes[sizes > 1e-12 * sizes[0]]
-    return margin(logits) / float((sizes ** (2 / matrices)).sum() ** (matrices / 2))
-
-
 def low_rank_over_dnc(classes: Even, matrices: Matrices, decay: Positive, shape: Shape) -> float:
     """Return the least cross-entropy with decay of logits along a low-rank code, over that along the simplex.
 
@@ -197,13 +123,6 @@ def deep_rank(classes: Classes, width: Count, matrices: Matrices, decay: Positiv
     """Return the rank of a deep linear model's logits, one sample a class, at the best end of its starts."""
     best = min(_deep_ends(classes, width, matrices, decay, starts), key=lambda end: end[0])
     return float(_rank(best[1]))
-
-
-def deep_mean_rank(
-    classes: Classes, width: Count, matrices: Matrices, decay: Positive, starts: Count
-) -> float:
-    """Mean rank of the logits over the ends of descents from random starts, those at 0 left out."""
-    return float(np.mean([_rank(logits) for logits in _alive(classes, width, matrices, decay, starts)]))
 
 
 def deep_dnc_share(
@@ -257,62 +176,3 @@ def _rank(logits: Array) -> int:
 def _is_simplex(logits: Array) -> bool:
     sizes = np.linalg.svd(logits, compute_uv=False)[: len(logits) - 1]
     return bool(sizes[0] < EVEN * sizes[-1])
-
-
-def repulsion(matrices: Matrices, time: Positive, ratio: Annotated[float, Bound(low=1)]) -> float:
-    """Return the growth of log(largest/least singular value) of 3 by `time`, from small ones `ratio` apart.
-
-    K = 4, without decay, spectral start along Walsh functions; time is scaled so that the values grow as
-    s' = s^(2-2/L) at first.
-    """
-    start = 1e-3 * np.array([ratio, 1.0, 1.0])
-    scaled = time * start[0] ** (2 / matrices - 1)  # in units of the first growth
-    end = spectral_flow(start, matrices, scaled)
-    return math.log(end.max() / end.min()) - math.log(ratio)
-
-
-def basin_share(matrices: Matrices, spread: Positive, starts: Count, seed: Index) -> float:
-    """Return what share of spectral starts, with singular values 0.1 exp(spread normal), end more even.
-
-    K = 8, seven singular values, without decay, until the largest is 60.
-    """
-    draw = np.random.default_rng(seed)
-    even = []
-    for _ in range(starts):
-        start = 0.1 * np.exp(spread * draw.standard_normal(7))
-        middle, end = (spectral_flow(start, matrices, math.inf, until) for until in (45.0, 60.0))
-        even.append(end.max() / end.min() < middle.max() / middle.min())
-    return float(np.mean(even))
-
-
-def spectral_flow(start: Array, matrices: int, time: float, until: float = math.inf) -> Array:
-    """Return the singular values of the logits at a time, or where the largest reaches `until`.
-
-    Balanced L matrices, cross-entropy without decay, Z = sum_i s_i v_i v_i^T with Walsh functions v_i: then
-    softmax keeps the basis, and s_i' = s_i^(2-2/L) (1 - p_i), p_i the i-th eigenvalue of the predictions, up
-    to the factor L/K in time.
-    """
-    classes = len(start) + 1
-    walsh = hadamard(classes).astype(float)
-
-    def slopes(log_s: Array) -> Array:
-        sizes = np.exp(log_s)
-        logits = walsh[:, 1:] @ sizes / classes  # f(d), d the difference of two classes
-        shares = np.exp(logits - logits.max())
-        shares /= shares.sum()
-        wrong = np.array([(shares * (1 - walsh[:, i])).sum() for i in range(1, classes)])
-        found: Array = sizes ** (1 - 2 / matrices) * wrong  # of log s
-        return found
-
-    def evener(clock: float, log_s: Array) -> Array:
-        rates = slopes(log_s)
-        return rates / rates.max() if math.isinf(time) else rates
-
-    def reached(clock: float, log_s: Array) -> float:
-        return float(log_s.max() - math.log(until)) if math.isfinite(until) else -1.0
-
-    reached.terminal = True  # type: ignore[attr-defined]
-    span = 1e3 if math.isinf(time) else time
-    found = solve_ivp(evener, (0, span), np.log(start), method="LSODA", rtol=1e-9, atol=1e-11, events=reached)
-    ends: Array = np.exp(found.y[:, -1])
-    return ends

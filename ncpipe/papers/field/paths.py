@@ -1,4 +1,4 @@
-"""From the data to collapsed features: straight lines [2405.00985], a cost and a flow [2210.16658].
+"""From the data to collapsed features: a cost of transport and a flow [2210.16658].
 
 N  samples    K  classes    d  width
 """
@@ -11,24 +11,12 @@ import torch
 from scipy.integrate import solve_ivp
 
 from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
-from ncpipe.metrics.table import measure_arrays
-from ncpipe.theory.frames import simplex_frame
+from ncpipe.metrics.table import measure
 from ncpipe.theory.numerical import descend
 
 Classes = Annotated[int, Bound(low=2)]
 Part = Literal["nc1", "within", "between"]
 Array = np.ndarray
-
-
-def line_rise(classes: Classes, per_class: Count, width: Count, separation: Positive, seed: Index) -> float:
-    """Return the largest rise of NC1 over its start, between 20 steps on lines from samples to a simplex.
-
-    Samples are normal about K drawn means; each goes straight to its class's vertex of the simplex that is
-    nearest to the means. Along another rotation of it NC1 may rise.
-    """
-    start, end, labels = _ends(classes, per_class, width, separation, seed)
-    found = [_nc1((1 - t) * start + t * end, labels) for t in np.linspace(0, 0.99, 21)]
-    return max(after - before for before, after in pairwise(found)) / found[0]
 
 
 def anchored_within(
@@ -45,7 +33,7 @@ def anchored_within(
     A features model with squared error, decay on W, and in place of the features' decay the cost of their
     transport from the data, by the sample [2210.16658, eq. 2: lambda_W = K decay, lambda_H = 0, beta = pull].
     """
-    start, _, labels = _ends(classes, per_class, width, separation, seed)
+    start, labels = _samples(classes, per_class, width, separation, seed)
     targets = torch.eye(classes, dtype=torch.float64)[torch.from_numpy(labels)]
     data = torch.from_numpy(start)
 
@@ -76,11 +64,11 @@ def central_flow_step(
 ) -> float:
     """Return the largest wrong step of a logarithm on the flow of H, W at its best for H, between 20 times.
 
-    The flow is dH/dt = W^T (Y - W H) - lambda_H H [2210.16658, eq. 4], from the samples of `line_rise`.
+    The flow is dH/dt = W^T (Y - W H) - lambda_H H [2210.16658, eq. 4].
     A step up is wrong for NC1, and for exp(2 lambda_H t) times the variance within classes (`within`).
     A step down is wrong for exp(2 lambda_H t) times the variance between them (`between`).
     """
-    start, _, labels = _ends(classes, per_class, width, separation, seed)
+    start, labels = _samples(classes, per_class, width, separation, seed)
     targets = np.eye(classes)[labels]
     ridge = per_class * weight * np.eye(width)
 
@@ -105,20 +93,14 @@ def _log_part(part: Part, features: Array, labels: Array) -> float:
     return float(np.log({"nc1": within / between, "within": within, "between": between}[part]))
 
 
-def _ends(
-    classes: int, per_class: int, width: int, separation: float, seed: int
-) -> tuple[Array, Array, Array]:
-    """Return samples (N, d), their vertices (N, d) and labels (N,)."""
+def _samples(classes: int, per_class: int, width: int, separation: float, seed: int) -> tuple[Array, Array]:
+    """Return samples (N, d), normal about K drawn means, and labels (N,)."""
     draw = np.random.default_rng(seed)
     labels = np.repeat(np.arange(classes), per_class)
     means = separation * draw.standard_normal((classes, width))
-    simplex = simplex_frame(classes).numpy()
-    # The rotation of the simplex that is nearest to the means: then these lines are the shortest transport.
-    left, _, right = np.linalg.svd((means - means.mean(0)).T @ simplex, full_matrices=False)
-    frame = simplex @ (left @ right).T
-    return means[labels] + draw.standard_normal((len(labels), width)), frame[labels], labels
+    return means[labels] + draw.standard_normal((len(labels), width)), labels
 
 
 def _nc1(features: Array, labels: Array) -> float:
-    rows = measure_arrays(torch.from_numpy(features), torch.from_numpy(labels))
+    rows = measure(torch.from_numpy(features), torch.from_numpy(labels))
     return next(row.value for row in rows if row.metric == "nc1_trace_ratio")

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
+from ncpipe.metrics.regression import covariance
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory.numerical import descend
+from ncpipe.theory.regression import RegressionOptimum, regression_optimum
 
 Ratio = Annotated[float, Bound(low=1)]
 RANK = 1e-3  # of the largest singular value, from which on one counts
@@ -37,11 +39,7 @@ def regression_value(
 
     Beyond the `width` largest variances it is s^2/2 too.
     """
-    root = math.sqrt(weight * features)
-    variances = torch.linalg.eigvalsh(_covariance(_targets(samples, length, ratio, seed)))
-    deviations = variances.clamp(min=0).sqrt()  # rounding leaves variances of 0 below 0
-    kept = (deviations > root) & _largest(length, width)
-    return float(torch.where(kept, root * (deviations - root / 2), deviations.square() / 2).sum())
+    return _optimum(samples, length, width, weight, features, ratio, seed).loss
 
 
 def regression_value_numerical(
@@ -70,12 +68,9 @@ def regression_gram_error(
 
     The form is sqrt(lambda_H/lambda_W) (Sigma^(1/2) - sqrt(c) I), for c below all variances.
     """
-    variances, axes = torch.linalg.eigh(_covariance(_targets(samples, length, ratio, seed)))
-    kept = (variances.clamp(min=0).sqrt() - math.sqrt(weight * features)).clamp(min=0)
-    kept = kept * _largest(length, width)
-    if not kept.any():
+    form = _optimum(samples, length, width, weight, features, ratio, seed).gram
+    if not form.any():
         raise InputError("weight: so large, with features, that W is 0; give a smaller one")
-    form = math.sqrt(features / weight) * axes @ kept.diag() @ axes.T
     found, _, _ = _minimum(samples, length, width, weight, features, ratio, seed)
     return float((found @ found.T - form).norm() / form.norm())
 
@@ -90,8 +85,7 @@ def regression_rank(
     seed: Index,
 ) -> float:
     """Return the number of variances of the targets above c, at most d, which is the rank of an optimal W."""
-    variances = torch.linalg.eigvalsh(_covariance(_targets(samples, length, ratio, seed)))
-    return float(((variances > weight * features) & _largest(length, width)).sum())
+    return float(_optimum(samples, length, width, weight, features, ratio, seed).rank)
 
 
 def regression_rank_numerical(
@@ -126,9 +120,11 @@ def regression_outside(
     return float((found - inside).square().sum() / found.square().sum())
 
 
-def _largest(length: int, width: int) -> Tensor:
-    """Return which of ascending variances (n,) are the d largest, the only ones that W of width d can fit."""
-    return torch.arange(length) >= length - width
+def _optimum(
+    samples: int, length: int, width: int, weight: float, features: float, ratio: float, seed: int
+) -> RegressionOptimum:
+    sigma = covariance(_targets(samples, length, ratio, seed))
+    return regression_optimum(sigma, weight, features, width)
 
 
 def _targets(samples: int, length: int, ratio: float, seed: int) -> Tensor:
@@ -137,10 +133,6 @@ def _targets(samples: int, length: int, ratio: float, seed: int) -> Tensor:
     axes, _ = torch.linalg.qr(torch.randn(length, length, generator=generator, dtype=torch.float64))
     sizes = torch.logspace(0, -math.log10(ratio), length, dtype=torch.float64)
     return torch.randn(samples, length, generator=generator, dtype=torch.float64) * sizes @ axes.T + 1
-
-
-def _covariance(targets: Tensor) -> Tensor:
-    return torch.cov(targets.T, correction=0).reshape(targets.shape[1], targets.shape[1])
 
 
 @cache

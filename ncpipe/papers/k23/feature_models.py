@@ -15,7 +15,7 @@ from torch import Tensor
 from ncpipe.config.bounds import Bound, Count, Fraction, Index, Positive
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity
 from ncpipe.metrics.loss_functions import LOSSES, cross_entropy
-from ncpipe.metrics.table import measure_arrays
+from ncpipe.metrics.table import measure
 from ncpipe.papers.k23 import batch_norm, imbalance, orthoplex, supcon, two_linear
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
@@ -48,7 +48,7 @@ def gufm_collapse(
     """Return the largest of NC1, NC2 and NC3 at a numerical minimum with n free features per class."""
     _, weight, features = _gufm(loss, classes, width, strength, bias, per_class)
     labels = torch.arange(classes).repeat_interleave(per_class)
-    found = {row.metric: row.value for row in measure_arrays(features, labels, weight)}
+    found = measure(features, labels, weight)
     shape = "nc2_identity" if loss == "mse" and not bias else "nc2_etf"
     return max(found["nc1_trace_ratio"], found[shape], found["nc3_cosine"])
 

@@ -2,10 +2,12 @@
 
 import math
 
+import torch
 from torch import Tensor
 
 from ncpipe.system.errors import InputError
 from ncpipe.theory.dufm import Dufm
+from ncpipe.theory.numerical import least
 
 
 def relaxed_relu(inputs: Tensor, epsilon: float) -> Tensor:
@@ -32,3 +34,40 @@ def within_class_bound(model: Dufm, width: int, epsilon: float) -> float:
     product = math.exp(model.log_product) / model.per_class
     top = 6 * epsilon * math.sqrt(width * (depth + 1))
     return top / ((depth + 1) ** (depth + 1) * product * math.sqrt(model.per_class))
+
+
+def apart_within_classes(
+    model: Dufm, width: int, epsilon: float, *, starts: int, seed: int
+) -> tuple[float, float]:
+    """Return the largest distance of two features of a class in any layer where descents end, and the loss.
+
+    The end of lowest loss of L-BFGS from standard normal matrices, every layer `width` wide; features H_1 of
+    all N samples are free.
+    """
+    classes, copies = model.classes, model.per_class
+    targets = torch.eye(classes, dtype=torch.float64).repeat_interleave(copies, 0)
+    shapes = [(len(targets), width), *[(width, width)] * (model.depth - 1), (classes, width)]
+    sizes = [rows * columns for rows, columns in shapes]
+
+    def way(flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        parts = flat.split(sizes)
+        matrices = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        found = [matrices[0], matrices[0] @ matrices[1].T]
+        for weight in matrices[2:]:
+            found.append(relaxed_relu(found[-1], epsilon))
+            found.append(found[-1] @ weight.T)
+        return matrices, found
+
+    def objective(flat: Tensor) -> Tensor:
+        matrices, found = way(flat)
+        decays = [model.features, *model.weights]
+        penalty = sum(
+            decay / 2 * matrix.square().sum() for decay, matrix in zip(decays, matrices, strict=True)
+        )
+        return (found[-1] - targets).square().sum() / (2 * len(targets)) + penalty
+
+    end = least(objective, sum(sizes), starts=starts, seed=seed)
+    _, found = way(end.point)
+    by_class = [layer.view(classes, copies, -1) for layer in found[:-1]]  # the output is no layer of features
+    apart = max(float(torch.cdist(layer, layer).max()) for layer in by_class)
+    return apart, end.value

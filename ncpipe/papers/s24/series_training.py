@@ -19,7 +19,7 @@ import torch
 from ncpipe.config.specs import Compute, Data, Run
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.runs.batches import Batch, groups, starts_of, worker_count
+from ncpipe.runs.batches import Batch, groups, worker_count
 from ncpipe.runs.fingerprint import fingerprint_of
 from ncpipe.runs.pool import completed, executor, should_stop, uninterrupted
 from ncpipe.runs.store import checkpoint_of
@@ -30,6 +30,7 @@ from ncpipe.training.cost import seconds_per_epoch
 from ncpipe.training.device import DTYPES, is_out_of_memory, prepare_device
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
+from ncpipe.training.starts import starts_of
 
 WORTH = 5.0  # seconds of training for which one more process is started; its start takes two or three
 TIMINGS = 3  # timings of a shape's epoch, of which the least counts: other work may slow one down

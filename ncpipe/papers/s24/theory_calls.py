@@ -3,11 +3,16 @@
 import math
 from typing import Annotated
 
+import torch
+
 from ncpipe.config.bounds import Bound, Count, Index, Positive
-from ncpipe.papers.s24.dufm_numerical import descend
+from ncpipe.metrics.collapse import nc1_trace_ratio
+from ncpipe.metrics.statistics import class_statistics
+from ncpipe.papers.s24 import dufm_relaxed
+from ncpipe.papers.s24.dufm_numerical import descend, minimise
 from ncpipe.theory import dufm
 from ncpipe.theory.dufm_shapes import largest_points
-from ncpipe.theory.dufm_solutions import dnc_solution, objective, perturbed, srg_solution
+from ncpipe.theory.dufm_solutions import dnc_solution, layers, objective, perturbed, srg_solution
 
 Classes = Annotated[int, Bound(low=2)]
 Depth = Annotated[int, Bound(low=2)]
@@ -64,3 +69,42 @@ def descended_over_srg(
     model = dufm.equal_decays(classes, per_class, depth, decay)
     start = srg_solution(model, width=3 * classes)
     return descend(model, [perturbed(start, noise, seed)]).value / dufm.srg_loss(model)
+
+
+def within_class(
+    classes: Classes,
+    depth: Depth,
+    per_class: Count,
+    width: Count,
+    decay: Positive,
+    starts: Count,
+    seed: Index,
+) -> float:
+    """Return tr Sigma_W/tr Sigma_B of H_L at the best of descents from random starts.
+
+    The n columns of a class are free.
+    """
+    model = dufm.equal_decays(classes, per_class, depth, decay)
+    best = minimise(model, width, starts=starts, seed=seed, collapsed=False).solutions[0]
+    features = layers(best.features, best.weights)[-2].clamp(min=0)
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    return nc1_trace_ratio(class_statistics(features, labels, classes))
+
+
+def relaxed_over_bound(
+    classes: Classes,
+    depth: Depth,
+    per_class: Count,
+    width: Count,
+    decay: Positive,
+    epsilon: Positive,
+    starts: Count,
+    seed: Index,
+) -> float:
+    """Return the largest distance of two features of a class, in any layer, over Theorem 8's bound.
+
+    At the best of descents from random starts of the model with the smoothed ReLU; n free columns a class.
+    """
+    model = dufm.equal_decays(classes, per_class, depth, decay)
+    apart, _ = dufm_relaxed.apart_within_classes(model, width, epsilon, starts=starts, seed=seed)
+    return apart / dufm_relaxed.within_class_bound(model, width, epsilon)

@@ -13,7 +13,7 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 
 from ncpipe.figures.panels import DASHES, ROW_HEIGHT, label_rows
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, lay_out, metric_colours, paper_style
-from ncpipe.metrics.catalogue import entry
+from ncpipe.metrics.study_metrics import entry
 from ncpipe.papers.s25.proof_slopes import NOTHING
 
 BLUE, ORANGE, GREEN, PURPLE = metric_colours(4)
@@ -93,7 +93,7 @@ def trained_and_constructed(
     """Draw gap, NC1, NC2 and NC3 against L: trained networks, least strengths, biases alone.
 
     networks: as of `constructed_gap`, with nc2 the distance that the loss asks for. trained: experiment,
-    depth, metric (a name of COLUMNS), log10_mean and log10_std over converged seeds. labels: experiment ->
+    depth, metric (a name of COLUMNS), log10_mean and log10_std over the seeds used. labels: experiment ->
     row label.
     """
     with paper_style():

@@ -69,39 +69,6 @@
     });
   }
 
-  // ---- a page that is served: where the runs are, asked for again and again --------------------------------
-
-  const element = (name, text) => Object.assign(document.createElement(name), { textContent: text });
-  async function renew() {
-    let told;
-    try {
-      told = await (await fetch("state.json", { cache: "no-store" })).json();
-    } catch {
-      at("lines").replaceChildren(element("p", "Nobody answers: ncpipe serve has ended."));
-      return;
-    }
-    const version = document.documentElement.dataset.version ?? told.version;
-    document.documentElement.dataset.version = version;
-    if (told.version !== version && !large?.open) return void location.reload();
-    const row = (cells, name) => {
-      const made = document.createElement("tr");
-      made.append(...cells.map((cell) => element(name, cell)));
-      return made;
-    };
-    at("states").tHead.replaceChildren(row(told.columns, "th"));
-    at("states").tBodies[0].replaceChildren(...told.rows.map((cells) => row(cells, "td")));
-    at("lines").replaceChildren(...told.lines.map((line) => element("p", line)));
-    at("logs").replaceChildren(...told.logs.map(([name, address]) => {
-      const made = document.createElement("li");
-      made.append(Object.assign(element("a", `${name} failed`), { href: address }));
-      return made;
-    }));
-  }
-  if ("live" in document.documentElement.dataset) {
-    renew();
-    setInterval(renew, 2000);
-  }
-
   // ---- charts ----------------------------------------------------------------------------------------------
 
   if (!at("data")) return;
@@ -120,6 +87,7 @@
     });
   }
 
+  const element = (name, text) => Object.assign(document.createElement(name), { textContent: text });
   const distinct = (values) => [...new Set(values)];
   const ascending = (values) => distinct(values).sort((a, b) => a - b);
   const say = (value) => (value === null ? "none" : Number(value.toPrecision(4)).toString());
@@ -223,8 +191,8 @@
   /** Single runs with mean and spread. values, reasons, fits: of the series, or of one layer of it. */
   function runsSpec(series, lines, name = "") {
     const { values, reasons, fits: own, enter, format } = name
-      ? { ...layerValues(series, name), fits: [], enter: (i) => data.runs.converged[i], format: ".3g" }
-      : { ...series, enter: (i) => data.runs.converged[i] && !series.reasons[i], format: ".5g" };
+      ? { ...layerValues(series, name), fits: [], enter: (i) => data.runs.selected[i], format: ".3g" }
+      : { ...series, enter: (i) => data.runs.selected[i] && !series.reasons[i], format: ".5g" };
     const rows = [];
     let hidden = 0;
     values.forEach((value, i) => {
@@ -271,7 +239,7 @@
       })),
     ].filter((each) => each.data.values.length);
     const says = [`${series.title}: ${series.means}.`, ...own.filter((fit) => lines.includes(fit.line)).map((fit) => fit.says)];
-    if (name) says.push(rows.length ? "Single runs, mean ± 1 standard deviation of those that converged." : "No run has a value here.");
+    if (name) says.push(rows.length ? "Single runs, mean ± 1 standard deviation of those used." : "No run has a value here.");
     if (hidden) says.push(`${hidden} runs have no value that this scale can show.`);
     return [layer, `${series.title}${name ? ` of layer ${name}` : ""} against ${data.x.label}`, says];
   }
@@ -310,7 +278,7 @@
       layer.forEach((name, j) => {
         const value = values[j];
         if (!drawable(value, series.log)) return;
-        const more = { layer: name, position: position[j], used: data.runs.converged[i] ? "yes" : "no" };
+        const more = { layer: name, position: position[j], used: data.runs.selected[i] ? "yes" : "no" };
         const row = runRow(i, value, own.reasons[i]?.[name], more);
         rows.push(row);
         if (row.used === "no") return;
@@ -343,7 +311,7 @@
       })),
     ].map((each) => ({ data: { values: [...means, ...rows] }, ...each }));
     return [rows.length ? layer : [], `${series.title} layer by layer`,
-      rows.length ? ["Single runs; the lines join the means of those that converged, one for each network's depth."] : ["No run has a value here."]];
+      rows.length ? ["Single runs; the lines join the means of those used, one for each network's depth."] : ["No run has a value here."]];
   }
 
   function chosenLines() {
@@ -443,7 +411,7 @@
     return draw("curve-chart", { data: { values: rows }, width: widthOf("curve-chart"), height: 340, layer }, says);
   }
 
-  const panel = data.series.length ? drawPanel : () => {}; // nothing is measured while the first runs train
+  const panel = data.series.length ? drawPanel : () => {}; // without a usable value there is no chooser
   const metrics = distinct(data.series.map(metricOf));
   const nameOf = (metric) => data.series.find((each) => each.metric === metric && each.split !== "test") ?? data.series.find((each) => each.metric === metric);
   if (at("metric")) fill(at("metric"), metrics.map((metric) => [metric, nameOf(metric).title.replace(/, test$/, "")]), metrics[0]);

@@ -36,10 +36,6 @@ class Engine(ABC):
         By default nothing: the tasks end with this process, or continue without it.
         """
 
-    def more_memory(self, task: Task) -> Task | None:
-        """Return the same task with more memory; None if there is no more, as by default."""
-        return None
-
 
 def run_tasks(engine: Engine, tasks: Sequence[Task], keep_going: bool, wait: bool = True) -> list[TaskResult]:
     """Train tasks into the store, retry those that may succeed, and return those that failed.
@@ -54,7 +50,7 @@ def run_tasks(engine: Engine, tasks: Sequence[Task], keep_going: bool, wait: boo
         for results in engine.watch(wait):
             retried: list[Task] = []  # submitted together
             for result in results:
-                parts = tasks_to_retry(result, engine)
+                parts = tasks_to_retry(result)
                 retried += parts
                 if parts:
                     say(f"sweep: {_what_happened(result)}; tried again{_how_retried(result)}")
@@ -72,11 +68,11 @@ def run_tasks(engine: Engine, tasks: Sequence[Task], keep_going: bool, wait: boo
     return failed
 
 
-def tasks_to_retry(result: TaskResult, engine: Engine) -> list[Task]:
+def tasks_to_retry(result: TaskResult) -> list[Task]:
     """Return the tasks to submit again after a result.
 
     - failed: each run alone, once.
-    - out of memory: two halves; a single run with more memory.
+    - out of memory: two halves, of more than one run.
     - lost: up to three times in a row without progress.
     - preempted: always.
     """
@@ -91,10 +87,7 @@ def tasks_to_retry(result: TaskResult, engine: Engine) -> list[Task]:
     if len(missing) > 1:
         parts = rest.split(2 if result.state == "memory" else len(missing))
         return [replace(part, tries=task.tries + 1) for part in parts]
-    if result.state == "memory":
-        larger = engine.more_memory(rest)
-        return [] if larger is None else [larger]
-    return [replace(rest, tries=1)] if task.tries == 0 else []
+    return [replace(rest, tries=1)] if task.tries == 0 and result.state == "failed" else []
 
 
 def _what_happened(result: TaskResult) -> str:
@@ -108,5 +101,5 @@ def _how_retried(result: TaskResult) -> str:
     if result.state in ("lost", "preempted"):
         return " from its checkpoints" if result.task.epochs_done() else ""
     if len(result.task.runs) == 1:
-        return " with more memory" if result.state == "memory" else ""
+        return ""
     return " with half the batch" if result.state == "memory" else ", each run alone"

@@ -3,7 +3,7 @@
 The folder is written before its array is submitted and outlives the driver, so the next driver finds all jobs
 that wait, run or have ended. A job reads and writes these files and the store of runs, nothing else:
 
-    array.json         the array's number in Slurm, its options, and when it was submitted
+    array.json         the array's number in Slurm, and its options
     INDEX.tasks.json   what job INDEX of the array trains; removed when its results are collected
     INDEX.result.json  the results, written by the worker
     INDEX.requeue      the worker has saved checkpoints and asks to be queued again
@@ -21,7 +21,6 @@ import dataclasses
 import json
 import secrets
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +49,7 @@ class Job:
     index: of the job in its array.
     number: of the array in Slurm; empty if the driver ended before it received the number.
     tasks: what the job trains.
-    options: those that it was submitted with, rules applied, before any increase of memory.
-    submitted: seconds since 1970.
+    options: those that it was submitted with, rules applied.
     folder: of the sweep, if it is another one than the current folder.
     """
 
@@ -60,7 +58,6 @@ class Job:
     number: str
     tasks: tuple[Task, ...]
     options: Slurm
-    submitted: float
     folder: Path = Path()
 
     @property
@@ -94,8 +91,8 @@ class Job:
 
 def write_array(tasks: Sequence[Sequence[Task]], options: Slurm) -> list[Job]:
     """Write the folder of an array that is about to be submitted. tasks: those of each job."""
-    name, submitted = secrets.token_hex(6), time.time()
-    jobs = [Job(name, index, "", tuple(own), options, submitted) for index, own in enumerate(tasks)]
+    name = secrets.token_hex(6)
+    jobs = [Job(name, index, "", tuple(own), options) for index, own in enumerate(tasks)]
     (JOBS / name).mkdir(parents=True)
     for job in jobs:
         job.file(TASKS).write_text(to_json(job.tasks), encoding="utf-8")
@@ -132,7 +129,7 @@ def write_number(jobs: Sequence[Job], number: str) -> list[Job]:
 
 
 def _write(job: Job) -> None:
-    values = {"number": job.number, "submitted": job.submitted, "options": dataclasses.asdict(job.options)}
+    values = {"number": job.number, "options": dataclasses.asdict(job.options)}
     with publish_file(JOBS / job.array / ARRAY_FILE) as partial:
         partial.write_text(json_text(values), encoding="utf-8")
 
@@ -157,12 +154,12 @@ def _read(file: Path) -> Iterator[Job]:
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         options = read(Slurm, values["options"])
-        number, submitted = str(values["number"]), float(values["submitted"])
+        number = str(values["number"])
         indices = sorted(int(path.name.removesuffix(TASKS)) for path in file.parent.glob(f"*{TASKS}"))
         for index in indices:
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 tasks = from_json((file.parent / f"{index}{TASKS}").read_text(encoding="utf-8"))
-                yield Job(file.parent.name, index, number, tuple(tasks), options, submitted)
+                yield Job(file.parent.name, index, number, tuple(tasks), options)
 
 
 def keys_in_jobs(jobs: Sequence[Job] | None = None) -> dict[str, Job]:

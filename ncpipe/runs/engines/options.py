@@ -35,7 +35,15 @@ RESERVED = {  # options of sbatch, with the key that sets each; ncpipe sets thos
 # sbatch accepts any unambiguous beginning of a long option. These beginnings are options of their own.
 NOT_ABBREVIATIONS = ("gpus",)
 # Earlier names of keys of `slurm`, with the present ones.
-RENAMED = {"minutes": "time", "memory_gb": "mem", "memory_most_gb": "mem_most"}
+RENAMED = {"minutes": "time", "memory_gb": "mem"}
+# Keys of `slurm` that are gone, with what to do instead.
+ONE_SIZE = "memory grows no more; give mem what the largest run needs, or deep runs more of it by rules"
+GONE = {
+    "memory_growth": ONE_SIZE,
+    "mem_most": ONE_SIZE,
+    "memory_most_gb": ONE_SIZE,
+    "container": "is gone; name a script that starts Python in the container as python, and prepare in setup",
+}
 
 
 def _check_line(key: str, text: str | None) -> None:
@@ -91,23 +99,6 @@ def gpus_of(gres: str | None) -> int:
 
 
 @dataclass(frozen=True)
-class Container:
-    """Describes the container that a worker runs in.
-
-    runtime: the program that the cluster has.
-    image: a file or name, as that program takes it.
-    options: further options of `apptainer exec` or `enroot start`, for example to mount disks.
-    """
-
-    runtime: Literal["apptainer", "enroot"]
-    image: str
-    options: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        _check_line("image", self.image)
-
-
-@dataclass(frozen=True)
 class Resources:
     """Holds what a job requests from Slurm. A rule may change these keys for some of the runs.
 
@@ -115,8 +106,6 @@ class Resources:
     time: time limit of a job, 2:30:00 or, in minutes, 150. A job that reaches it saves its checkpoints and
     queues again.
     mem: memory of a job, 8G or, in megabytes, 500.
-    mem_most: the most memory to request after a job with a single run had too little, 64G; if left out, the
-    request grows once.
     cpus: cores of a job. gpus: GPUs of a job, 0 or 1.
     """
 
@@ -127,7 +116,6 @@ class Resources:
     gres: str | None = None
     time: Amount | None = None
     mem: Amount | None = None
-    mem_most: Amount | None = None
     cpus: Whole | None = None
     gpus: Gpus | None = None
 
@@ -161,27 +149,24 @@ class Rule(Resources):
 class Slurm(Resources):
     """Describes the jobs of a job array, each of which trains one or more batches one after the other.
 
-    memory_growth: factor by which the memory request grows after a job with a single run had too little.
     array: the most jobs of an array. at_once: the most jobs of a sweep that run at the same time.
     signal_seconds: how long before its time limit a job starts to save; longer than its longest epoch.
     sbatch: further options of sbatch, "--exclusive".
     setup: lines of shell that run before the worker, "module load cuda".
-    python: the Python that has ncpipe, on the nodes or in the container. Default: the one that runs now, in a
-    container `python3`.
+    python: the Python that has ncpipe on the nodes, or a script that starts it in a container. Default: the
+    one that runs now.
     rules: other resources for some of the runs; later rules override earlier ones.
     """
 
     time: Amount = "4:00:00"
     cpus: Whole = 1
     gpus: Gpus = 0
-    memory_growth: Annotated[float, Bound(1, 100)] = 2.0
     array: Annotated[int, Bound(1, 1000, why="Slurm's own limit is 1001 by default")] = 100
     at_once: Whole = 256
     signal_seconds: Whole = 90
     sbatch: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
     python: str | None = None
-    container: Container | None = None
     rules: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
@@ -206,9 +191,8 @@ class Slurm(Resources):
                 f"signal_seconds: {self.signal_seconds} s of {self.limit:g} minutes leave no time to train; "
                 "make it smaller, or the time longer"
             )
-        for key, text in (("mem", self.mem), ("mem_most", self.mem_most)):
-            if text is not None:
-                megabytes_of(key, text)
+        if self.mem is not None:
+            megabytes_of("mem", self.mem)
         for index, rule in enumerate(self.rules):
             try:
                 self._with_rule(rule)
@@ -237,20 +221,6 @@ class Slurm(Resources):
             if rule.applies_to(experiment, depth):
                 options = options._with_rule(rule)
         return replace(options, rules=())
-
-    def with_more_memory(self, times: int) -> "Slurm | None":
-        """Return the options after the memory has grown so many times; None if that exceeds the limit."""
-        if (megabytes := self.megabytes) is None:
-            return None
-        most = self.memory_growth * megabytes
-        if self.mem_most is not None:
-            most = megabytes_of("mem_most", self.mem_most)
-        for _ in range(times):
-            grown = math.ceil(min(self.memory_growth * megabytes, most))
-            if grown <= megabytes:
-                return None
-            megabytes = grown
-        return replace(self, mem=f"{megabytes}M")
 
     def _with_rule(self, rule: Rule) -> "Slurm":
         changes = rule.resources()
@@ -311,7 +281,6 @@ class Settings:
     keep_going: whether to train the other batches after an error.
     runs: number of all runs of the sweep, including trained ones.
     name: the command, for messages.
-    timed: whether to time batches first, to estimate the total time and start with the longest.
     keep_options: whether lost tasks are submitted again with the options of their job, not with present ones.
     keys: fingerprints of the sweep's runs, by which an engine knows its earlier jobs; None for any.
     """
@@ -322,7 +291,6 @@ class Settings:
     keep_going: bool
     runs: int
     name: str = "sweep"
-    timed: bool = True
     keep_options: bool = False
     keys: frozenset[str] | None = None
 
@@ -365,15 +333,17 @@ def load_options(
 
 
 def _read(tree: Any) -> Options:
-    """Return the options of a tree; a line about a renamed key names the present key."""
+    """Return the options of a tree; a line about an earlier key says what to write instead."""
     try:
         options: Options = read(Options, tree)
     except InputError as error:
-        raise InputError("\n".join(map(_with_present_name, str(error).splitlines()))) from None
+        raise InputError("\n".join(map(_with_advice, str(error).splitlines()))) from None
     return options
 
 
-def _with_present_name(line: str) -> str:
+def _with_advice(line: str) -> str:
     where, unknown, _ = line.partition(": unknown key; ")
     name = where.rpartition(".")[2]
+    if unknown and name in GONE:
+        return f"{where}: {GONE[name]}"
     return f"{where}: is {RENAMED[name]} now, written as for sbatch" if unknown and name in RENAMED else line

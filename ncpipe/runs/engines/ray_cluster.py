@@ -21,15 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
-
 from ncpipe.config.specs import Compute
 from ncpipe.runs.engines.engine import Engine
-from ncpipe.runs.engines.job_log import JOB_LOGS, JobCost, write_costs
+from ncpipe.runs.engines.job_log import JOB_LOGS, describe_log
 from ncpipe.runs.engines.options import Ray, Settings
 from ncpipe.runs.engines.remote import Origin, data_sets_of, origin, pack, store_archive, train_remotely
 from ncpipe.runs.engines.task import DryRun, State, Task, TaskResult
-from ncpipe.runs.training_log import digests_of
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError, cut
@@ -133,21 +130,16 @@ class RayEngine(Engine):
         if result.state == "done":
             left = sum(len(other.runs) for other in self.tasks.values())
             done, runs = self.settings.runs - left, self.settings.runs
-            say(f"ray: {done} of {runs} runs done; {task.name} trained on {machine.name}")
+            say(f"ray: {done} of {runs} runs done; {task.name} trained on {machine}")
         return TaskResult(task, result.state, result.reason)
 
-    def _log(self, task: Task, result: TaskResult, machine: "Machine") -> None:
-        """Write the worker's output and the task's cost to the logs."""
-        file = JOB_LOGS / f"ray-{task.keys[0][:16]}-{machine.started:.0f}.log"
+    def _log(self, task: Task, result: TaskResult, machine: str) -> None:
+        """Keep the worker's output."""
+        file = JOB_LOGS / f"ray-{task.keys[0][:16]}-{time.time():.0f}.log"
         with contextlib.suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(f"on {machine.name}\n{result.log}", encoding="utf-8")
-        cost = JobCost(
-            "ray", machine.name, result.state, self.settings.compute.threads, int(self.uses_gpu),
-            machine.seconds, None, machine.megabytes, None, 0, len(task.runs), str(file),
-            digests_of(task.keys),
-        )  # fmt: skip
-        write_costs([cost])
+            file.write_text(f"on {machine}\n{result.log}", encoding="utf-8")
+        describe_log(file, f"ray {machine} ({result.state})", task.keys)
 
     def _report_lost_machines(self) -> None:
         cluster = cluster_of(self.ray)
@@ -277,27 +269,15 @@ def reason_of(error: Exception) -> str:
 # The rest runs in a task, which has its own process.
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Holds the machine of a task, its start (seconds since 1970), its seconds and the memory it used."""
-
-    name: str
-    started: float
-    seconds: float
-    megabytes: float
-
-
 def _train(task: Task, source: Origin, data: Mapping[str, Any]) -> Any:
-    """Train a task, one batch at a time; return its result, archives and `Machine`.
+    """Train a task, one batch at a time; return its result, archives and machine.
 
     Ray cancels a task by an interrupt, as Ctrl-C does. Ray starts as many tasks as the machine has slots, so
     a task trains one batch at a time.
     """
-    started = time.time()
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     result, archives = train_remotely(dataclasses.replace(task, workers=1), source, _loaders(data))
-    used = psutil.Process().memory_info().rss / 2**20
-    return result, archives, Machine(socket.gethostname(), started, time.time() - started, used)
+    return result, archives, socket.gethostname()
 
 
 def _loaders(data: Mapping[str, Any]) -> dict[str, Any]:

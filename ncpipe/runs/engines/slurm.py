@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ncpipe.runs.engines.engine import Engine
-from ncpipe.runs.engines.job_log import JobCost, write_costs
+from ncpipe.runs.engines.job_log import describe_log
 from ncpipe.runs.engines.jobs import (
     LOG,
     REFUSED,
@@ -35,11 +35,9 @@ from ncpipe.runs.engines.slurm_commands import (
     job_states,
     last_line,
     summary,
-    usages,
 )
 from ncpipe.runs.engines.slurm_script import batch_script, check_submission, submission, submit
 from ncpipe.runs.engines.task import DryRun, State, Task, TaskResult
-from ncpipe.runs.training_log import digests_of
 from ncpipe.system.artifacts import JOBS
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError
@@ -55,7 +53,7 @@ REASONS = {
     "CANCELLED": "it was cancelled",
     "GONE": "Slurm no longer knows how it ended",
     "NODE_FAIL": "its node failed",
-    "OUT_OF_MEMORY": "it needed more memory than it had",
+    "OUT_OF_MEMORY": "it needed more memory than it had; make slurm.mem larger",
     "PREEMPTED": "it was preempted",
     "TIMEOUT": "it reached its time limit before it had saved",
 }
@@ -109,10 +107,8 @@ class SlurmEngine(Engine):
         return self.keys is None or not job.keys.isdisjoint(self.keys)
 
     def _results(self, ended: Sequence[Job], states: Mapping[str, JobState]) -> list[TaskResult]:
-        """Return the results of jobs that have ended; log their costs and remove their records."""
-        used = usages(ended)
+        """Return the results of jobs that have ended; keep their logs and remove their records."""
         results: list[TaskResult] = []
-        costs: list[JobCost] = []
         for job in ended:
             state, report = states[job.id].name, _worker_report(job)
             own = results_of(job, state, report)
@@ -123,8 +119,8 @@ class SlurmEngine(Engine):
                     f"sweep: job {job.id} ended without {plural(lost, 'run')} of other code, data or "
                     "parameters, which are not submitted again"
                 )
-            costs.append(cost_of(job, state, report, used.get(job.id, {})))
-        write_costs(costs)
+            name = "COMPLETED" if report and state not in TASK_STATES else state
+            describe_log(job.collected_log, f"slurm {job.id} ({name})", job.keys)
         for job in ended:
             if self.keep_options:
                 self._earlier_options |= dict.fromkeys(job.keys, job.options)
@@ -132,39 +128,30 @@ class SlurmEngine(Engine):
             del self.jobs[job.id]
         return results
 
-    def more_memory(self, task: Task) -> Task | None:
-        larger = replace(task, memory_tries=task.memory_tries + 1)
-        options = self._options_of(task.keys[0], task.runs[0])
-        return None if options.with_more_memory(larger.memory_tries) is None else larger
-
     def _options_of(self, key: str, run: Mapping[str, Any]) -> Slurm:
         return self._earlier_options.get(key) or self.options.for_run(run["experiment"], run["depth"])
 
     def by_options(self, tasks: Sequence[Task]) -> list[tuple[Slurm, list[Task]]]:
-        """Group tasks by their jobs' options, before any increase of memory.
-
-        Splits a task whose runs have different options.
-        """
-        groups: dict[tuple[Slurm, int], list[Task]] = {}
+        """Group tasks by their jobs' options; split a task whose runs have different options."""
+        groups: dict[Slurm, list[Task]] = {}
         for task in tasks:
             indices: dict[Slurm, list[int]] = {}
             for index, (key, run) in enumerate(zip(task.keys, task.runs, strict=True)):
                 indices.setdefault(self._options_of(key, run), []).append(index)
             for options, same in indices.items():
-                groups.setdefault((options, task.memory_tries), []).append(task.subset(same))
-        return [(options, group) for (options, _), group in groups.items()]
+                groups.setdefault(options, []).append(task.subset(same))
+        return list(groups.items())
 
     def _submit_array(self, options: Slurm, tasks: Sequence[Task]) -> None:
         start = time.monotonic()
         with_cores = [_with_cores(task, options) for task in tasks]
         shares = [[task.submitted() for task in share] for share in distribute(with_cores, options.array)]
         wait_for = arrays_to_wait_for(list(self.jobs.values()), len(shares), options)
-        requested = options.with_more_memory(tasks[0].memory_tries) or options
         jobs = write_array(shares, options)
         name = jobs[0].array
         try:
             prepare_workdir(name)
-            number = submit(name, len(jobs), requested, wait_for)
+            number = submit(name, len(jobs), options, wait_for)
         except InputError:
             remove_array(name)
             raise
@@ -259,7 +246,6 @@ def _resources(options: Slurm) -> str:
     parts += ["1 GPU"] if options.gpus else []
     names = ("gres", "partition", "account", "qos", "constraint")
     parts += [f"{name} {value}" for name in names if (value := getattr(options, name)) is not None]
-    parts += [] if options.container is None else [f"in {options.container.image}"]
     return ", ".join([*parts, *options.sbatch])
 
 
@@ -348,29 +334,6 @@ def _reason(job: Job, state: str) -> str:
     if refusal:
         return f"it reached its time limit and Slurm does not queue it again ({last_line(refusal)})"
     return f"{REASONS.get(state, 'it ended without a result')} ({state})"
-
-
-def cost_of(job: Job, state: str, report: Mapping[str, Any], usage: Mapping[str, Any]) -> JobCost:
-    """Return the cost of a job. usage: fields from the accounting, in place of those of its last start."""
-    options = job.options.with_more_memory(job.tasks[0].memory_tries) or job.options
-    restarts = report.get("restarts", 0)
-    keys = [key for task in job.tasks for key in task.keys]
-    cost = JobCost(
-        engine="slurm",
-        job=job.id,
-        state="COMPLETED" if report and state not in TASK_STATES else state,
-        cores=options.cpus,
-        gpus=options.gpus,
-        seconds=report.get("seconds", 0.0),
-        waited=max(0.0, report.get("started", 0.0) - job.submitted) if report and not restarts else None,
-        memory_used=report.get("megabytes"),
-        memory_asked=options.megabytes,
-        requeued=restarts,
-        runs=len(keys),
-        log=str(job.collected_log),
-        digests=digests_of(keys),
-    )
-    return replace(cost, **usage)
 
 
 def log_tail(path: Path) -> str:

@@ -19,7 +19,6 @@ GONE = "GONE"  # our name for a job that is neither in the queue nor in the acco
 RUNNING = ("RUNNING", "COMPLETING")
 # Reasons for waiting that need no attention.
 USUAL_REASONS = ("", "None", "Priority", "Resources", "JobArrayTaskLimit", "Dependency", "BeginTime")
-USAGE = "JobID,State,ElapsedRaw,AllocCPUS,AllocTRES,MaxRSS,Submit,Start"
 
 
 @dataclass(frozen=True)
@@ -68,37 +67,6 @@ def keys_elsewhere() -> dict[str, Job]:
         return keys_in_jobs(_active(jobs))
     except InputError:
         return keys_in_jobs(jobs)
-
-
-def usages(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
-    """Return by `Job.id` the fields of `JobCost` that sacct knows; empty without accounting."""
-    rows: dict[str, list[dict[str, str]]] = {}
-    for row in _sacct(jobs, USAGE):
-        rows.setdefault(row["JobID"].partition(".")[0], []).append(row)
-    return {job_id: _usage(job_rows) for job_id, job_rows in rows.items()}
-
-
-def _usage(rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """Return resources and time of a job, summed over all its starts."""
-    starts = [row for row in rows if "." not in row["JobID"]]
-    tres = dict(each.partition("=")[::2] for each in starts[-1]["AllocTRES"].split(",") if each)
-    used = [_megabytes(row["MaxRSS"]) for row in rows if row["MaxRSS"]]
-    waits = [int(row["Start"]) - int(row["Submit"]) for row in starts if row["Start"].isdecimal()]
-    return {
-        "cores": int(starts[-1]["AllocCPUS"] or 0),
-        "gpus": int(tres.get("gres/gpu", 0)),
-        "seconds": float(sum(int(row["ElapsedRaw"] or 0) for row in starts)),
-        "waited": float(sum(max(0, wait) for wait in waits)),
-        "memory_used": max(used, default=None),
-        "memory_asked": _megabytes(tres["mem"]) if "mem" in tres else None,
-        "requeued": len(starts) - 1,
-    }
-
-
-def _megabytes(text: str) -> float:
-    """Return an amount of memory of sacct, as 1.50G or 1234K, in megabytes; without a unit it is bytes."""
-    unit = {"K": 2**-10, "M": 1.0, "G": 2.0**10, "T": 2.0**20}.get(text[-1:])
-    return float(text) / 2**20 if unit is None else float(text[:-1]) * unit
 
 
 def _sacct(jobs: Sequence[Job], columns: str) -> list[dict[str, str]]:

@@ -10,15 +10,14 @@ from pathlib import Path
 from ncpipe.runs.engines.jobs import WORKDIR
 from ncpipe.runs.engines.options import Slurm, minutes_of
 from ncpipe.runs.engines.slurm_commands import last_line, run_command
-from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import JOBS
 from ncpipe.system.errors import InputError, cut
 
 MODULE = "ncpipe.runs.engines.slurm_worker"
 # sbatch's message if a job would wait until nodes are repaired, which is no mistake in its request.
 NODES_DOWN = "node not available"
-# The shell, not the worker, requeues the job, because a container has no scontrol. `wait` returns at each
-# signal, so the shell waits in a loop until the worker has ended.
+# The shell, not the worker, requeues the job, because `python` may lead into a container, without scontrol.
+# `wait` returns at each signal, so the shell waits in a loop until the worker has ended.
 SCRIPT = """#!/bin/bash
 {setup}
 job={folder}/"$SLURM_ARRAY_TASK_ID"
@@ -97,33 +96,12 @@ def batch_script(array: str, options: Slurm) -> str:
 
     The worker runs in the folder with the array's copy of the code; `python -m` imports from there.
     """
-    folder = Path.cwd() / JOBS / array
-    python = options.python or (sys.executable if options.container is None else "python3")
-    if options.container is None and os.sep in python:
+    folder, python = Path.cwd() / JOBS / array, options.python or sys.executable
+    if os.sep in python:
         python = os.path.abspath(python)
-    command = shlex.join([*prefix(options, folder / WORKDIR), python, "-m", MODULE])
+    change_folder = ["sh", "-c", 'cd "$0" && exec "$@"', str(folder / WORKDIR)]
+    command = shlex.join([*change_folder, python, "-m", MODULE])
     return SCRIPT.format(setup="\n".join(options.setup), folder=shlex.quote(str(folder)), command=command)
-
-
-def prefix(options: Slurm, workdir: Path) -> list[str]:
-    """Return the words that run a command in a folder, in the container if there is one.
-
-    The sweep's folder and the store are mounted in the container.
-    """
-    change_folder = ["sh", "-c", 'cd "$0" && exec "$@"', str(workdir)]
-    if options.container is None:
-        return change_folder
-    here, store = Path.cwd(), store_folder().absolute()
-    folders = [str(here), *([] if store.is_relative_to(here) else [str(store)])]
-    container = options.container
-    if container.runtime == "apptainer":
-        binds = [word for folder in folders for word in ("--bind", folder)]
-        gpu = ["--nv"] if options.uses_gpu else []
-        return ["apptainer", "exec", *gpu, *binds, "--pwd", str(workdir), *container.options, container.image]
-    mounts = [word for folder in folders for word in ("--mount", f"{folder}:{folder}")]
-    names = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE", "SLURM_RESTART_COUNT")
-    variables = [word for name in names for word in ("--env", name)]
-    return ["enroot", "start", *mounts, *variables, *container.options, container.image, *change_folder]
 
 
 def sbatch_options(array: str, count: int, options: Slurm, wait_for: Sequence[str] = ()) -> list[str]:

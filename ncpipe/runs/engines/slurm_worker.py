@@ -7,12 +7,9 @@ writes no result, so the job can be queued again and resume.
 
 import contextlib
 import json
-import os
-import resource
 import signal
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +19,10 @@ from ncpipe.runs.engines.task import Task, TaskResult, from_json
 from ncpipe.system.artifacts import publish_file
 
 REQUEUE = ".requeue"
-KILOBYTES = 1024 if sys.platform == "darwin" else 1  # ru_maxrss is in bytes there
 
 
 def main(job: str) -> int:
     """Train the tasks of a job and return the exit code. job: path of its files without their endings."""
-    started = time.time()
     stop = threading.Event()
     signals: list[int] = []
 
@@ -51,10 +46,6 @@ def main(job: str) -> int:
     values = {
         "results": [{"state": result.state, "reason": result.reason} for result in results],
         "reason": reason,
-        "seconds": time.time() - started,
-        "started": started,
-        "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 * KILOBYTES),
-        "restarts": int(os.environ.get("SLURM_RESTART_COUNT", 0)),
     }
     with publish_file(Path(f"{job}{RESULT}")) as partial:
         partial.write_text(json.dumps(values), encoding="utf-8")
@@ -67,7 +58,7 @@ def _train(tasks: Sequence[Task], stop: threading.Event) -> list[TaskResult]:
     Batches train in threads of their own, so this thread receives signals while it waits for them.
     """
     from ncpipe.runs.engines.worker import train_task  # only now: loads PyTorch, which takes seconds
-    from ncpipe.training.loop import Stopped
+    from ncpipe.training.checkpoints import Stopped
 
     results: list[TaskResult] = []
     with contextlib.suppress(Stopped):

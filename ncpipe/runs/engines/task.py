@@ -31,7 +31,6 @@ class Task:
     checkpoint_seconds: time between two checkpoints.
     workers: batches that train at the same time; None lets the worker decide.
     tries: earlier attempts without progress.
-    memory_tries: earlier attempts in which this single run had too little memory.
     epochs_before: epochs done when the task was submitted; -1 before that.
     shares: number of tasks that share the machine's free memory.
     """
@@ -43,7 +42,6 @@ class Task:
     checkpoint_seconds: float
     workers: int | None
     tries: int = 0
-    memory_tries: int = 0
     epochs_before: int = -1
     shares: int = 1
 

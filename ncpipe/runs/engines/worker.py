@@ -12,14 +12,14 @@ from ncpipe.config.records import read
 from ncpipe.config.specs import AnyExperiment, Compute, Run
 from ncpipe.config.study import load_study
 from ncpipe.runs.batches import Batch, groups, parts_of_each, split_batch, train_batches, worker_count
-from ncpipe.runs.engines.task import State, Task, TaskResult
+from ncpipe.runs.engines.task import Task, TaskResult
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprint_of, fingerprints_of
 from ncpipe.runs.store import has
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Progress, Unseen
 from ncpipe.system.errors import InputError, NotEnoughMemory
+from ncpipe.training.checkpoints import Stopped
 from ncpipe.training.device import is_out_of_memory, prepare_device
-from ncpipe.training.loop import Stopped
 
 
 def fingerprints_of_task(task: Task) -> list[RunFingerprint]:
@@ -62,22 +62,20 @@ def train_task(
     except Stopped:
         raise
     except NotEnoughMemory as error:
-        return TaskResult(task, _state_without_memory(task), str(error))
+        return _without_memory(task, str(error))
     except InputError as error:
         return TaskResult(task, "refused" if len(task.runs) == 1 else "failed", str(error))
     except Exception as error:
         reason = "".join(traceback.format_exception_only(error)).strip()
-        return TaskResult(task, _state_without_memory(task) if is_out_of_memory(error) else "failed", reason)
+        return (
+            _without_memory(task, reason) if is_out_of_memory(error) else TaskResult(task, "failed", reason)
+        )
     return TaskResult(task, "done")
 
 
-def _state_without_memory(task: Task) -> State:
-    """Return the state of a task whose device has too little memory.
-
-    A job can request more memory of the machine but not of its GPU, so a single run on a GPU cannot succeed.
-    """
-    on_cpu = prepare_device(Compute(**task.compute)).type == "cpu"
-    return "memory" if on_cpu or len(task.runs) > 1 else "refused"
+def _without_memory(task: Task, reason: str) -> TaskResult:
+    """Return the result of a task that ran out of memory, which its halves may not; a single run has none."""
+    return TaskResult(task, "memory" if len(task.runs) > 1 else "refused", reason)
 
 
 def _train(

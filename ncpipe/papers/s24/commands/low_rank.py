@@ -120,10 +120,11 @@ def _series_tables(name: str) -> dict[str, pd.DataFrame]:
 
 
 def _series_runs(name: str) -> pd.DataFrame:
-    """Return a series' runs with the columns of `layer_numbers`; finite ones count as converged."""
+    """Return a series' runs with the columns of `layer_numbers`; finite ones are used."""
     tables = _series_tables(name)
     runs = tables["runs"]
-    runs = runs.assign(converged=runs["finished"].astype(bool))
+    finite = runs["finished"].astype(bool)
+    runs = runs.assign(converged=finite, selected=finite)
     return layer_numbers(runs, tables["singular_values"], tables.get("spread"))
 
 

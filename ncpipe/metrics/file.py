@@ -1,0 +1,160 @@
+"""Measure the features in one file, an .npz or .safetensors of named arrays."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from ncpipe.datasets.array_files import Names, read_arrays
+from ncpipe.metrics.checks import check_arrays, count_classes
+from ncpipe.metrics.measurements import Measurements
+from ncpipe.metrics.regression import measure_regression
+from ncpipe.metrics.table import TEST, TRAIN, measure
+from ncpipe.metrics.vocabulary import DECISIONS, measure_token_arrays
+from ncpipe.system.errors import InputError, MeasurementWarning
+
+OPTIONAL = ("weight", "bias", "test_features")
+LABELS = ("labels", "test_labels")
+VECTORS = ("targets", "test_targets")  # in place of labels, for regression
+# The names of these arrays in the pipeline's files below data/features.
+PIPELINE = {
+    f"{s}.{kind}": f"{p}{kind}"
+    for s, p in (("train", ""), ("test", "test_"))
+    for kind in ("features", LABELS[0], VECTORS[0])
+}
+
+
+def check_labels(labels: Tensor) -> None:
+    """Raise InputError if there are fewer than two classes, or classes without samples."""
+    if count_classes(labels) < 2:
+        raise InputError("labels: 1 class; collapse needs at least 2")
+
+
+NAMES = Names(
+    ("features",),
+    (*LABELS[:1], *OPTIONAL, *LABELS[1:], *VECTORS),
+    PIPELINE,
+    passed_over=("penalty.", "gradient.", "target.", "layers/"),
+    labels={"features": "labels", "test_features": "test_labels"},
+    check_labels=check_labels,
+)
+# Many tokens of a vocabulary never occur.
+TOKEN_NAMES = replace(NAMES, check_labels=lambda labels: None)
+
+
+@dataclass(frozen=True)
+class MeasuredFile:
+    """The values of a file's arrays, with warnings of what says little and of arrays that nothing reads.
+
+    facts: the sizes of what was measured on the training split: samples, width and classes, or target_length.
+    """
+
+    values: Measurements
+    warnings: list[str]
+    facts: dict[str, int]
+
+
+def measure_file(
+    path: str | Path,
+    *,
+    classes: Literal["all", "present"] = "all",
+    min_per_class: int = 1,
+    decisions: int = DECISIONS,
+) -> Measurements:
+    """Return every metric of the arrays in an .npz or .safetensors file.
+
+    Args:
+        path: holds features (N, d) and labels (N,); where there are any, weight (K, d), bias (K,),
+            test_features (M, d) and test_labels (M,). A study's files below data/features do. Of regression:
+            targets (N, t) and test_targets (M, t) in place of labels.
+        classes: `all`, each with a sample; `present` for those with at least `min_per_class` samples, as
+            where classes are tokens of a vocabulary.
+        decisions: samples that NC4, `nc3_cosine` and margins are taken on where classes are `present`.
+
+    Raises InputError for a file that cannot be read or measured, and warns (MeasurementWarning) of what can
+    be measured but says little.
+    """
+    if classes not in ("all", "present"):
+        raise InputError(f"classes: {classes!r} is unknown; take 'all' or 'present'")
+    found = measure_named(Path(path), (min_per_class, decisions) if classes == "present" else None)
+    for message in found.warnings:
+        warnings.warn(message, MeasurementWarning, stacklevel=2)
+    return found.values
+
+
+def measure_named(path: Path, present: tuple[int, int] | None = None) -> MeasuredFile:
+    """Return the same with everything that `ncpipe metrics` prints of it.
+
+    present: least samples of a class and decisions, of `present` classes; None for all classes.
+    """
+    arrays, ignored = read_arrays(path, NAMES if present is None else TOKEN_NAMES)
+    vectors = _has_vectors(path, arrays, ignored, present)
+    found: list[str] = []
+    try:
+        if vectors:
+            values = measure_regression(*_in_order(arrays, VECTORS))
+        elif present is None:
+            values, found = measure(*_checked(arrays)), _warnings(arrays)
+        else:
+            least, decisions = present
+            values = measure_token_arrays(*_checked(arrays), min_per_class=least, decisions=decisions)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    if ignored:
+        found.insert(0, f"ignored {', '.join(ignored)}; the known arrays are {', '.join(NAMES.known)}")
+    samples, width = arrays["features"].shape
+    facts = {"samples": samples, "width": width}
+    if vectors:
+        return MeasuredFile(values, found, facts | {"target_length": arrays[VECTORS[0]].shape[1]})
+    if present is None:
+        return MeasuredFile(values, found, facts | {"classes": _count_classes(arrays)})
+    counted = values.select(split=TRAIN)
+    facts |= {"samples": int(counted["tokens"]), "classes": int(counted["classes"])}
+    return MeasuredFile(values, found, facts)
+
+
+def _has_vectors(
+    path: Path, arrays: dict[str, Tensor], ignored: Sequence[str], present: tuple[int, int] | None
+) -> bool:
+    """Return whether the file is one of regression; raise InputError unless it has either kind of targets."""
+    classes, vectors = ([name for name in names if name in arrays] for names in (LABELS, VECTORS))
+    if classes and vectors:
+        raise InputError(f"{path}: has {classes[0]} and {vectors[0]}; leave out one of them")
+    if vectors and present is not None:
+        raise InputError(f"{path}: has {vectors[0]}, of regression, where classes cannot be chosen")
+    if not {LABELS[0], VECTORS[0]} & arrays.keys():
+        raise InputError(f"{path}: has no 'labels'; it has {', '.join([*arrays, *ignored])}")
+    return bool(vectors)
+
+
+def _in_order(
+    arrays: dict[str, Tensor], targets: tuple[str, str]
+) -> tuple[Tensor, Tensor, *tuple[Tensor | None, ...]]:
+    """Return the arrays in the order of `measure` and `measure_regression`."""
+    optional = (arrays.get(name) for name in (*OPTIONAL, targets[1]))
+    return arrays["features"], arrays[targets[0]], *optional
+
+
+def _checked(arrays: dict[str, Tensor]) -> tuple[Tensor, Tensor, *tuple[Tensor | None, ...]]:
+    """Return the arrays in that order; raise InputError if widths differ."""
+    both = [arrays[name] for name in ("features", "test_features") if name in arrays]
+    widths = [tuple(tensor.shape[1:]) for tensor in both]
+    if len(set(widths)) > 1:
+        raise InputError(f"features and test_features differ in width: {widths[0]} and {widths[1]}")
+    return _in_order(arrays, LABELS)
+
+
+def _warnings(arrays: dict[str, Tensor]) -> list[str]:
+    classifier = arrays.get("weight"), arrays.get("bias")
+    classes = _count_classes(arrays)
+    found = check_arrays(arrays["features"], arrays["labels"], *classifier, classes, TRAIN)
+    if "test_features" in arrays:
+        found += check_arrays(arrays["test_features"], arrays["test_labels"], *classifier, classes, TEST)
+    return list(dict.fromkeys(found))  # those about classes and width appear for both splits
+
+
+def _count_classes(arrays: dict[str, Tensor]) -> int:
+    return len(arrays["weight"]) if "weight" in arrays else count_classes(arrays["labels"])

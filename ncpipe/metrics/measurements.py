@@ -1,0 +1,150 @@
+"""Hold the values that were measured: records to iterate over, a mapping by name, a table to look at."""
+
+import difflib
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ncpipe.metrics.catalogue import CATALOGUE, UNKNOWN, entry_of_package, one_of_a_spectrum
+from ncpipe.system.errors import InputError
+from ncpipe.system.text_table import aligned
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIELDS = ("layer", "split", "metric", "value")
+Key = str | tuple[str, str, str]
+SPECTRA = "Singular values are in to_pandas() and to_dict(), and in --json and --csv."
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One value of one metric: a row of the long table, less the run's own columns."""
+
+    layer: str
+    split: str
+    metric: str
+    value: float
+
+
+class Measurements:
+    """What was measured, in the order in which it was: iterating gives records (layer, split, metric, value).
+
+    `values["nc1_trace_ratio"]` is a value where only one layer and split has that metric, and
+    `values["last", "test", "nc1_trace_ratio"]` is one in any case. Printed, it is a table for each layer;
+    notebooks show it with each metric's meaning.
+    """
+
+    def __init__(self, records: Iterable[Measurement]) -> None:
+        self.records = tuple(records)
+
+    def __iter__(self) -> Iterator[Measurement]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Measurements) and self.records == other.records
+
+    def __hash__(self) -> int:
+        return hash(self.records)
+
+    def __contains__(self, key: object) -> bool:
+        return any(True for _ in self._found(key))
+
+    def __getitem__(self, key: Key) -> float:
+        """Return a value by metric, or by (layer, split, metric).
+
+        Raises KeyError, in one line, if nothing or more than one value is of that name.
+        """
+        found = list(self._found(key))
+        if len(found) == 1:
+            return found[0].value
+        if found:
+            places = " or ".join(f"[{row.layer!r}, {row.split!r}, {key!r}]" for row in found)
+            raise KeyError(f"{key!r} has {len(found)} values; write {places}, or select a split or a layer")
+        near = difflib.get_close_matches(str(key), {row.metric for row in self.records}, n=3)
+        hint = f"; is it {' or '.join(near)}?" if near else ""
+        raise KeyError(f"{key!r} was not measured{hint}")
+
+    def select(self, *, layer: str | None = None, split: str | None = None) -> "Measurements":
+        """Return the values of one layer, of one split, or of both; raise InputError if there are none."""
+        for name, wanted in (("layer", layer), ("split", split)):
+            known = dict.fromkeys(getattr(row, name) for row in self.records)
+            if wanted is not None and wanted not in known:
+                raise InputError(f"{name} {wanted!r} was not measured; there is {', '.join(known) or 'none'}")
+        return Measurements(
+            row for row in self.records if layer in (None, row.layer) and split in (None, row.split)
+        )
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the values by `LAYER/SPLIT/METRIC`, as loggers take them."""
+        return {f"{row.layer}/{row.split}/{row.metric}": row.value for row in self.records}
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a frame with the columns layer, split, metric and value, in long form.
+
+        Raises InputError where pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ModuleNotFoundError:
+            raise InputError("to_pandas() needs pandas: pip install pandas, or use to_dict()") from None
+        return pd.DataFrame([vars(row) for row in self.records], columns=FIELDS)
+
+    def __repr__(self) -> str:
+        shown = [row for row in self.records if not one_of_a_spectrum(row.metric)]
+        lines = [f"{len(self.records)} measurements"] if not shown else []
+        for layer in dict.fromkeys(row.layer for row in shown):
+            head, *rows = _cells([row for row in shown if row.layer == layer])
+            lines += [f"layer {layer}", *aligned([head, *rows], right=range(2, len(head) - 1))]
+        if len(shown) < len(self.records):
+            lines.append(f"collapse: the value at collapse. {SPECTRA}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        shown = [row for row in self.records if not one_of_a_spectrum(row.metric)]
+        parts = []
+        for layer in dict.fromkeys(row.layer for row in shown):
+            head, *rows = _cells([row for row in shown if row.layer == layer], with_direction=True)
+            lines = [_html_row("th", head), *(_html_row("td", row) for row in rows)]
+            parts.append(f"<table><caption>layer {html.escape(layer)}</caption>{''.join(lines)}</table>")
+        return "".join(parts)
+
+    def _found(self, key: object) -> Iterator[Measurement]:
+        return (row for row in self.records if key in (row.metric, (row.layer, row.split, row.metric)))
+
+
+def number(value: float) -> str:
+    """Return a value with four significant digits: 0.0123, 1.5e-07, inf, nan."""
+    return f"{value:.4g}"
+
+
+def _cells(rows: Sequence[Measurement], with_direction: bool = False) -> list[list[str]]:
+    """Return the head and the rows of a layer's table, in the order of the catalogue."""
+    splits = sorted(dict.fromkeys(row.split for row in rows), key=lambda split: split == "weights")
+    values = {(row.metric, row.split): number(row.value) for row in rows}
+    extra = ["closer to collapse"] if with_direction else []
+    table = [["", "metric", *splits, "collapse", *extra, "meaning"]]
+    for group, members in _groups({row.metric for row in rows}):
+        for name in members:
+            head, known = group if name == members[0] else "", entry_of_package(name)
+            cells = [values.get((name, split), "") for split in splits]
+            direction = [known.direction] if with_direction else []
+            table.append([head, name, *cells, known.collapse, *direction, known.meaning])
+    return table
+
+
+def _groups(names: set[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each group with its metrics, in the order of the catalogue."""
+    for group in dict.fromkeys(metric.group for metric in CATALOGUE.values()):
+        if members := [name for name, m in CATALOGUE.items() if m.group == group and name in names]:
+            yield group, members
+    if unknown := sorted(names - set(CATALOGUE)):
+        yield UNKNOWN.group, unknown
+
+
+def _html_row(tag: str, cells: Iterable[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"

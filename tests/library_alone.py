@@ -1,0 +1,34 @@
+"""Measure every conformance file where torch and NumPy alone are installed; exit 1 on a wrong value.
+
+python tests/library_alone.py
+"""
+
+import importlib.util
+import sys
+
+import ncpipe as nc
+from ncpipe.metrics.conformance import suite
+
+NEEDLESS = ("dvc", "matplotlib", "numba", "pandas", "psutil", "pydantic", "safetensors", "sklearn", "typer")
+
+
+def main() -> None:
+    found = [name for name in NEEDLESS if importlib.util.find_spec(name) is not None]
+    wrong, right = [f"installed: {', '.join(found)}"] if found else [], 0
+    for case in suite.cases():
+        if case.has_one_class:
+            continue
+        values = nc.measure(*map(case.arrays.get, suite.ARRAYS))
+        by_key = {f"{row.split}/{row.metric}": row.value for row in values}
+        assert {tuple(key.split("/")) for key in by_key} == case.answers.keys(), case.name
+        for verdict in suite.judge(case, by_key):
+            right += verdict.conforms
+            if not verdict.conforms:
+                wrong.append(f"{case.name}: {verdict.split} {verdict.metric} {verdict.found}")
+    assert nc.functional.cdnv([[1.0], [1.5], [-1.0], [-1.5]], [0, 0, 1, 1]) == 0.0625 / 6.25
+    print(*wrong, f"{right} values right, {len(wrong)} wrong", sep="\n")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""`nc.functional`: metrics as functions, equal to the streamed form and to exact values."""
+
+import doctest
+import inspect
+import json
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ncpipe as nc
+from ncpipe.metrics.catalogue import ENTRIES
+from ncpipe.metrics.conformance import suite
+from ncpipe.metrics.table import measure
+
+ANSWERS = json.loads(suite.EXPECTED.read_text(encoding="utf-8"))
+NAMES = nc.functional.__all__
+FILES = [name for name in sorted(ANSWERS) if name not in ("many_k2000_d3", suite.ONE_CLASS)]
+EXAMPLE = [[1.0, 0.2], [1.0, -0.2], [-1.0, 0.2], [-1.0, 0.0]], [0, 0, 1, 1]
+
+
+def given(name: str, arrays: dict[str, Any], split: str) -> dict[str, Any] | None:
+    """Return the arguments of a metric's function for a file's split, by its signature."""
+    own = {"weights": "", "train": "", "test": "test_"}[split]
+    known: dict[str, Any] = {
+        "features": arrays.get(f"{own}features"),
+        "labels": arrays.get(f"{own}labels"),
+        "weight": arrays.get("weight"),
+        "bias": arrays.get("bias"),
+        "train": (arrays["features"], arrays["labels"]) if split == "test" else None,
+    }
+    wanted = inspect.signature(getattr(nc.functional, name)).parameters
+    return {key: known[key] for key in wanted if known[key] is not None}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_functions_are_exact_and_equal_the_streamed_form(file: str) -> None:
+    """On the conformance files, both splits. Red: a metric of another split, or of other means."""
+    arrays = suite.arrays_of(file)
+    streamed = measure(*map(arrays.get, suite.ARRAYS))
+    for split, metrics in ANSWERS[file].items():
+        for name in metrics.keys() & set(NAMES):
+            found = getattr(nc.functional, name)(**given(name, arrays, split))
+            assert type(found) is float
+            value, ulp = metrics[name]
+            assert suite.conforms(name, found, value, ulp), f"{split} {name}: {found!r}, exactly {value}"
+            same = streamed["last", split, name]
+            rounding = suite.ULPS * float(ulp)  # of logits, where a margin is their difference
+            assert found == pytest.approx(same, rel=1e-12, abs=rounding, nan_ok=True), f"{split} {name}"
+
+
+def test_every_metric_of_the_catalogue_is_a_function() -> None:
+    """But single singular values. Red: a new entry without a function."""
+    assert [metric.name for metric in ENTRIES if not metric.name.startswith("singular_")] == NAMES
+    assert dir(nc.functional) == sorted(NAMES)
+    with pytest.raises(AttributeError, match="has no attribute 'nc9'"):
+        _ = nc.functional.nc9
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_docstrings_say_what_is_computed_and_run(name: str) -> None:
+    function = getattr(nc.functional, name)
+    (metric,) = [each for each in ENTRIES if each.name == name]
+    text = function.__doc__
+    assert function.__name__ == name
+    assert text.startswith(f"Return the {metric.group} metric `{name}`: {metric.meaning}.")
+    words = " ".join(text.split())
+    for part in (metric.formula, metric.interval, f"at collapse: {metric.collapse}", metric.source):
+        assert part in words
+    assert not any(word in words for word in (" the same ", "likewise", "as above"))
+    for argument in inspect.signature(function).parameters:
+        assert f"{argument}: " in text
+    results = doctest.DocTestRunner(verbose=False).run(
+        doctest.DocTestParser().get_doctest(text, {}, name, None, None), out=lambda line: None
+    )
+    assert (results.failed, results.attempted > 2) == (0, True)
+    assert pickle.loads(pickle.dumps(function)) is function
+
+
+def test_values_of_the_example_by_hand() -> None:
+    """Means (1, 0) and (-1, 0.1), variances 0.04 and 0.01."""
+    distance = 4.01
+    means = np.array([[1, 0], [-1, 0.1]])
+    cosine = 1 / math.sqrt(1.01)
+    assert nc.functional.cdnv(*EXAMPLE) == pytest.approx(0.05 / (2 * distance))
+    assert nc.functional.nc1_trace_ratio(*EXAMPLE) == pytest.approx(0.025 / (distance / 4))
+    assert nc.functional.tcv(*EXAMPLE) == pytest.approx(0.025)
+    singular = np.linalg.svd(means, compute_uv=False)
+    assert nc.functional.nc2_condition(*EXAMPLE) == pytest.approx(singular[0] / singular[1])
+    assert nc.functional.nc0_relative([[1.0, 0.1], [-1.0, 0.0]]) == pytest.approx(0.01 / (2 * 2.01))
+    held_out = [[1.0, 0.0], [-2.0, 0.1], [1.0, 0.0]], [0, 1, 1]
+    known = {"train": EXAMPLE}
+    assert nc.functional.ncc_error(*held_out, **known) == pytest.approx(1 / 3)
+    assert nc.functional.weak_test_collapse(*held_out, **known) == pytest.approx(1 / 3 / (distance / 4))
+    assert nc.functional.strong_test_collapse(*held_out, **known) == pytest.approx(
+        (1 + distance) / 3 / (distance / 4)
+    )
+    assert nc.functional.nc3_cosine([[2.0, 0.0], [-1.0, 0.0]], [0, 1], [[1.0, 0.1], [-1.0, 0.1]]) == (
+        pytest.approx(1 - cosine)
+    )
+    assert nc.functional.margin_min(*EXAMPLE, [[1.0, 0.0], [-1.0, 0.0]], [0.0, 0.5]) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("kind", ["list", "float64", "float32", "tensor", "bfloat16", "learning"])
+def test_arrays_tensors_and_lists_are_taken(kind: str) -> None:
+    """Sums are of float64 whatever the type. Red: `'list' object has no attribute`, float32 sums."""
+    features = np.array(EXAMPLE[0], np.float64) * 0.25 * 5  # exact in bfloat16: 1.25 and 0.25
+    made: dict[str, Any] = {
+        "list": features.tolist(),
+        "float64": features,
+        "float32": features.astype(np.float32),
+        "tensor": torch.from_numpy(features),
+        "bfloat16": torch.from_numpy(features).bfloat16(),
+        "learning": torch.from_numpy(features).requires_grad_(),
+    }
+    found = nc.functional.cdnv(made[kind], np.array(EXAMPLE[1], np.uint8))
+    assert found == pytest.approx(0.05 / (2 * 4.01), rel=1e-15 if kind in ("list", "float64") else 1e-14)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda f: f.cdnv([[1.0], [2.0]], [0, 0]), "labels name 1 class; collapse needs at least 2"),
+        (lambda f: f.cdnv([[1.0], [2.0]], [0, 2]), "labels go up to 2, but only 2 samples"),
+        (lambda f: f.cdnv([[1.0], [math.nan]], [0, 1]), "features hold NaN or inf, first in row 1"),
+        (lambda f: f.nc2_etf([1.0, 2.0]), r"weight must be \(classes, width\)"),
+        (lambda f: f.nc2_etf([[1.0, math.inf], [1.0, 2.0]]), "weight hold NaN or inf"),
+        (lambda f: f.nc3_duality(*EXAMPLE, [[1.0], [2.0]]), "weight must have a row per class"),
+        (
+            lambda f: f.ncc_error(*EXAMPLE, train=([[1.0], [2.0]], [0, 1])),
+            "train and test features differ in width: 1 and 2",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(call: Any, message: str) -> None:
+    with pytest.raises(nc.InputError, match=message) as error:
+        call(nc.functional)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,117 @@
+"""What measuring returns: records, values by name, a frame, a table to read."""
+
+import math
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import ncpipe as nc
+from ncpipe.metrics.catalogue import CATALOGUE
+
+DRAW = np.random.default_rng(0)
+LABELS = np.arange(60) % 3
+MEANS = DRAW.standard_normal((3, 5))
+FEATURES = MEANS[LABELS] + 0.1 * DRAW.standard_normal((60, 5))
+TEST = MEANS[LABELS] + 0.2 * DRAW.standard_normal((60, 5))
+
+
+def values(layer: str = "last") -> nc.Measurements:
+    return nc.measure(FEATURES, LABELS, MEANS, None, TEST, LABELS, layer=layer)
+
+
+def test_a_name_is_enough_where_one_value_has_it() -> None:
+    found = values()
+    by_hand = {(row.layer, row.split, row.metric): row.value for row in found}
+    assert len(by_hand) == len(found)
+    for key, value in by_hand.items():
+        assert found[key] == value or math.isnan(value)
+        assert key in found
+    assert found["nc2_etf"] == by_hand["last", "weights", "nc2_etf"]
+    assert found.select(split="test")["cdnv"] == by_hand["last", "test", "cdnv"]
+    both = nc.Measurements([*found, *values("body")])
+    assert len(both.select(layer="body", split="train")) == len(found.select(split="train"))
+
+
+def test_a_name_that_several_values_have_or_none_is_one_line() -> None:
+    with pytest.raises(KeyError) as error:
+        values()["cdnv"]
+    assert error.value.args == (
+        "'cdnv' has 2 values; write ['last', 'train', 'cdnv'] or ['last', 'test', 'cdnv'], or select a split "
+        "or a layer",
+    )
+    with pytest.raises(KeyError, match="'nc1_trace_ration' was not measured; is it nc1_trace_ratio"):
+        values()["nc1_trace_ration"]
+    with pytest.raises(nc.InputError, match="split 'tset' was not measured; there is weights, train, test"):
+        values().select(split="tset")
+    assert "nc9" not in values()
+
+
+def test_dict_and_frame_have_every_value() -> None:
+    found = values()
+    assert found.to_dict() == {
+        f"last/{row.split}/{row.metric}": pytest.approx(row.value, nan_ok=True) for row in found
+    }
+    frame = found.to_pandas()
+    assert frame.columns.tolist() == ["layer", "split", "metric", "value"]
+    assert frame["value"].dtype == float
+    assert [tuple(row) for row in frame.itertuples(index=False)] == [
+        tuple(vars(row).values()) for row in found
+    ]
+    assert nc.Measurements([]).to_pandas().columns.tolist() == frame.columns.tolist()
+
+
+def test_without_pandas_the_frame_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(nc.InputError, match=r"to_pandas\(\) needs pandas: pip install pandas"):
+        values().to_pandas()
+
+
+def test_text_and_html_say_what_values_mean() -> None:
+    """No singular value, and nothing of a name that HTML would take for its own."""
+    text, page = repr(values("<b>")), values("<b>")._repr_html_()
+    for shown in (text, page):
+        assert "nc1_trace_ratio" in shown
+        assert CATALOGUE["nc1_trace_ratio"].meaning in shown
+        assert "singular_means_001" not in shown
+    assert "<b>" not in page
+    assert "<td>lower</td>" in page
+    assert len(page.split("<tr>")) - 1 == len(text.splitlines()) - 2  # less the layer's line and the last one
+
+
+@pytest.mark.parametrize(
+    ("name", "direction"),
+    [
+        *(("nc1_trace_ratio", "lower"), ("unc3_cosine", "higher"), ("cdnv_log", "lower")),
+        *(("gnc2_energy_means", "lower"), ("margin_min", ""), ("tokens", ""), ("nc1_pinv_rank", "")),
+    ],
+)
+def test_the_direction_follows_from_interval_and_value_at_collapse(name: str, direction: str) -> None:
+    assert CATALOGUE[name].direction == direction
+
+
+def test_a_file_is_measured_as_its_arrays_are(tmp_path: Path) -> None:
+    """With the warnings of `ncpipe metrics`."""
+    path = tmp_path / "features.npz"
+    np.savez(path, features=FEATURES, labels=LABELS, weight=MEANS, spare=MEANS)
+    with pytest.warns(nc.MeasurementWarning, match="ignored spare; the known arrays are features, labels"):
+        found = nc.measure_file(path)
+    assert found == nc.measure(FEATURES, LABELS, MEANS)
+    np.savez(path, features=FEATURES, labels=LABELS * 2)
+    with pytest.raises(nc.InputError, match=r"features.npz: .*class 1 has no .*samples"):
+        nc.measure_file(str(path))
+    with warnings.catch_warnings(action="error"):
+        assert nc.measure_file(path, classes="present")["classes"] == 3
+    with pytest.raises(nc.InputError, match="classes: 'some' is unknown; take 'all' or 'present'"):
+        nc.measure_file(path, classes="some")  # type: ignore[arg-type]
+
+
+def test_a_monitor_takes_the_arguments_of_measure_model() -> None:
+    model, loader = torch.nn.Linear(5, 3).double(), [(torch.from_numpy(FEATURES), torch.from_numpy(LABELS))]
+    monitor = nc.CollapseMonitor(model, loader, every=2, classes=[0, 2])
+    assert [monitor.due(epoch) for epoch in (1, 2)] == [False, True]
+    wanted = nc.measure_model(model, model, loader, classes=[0, 2])
+    assert monitor.values(model)["nc/last/train/cdnv"] == wanted["cdnv"]

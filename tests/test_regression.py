@@ -1,0 +1,513 @@
+"""Targets that are vectors: data, training, NRC1 to NRC3, the features model's optimum, what is refused.
+
+Against NumPy float64 written from the formulas, a closed form against its minimisation, runs alone against
+stacked.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import clear_code_digests, experiment_tree, measure_runs, write_params
+from scipy.optimize import minimize
+from typer.testing import CliRunner
+
+from ncpipe.commands.cli import app
+from ncpipe.config.params import Convergence, load_params
+from ncpipe.config.records import check, read
+from ncpipe.config.specs import ArraysData, Experiment, Run, TeacherData, as_json
+from ncpipe.config.study import load_study
+from ncpipe.datasets.arrays import prepare_arrays
+from ncpipe.datasets.prepare import prepare
+from ncpipe.datasets.prepared import Prepared, VectorSplit, read_prepared, write_prepared
+from ncpipe.metrics.hooks import measure_model
+from ncpipe.metrics.regression import measure_regression, nrc1, nrc2, nrc3
+from ncpipe.metrics.table import Measurement
+from ncpipe.system.errors import InputError
+from ncpipe.tables.convergence import judge_run
+from ncpipe.theory.regression import regression_optimum
+from ncpipe.training.loop import train_batch
+
+SIGMA = ((1.0, 0.5), (0.5, 0.8))
+TEACHER: dict[str, Any] = {
+    "source": "teacher", "dimension": 8, "covariance": [list(row) for row in SIGMA], "hidden": 10,
+    "samples": 40, "test_samples": 20, "seed": 0,
+}  # fmt: skip
+MLP = {
+    "architecture": "mlp", "norm": "none", "activation": "tanh", "width": 12, "bias": True, "last_bias": True,
+    "initialisation": "normal", "gain": 1.0, "batch_norm_eps": None,
+}  # fmt: skip
+PLAIN = {"rule": "constant", "value": 0.0, "last_layer": None}
+DECAYS = {"rule": "constant", "value": 0.0, "last_layer": 0.1, "features": 0.005}
+
+
+@pytest.fixture
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    clear_code_digests()
+    yield tmp_path
+    clear_code_digests()
+    load_study(tmp_path / "nowhere")
+
+
+def tree(**changes: Any) -> dict[str, Any]:
+    found = experiment_tree(**{"data": TEACHER, "loss": "mse", "penalty": DECAYS} | changes)
+    found["model"] = MLP | changes.get("model", {})
+    return found
+
+
+def spec_of(**changes: Any) -> Experiment:
+    found: Experiment = read(Experiment, tree(**changes), "")
+    return found
+
+
+def made(**changes: Any) -> Prepared:
+    spec: TeacherData = read(TeacherData, TEACHER | changes, "")
+    return replace(prepare(spec, Path(), None, progress=False), checksum="made by a test")
+
+
+def arrays(samples: int = 50, width: int = 9, length: int = 3) -> tuple[np.ndarray, ...]:
+    draw = np.random.default_rng(0)
+    mix = draw.standard_normal((length, length))
+    return (
+        np.maximum(draw.standard_normal((samples, width)), 0),
+        draw.standard_normal((samples, length)) @ mix + 1,
+        draw.standard_normal((length, width)),
+        draw.standard_normal(length),
+    )
+
+
+def by_name(rows: list[Measurement]) -> dict[tuple[str, str], float]:
+    return {(row.split, row.metric): row.value for row in rows if not row.metric.startswith("singular")}
+
+
+# --- metrics ------------------------------------------------------------------------------------------
+
+
+def outside(features: np.ndarray, span: np.ndarray) -> float:
+    """Mean |h - Ph|^2/|h|^2, P the projection on the rows of `span`, by the pseudoinverse."""
+    units = features / np.linalg.norm(features, axis=1, keepdims=True)
+    left = units - units @ np.linalg.pinv(span) @ span
+    return float((left**2).sum(1).mean())
+
+
+def form_distance(weight: np.ndarray, sigma: np.ndarray, shift: float) -> float:
+    values, axes = np.linalg.eigh(sigma)
+    form = axes @ np.diag(np.sqrt(values)) @ axes.T - shift * np.eye(len(sigma))
+    gram = weight @ weight.T
+    return float(np.linalg.norm(gram / np.linalg.norm(gram) - form / np.linalg.norm(form)) ** 2)
+
+
+def test_metrics_are_those_of_the_formulas_in_numpy() -> None:
+    features, targets, weight, bias = arrays()
+    found = by_name(measure_regression(features, targets, weight, bias, features[:20], targets[:20]))
+    centred = features - features.mean(0)
+    axes = np.linalg.eigh(centred.T @ centred)[1]
+    sigma = np.cov(targets.T, bias=True)
+    least = float(np.sqrt(np.linalg.eigvalsh(sigma)[0]))
+    grid = min(form_distance(weight, sigma, shift) for shift in np.linspace(0, least * (1 - 1e-9), 2001))
+    error = features @ weight.T + bias - targets
+    spread = targets - targets.mean(0)
+    assert found["train", "nrc1"] == pytest.approx(outside(features, axes[:, -3:].T), rel=1e-9)
+    assert found["train", "nrc2"] == pytest.approx(outside(features, weight), rel=1e-9)
+    assert found["weights", "nrc3"] == pytest.approx(grid, rel=1e-5)
+    assert found["weights", "nrc3"] <= grid * (1 + 1e-12)
+    assert found["train", "relative_mse"] == pytest.approx((error**2).sum() / (spread**2).sum(), rel=1e-12)
+    assert found["test", "nrc2"] == pytest.approx(outside(features[:20], weight), rel=1e-9)
+    assert {metric for split, metric in found if split == "weights"} == {
+        "nrc3", "nrc3_gamma", "rank_weights", "stable_rank_weights", "effective_rank_weights",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3, 0.9])
+def test_nrc3_finds_the_gamma_that_a_gram_matrix_was_made_with(shift: float) -> None:
+    """Red: a search on a grid, which ends at 1e-8; a gamma outside [0, least eigenvalue]."""
+    _, targets, _, _ = arrays()
+    sigma = np.cov(targets.T, bias=True)
+    values, axes = np.linalg.eigh(sigma)
+    root = shift * np.sqrt(values[0])
+    weight = 3 * axes @ np.diag(np.sqrt(np.sqrt(values) - root)) @ axes.T
+    found, gamma = nrc3(torch.from_numpy(weight), torch.from_numpy(targets))
+    assert found < 1e-28
+    assert gamma == pytest.approx(root**2, rel=1e-9, abs=1e-12)
+
+
+def test_nrc3_where_no_gamma_can_be_told() -> None:
+    draw = np.random.default_rng(1)
+    white = np.linalg.qr(np.c_[np.ones(40), draw.standard_normal((40, 3))])[0][:, 1:]  # means of 0
+    value, gamma = nrc3(torch.eye(3), torch.from_numpy(white))
+    assert value == pytest.approx(0, abs=1e-12)
+    assert math.isnan(gamma)
+    flat = np.repeat(white[:, :1], 3, 1)  # a covariance of rank 1
+    for weight, targets in ((torch.eye(3), flat), (torch.zeros(3, 3), white * [1, 2, 3])):
+        assert all(math.isnan(each) for each in nrc3(weight, torch.from_numpy(targets)))
+
+
+def test_metrics_at_any_scale_and_of_what_is_0() -> None:
+    features, targets, weight, _ = (torch.from_numpy(array) for array in arrays())
+    for scale in (1e-200, 1e200):
+        assert nrc1(features * scale, 3) == pytest.approx(nrc1(features, 3), rel=1e-9)
+        assert nrc2(features, weight * scale) == pytest.approx(nrc2(features, weight), rel=1e-9)
+        assert nrc3(weight * scale, targets)[0] == pytest.approx(nrc3(weight, targets)[0], rel=1e-9)
+    assert nrc1(torch.zeros(4, 5), 2) == nrc2(torch.zeros(4, 5), weight[:, :5]) == 0
+    assert math.isnan(nrc1(features * math.nan, 3))
+
+
+def test_one_number_a_target_has_no_nrc3() -> None:
+    features, targets, weight, _ = arrays()
+    found = by_name(measure_regression(features, targets[:, :1], weight[:1]))
+    assert ("weights", "nrc3") not in found
+    assert ("train", "nrc1") in found
+
+
+# --- the features model -------------------------------------------------------------------------------
+
+
+def loss_of(
+    weight: np.ndarray, free: np.ndarray, bias: Any, targets: np.ndarray, decays: tuple[float, float]
+) -> float:
+    fit = ((free @ weight.T + bias - targets) ** 2).sum() / (2 * len(targets))
+    return float(fit + decays[1] / (2 * len(targets)) * (free**2).sum() + decays[0] / 2 * (weight**2).sum())
+
+
+@pytest.mark.parametrize("decays", [(0.1, 0.2), (0.9, 0.8)])
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("width", [5, 2])
+def test_the_optimum_is_what_a_minimisation_ends_at(
+    decays: tuple[float, float], with_bias: bool, width: int
+) -> None:
+    targets = arrays(samples=12)[1]
+    mean = targets.mean(0) if with_bias else 0.0
+    moment = (targets - mean).T @ (targets - mean) / len(targets)
+    best = regression_optimum(torch.from_numpy(moment), *decays, width)
+    sizes = [3 * width, 3 * width + 12 * width]
+
+    def loss(flat: np.ndarray) -> float:
+        weight, free, bias = np.split(flat, sizes)
+        return loss_of(weight.reshape(3, width), free.reshape(12, width), with_bias * bias, targets, decays)
+
+    starts = [np.random.default_rng(seed).standard_normal(sizes[1] + 3) for seed in range(2)]
+    ends = [
+        minimize(loss, start, method="L-BFGS-B", options={"maxiter": 2000, "maxfun": 10**6})
+        for start in starts
+    ]
+    assert min(end.fun for end in ends) == pytest.approx(best.loss, rel=1e-6)
+    found = ends[int(ends[1].fun < ends[0].fun)].x[: sizes[0]].reshape(3, width)
+    assert found @ found.T == pytest.approx(best.gram.numpy(), abs=2e-3)
+
+
+def test_the_optimum_of_the_theorem_reaches_the_least_loss_and_has_collapsed() -> None:
+    """W = (lambda_H/lambda_W)^(1/4) (Sigma^(1/2) - sqrt(c) I)^(1/2) R, H = W of the whitened targets."""
+    targets, decays = arrays()[1], (0.02, 0.05)
+    centred = targets - targets.mean(0)
+    values, axes = np.linalg.eigh(centred.T @ centred / len(targets))
+    root = math.sqrt(decays[0] * decays[1])
+    assert root < math.sqrt(values[0])
+    turn = np.linalg.qr(np.random.default_rng(3).standard_normal((9, 3)))[0].T
+    ratio = math.sqrt(decays[1] / decays[0])
+    weight = math.sqrt(ratio) * axes @ np.diag(np.sqrt(np.sqrt(values) - root)) @ axes.T @ turn
+    free = centred @ axes @ np.diag(values**-0.5) @ axes.T @ weight / ratio
+    best = regression_optimum(torch.from_numpy(np.cov(targets.T, bias=True)), *decays, 9)
+    assert loss_of(weight, free, targets.mean(0), targets, decays) == pytest.approx(best.loss, rel=1e-12)
+    assert best.last_penalty == pytest.approx(decays[0] / 2 * (weight**2).sum(), rel=1e-12)
+    assert best.rank == 3
+    found = by_name(measure_regression(free, targets, weight, targets.mean(0)))
+    assert max(found["train", "nrc1"], found["train", "nrc2"], found["weights", "nrc3"]) < 1e-27
+    assert found["weights", "nrc3_gamma"] == pytest.approx(decays[0] * decays[1], rel=1e-9)
+
+
+# --- data and training --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden", [None, 10])
+def test_the_teacher_gives_the_covariance_that_was_asked_for(hidden: int | None, tmp_path: Path) -> None:
+    data = made(hidden=hidden)
+    targets = data.train.targets.double().numpy()
+    assert np.cov(targets.T, bias=True) == pytest.approx(np.array(SIGMA), rel=1e-6)
+    assert targets.mean(0) == pytest.approx(0, abs=1e-7)
+    design = np.c_[data.train.inputs.double().numpy(), np.ones(40)]
+    residual = np.linalg.lstsq(design, targets, rcond=None)[1]
+    assert (residual < 1e-9).all() == (hidden is None)
+    write_prepared(tmp_path / "data", data)
+    back = read_prepared(tmp_path / "data")
+    assert isinstance(back.train, VectorSplit)
+    assert (len(back.train), len(back.test or ()), back.classes) == (40, 20, 2)
+    assert torch.equal(back.train.targets, data.train.targets)
+
+
+@pytest.mark.parametrize("batch_size", ["full", 16])
+def test_a_run_in_a_stack_is_that_run_alone_and_its_loss_is_the_mean_squared_error(batch_size: Any) -> None:
+    data, spec = made(), spec_of(batch_size=batch_size, epochs=8)
+    runs = [Run("e", 3, seed, spec) for seed in (0, 1)]
+    both = train_batch(runs, data, torch.device("cpu"), "float64")
+    alone = [train_batch([run], data, torch.device("cpu"), "float64")[0] for run in runs]
+    for stacked, single in zip(both, alone, strict=True):
+        assert all(torch.equal(stacked.state[name], single.state[name]) for name in single.state)
+    state, h = both[0].state, data.train.inputs.double().numpy()
+    for index in range(2):
+        h = np.tanh(h @ state[f"maps.{index}.weight"].numpy().T + state[f"maps.{index}.bias"].numpy())
+    error = (
+        h @ state["last.weight"].numpy().T + state["last.bias"].numpy() - data.train.targets.double().numpy()
+    )
+    end = both[0].history[-1]
+    assert end.fit == pytest.approx((error**2).sum() / 80, rel=1e-12)
+    assert end.penalty == pytest.approx(
+        0.05 * float((state["last.weight"] ** 2).sum()) + 0.0025 * (h**2).sum(), rel=1e-12
+    )
+    assert math.isnan(end.train_error)
+    assert math.isnan(end.test_error)
+
+
+def test_the_stages_measure_what_applies_and_nothing_else(workdir: Path) -> None:
+    history = {"metrics": ["nrc1", "nrc2", "nrc3"], "at": [0.0, 1.0]}
+    write_params(
+        [2],
+        [0, 1],
+        ufm=tree(history=history, epochs=60),
+        decay=tree(penalty=PLAIN | {"value": 0.01, "scope": "all"}),
+    )
+    measure_runs("ufm", "decay", depths=[2], seeds=[0, 1])
+    rows = pd.read_csv("data/metrics/ufm/measurements.csv")
+    own = rows[(rows["layer"] == "last") & ~rows["metric"].str.startswith("singular")]
+    assert set(own["metric"]) == {
+        "nrc1", "nrc2", "nrc3", "nrc3_gamma", "relative_mse", "ufm_gap", "inner_penalty",
+        "inner_penalty_times_depth", "rank_weights", "stable_rank_weights", "effective_rank_weights",
+    }  # fmt: skip
+    assert set(rows["layer"]) == {"last", "maps.0"}
+    assert rows["value"].notna().all()
+    run = own[own["seed"] == 0].set_index(["split", "metric"])["value"]
+    table = pd.read_csv("data/metrics/ufm/runs.csv").set_index("seed").loc[0]
+    least = regression_optimum(torch.tensor(SIGMA, dtype=torch.float64), 0.1, 40 * 0.005, 12).loss
+    assert run["train", "ufm_gap"] == pytest.approx(table["loss"] - least, abs=1e-7)
+    assert run["train", "ufm_gap"] > 0
+    assert run["train", "relative_mse"] == pytest.approx(
+        2 * table["fit"] / np.trace(np.array(SIGMA)), rel=1e-6
+    )
+    assert table[["train_error", "test_error", "loss_gap"]].isna().all()
+    ends = pd.read_csv("data/metrics/ufm/history.csv").query("seed == 0").set_index("epoch")
+    assert ends.loc[60, "nrc1"] == pytest.approx(run["train", "nrc1"], rel=1e-9)
+    assert ends.loc[60, "nrc3"] == pytest.approx(run["weights", "nrc3"], rel=1e-9)
+    assert ends["train_error"].isna().all()
+    assert "ufm_gap" not in set(pd.read_csv("data/metrics/decay/measurements.csv")["metric"])
+    features = "data/features/ufm/L2/s0.safetensors"
+    result = CliRunner().invoke(app, ["metrics", features, "--json"], catch_exceptions=False)
+    printed = {
+        (row["split"], row["metric"]): row["value"] for row in json.loads(result.stdout)["measurements"]
+    }
+    assert printed["test", "nrc2"] == pytest.approx(run["test", "nrc2"], rel=1e-12)
+
+
+def test_a_run_without_a_train_error_converges_by_its_loss() -> None:
+    rule = Convergence(0.0, 0.5, 0.01, None)
+    rows = pd.DataFrame(
+        {"epoch": [0, 10, 20], "loss": [3.0, 1.0, 1.0], "fit": 1.0, "penalty": 0.0, "train_error": math.nan}
+    )
+    assert judge_run(rows, True, rule)[0] == ""
+    assert judge_run(rows.assign(loss=[3.0, 2.0, 1.0]), True, rule)[0] == "loss moving"
+    assert judge_run(rows.assign(fit=math.nan), True, rule)[0] == "diverged"
+    assert judge_run(rows.assign(train_error=[1.0, math.nan, 1.0]), True, rule)[0] == "diverged"
+
+
+def test_a_model_of_ones_own_is_measured_as_its_arrays_are() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2)).double()
+    data = made()
+    x, y = data.train.inputs.double(), data.train.targets
+    rows = measure_model(model, "2", [(x[:25], y[:25]), (x[25:], y[25:])], [(x[:9], y[:9])], targets=True)
+    features = model[:2](x).detach()
+    last = model[2].weight.detach(), model[2].bias.detach()
+    assert by_name(rows) == pytest.approx(
+        by_name(measure_regression(features, y, *last, features[:9], y[:9]))
+    )
+    single = torch.nn.Sequential(*model[:2], torch.nn.Linear(12, 1).double())
+    assert by_name(measure_model(single, "2", [(x, y[:, 0])], targets=True))["train", "nrc1"] > 0
+
+
+OWN = """
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+
+from ncpipe.config.specs import OwnData, OwnLoss
+
+
+@dataclass(frozen=True)
+class Circle(OwnData):
+    kind: ClassVar = "vector"
+    targets: ClassVar = "vectors"
+    source: Literal["circle"]
+
+
+def circle(spec):
+    inputs = np.random.default_rng(0).standard_normal((30, 4))
+    return {"inputs": inputs, "targets": np.stack([np.cos(inputs[:, 0]), np.sin(inputs[:, 1])], 1)}
+
+
+@dataclass(frozen=True)
+class Huber(OwnLoss):
+    name: Literal["huber"]
+
+
+def huber(logits, labels):
+    return torch.nn.functional.huber_loss(logits, labels, reduction="none").sum(-1)
+
+
+DATA = {Circle: circle}
+LOSSES = {Huber: huber}
+"""
+
+
+def test_a_study_has_data_and_losses_of_its_own(workdir: Path) -> None:
+    Path("study.py").write_text(OWN, encoding="utf-8")
+    load_study(Path())
+    write_params(
+        [2],
+        [0],
+        own=tree(
+            data={"source": "circle"},
+            loss={"name": "huber"},
+            penalty=PLAIN,
+        ),
+    )
+    spec = load_params().experiments["own"]
+    data = prepare(spec.data, Path(), None, progress=False)
+    assert isinstance(data.train, VectorSplit)
+    end = train_batch([Run("own", 2, 0, spec)], data, torch.device("cpu"), "float64")[0]
+    state, x = end.state, data.train.inputs.double()
+    h = torch.tanh(x @ state["maps.0.weight"].T + state["maps.0.bias"])
+    error = (h @ state["last.weight"].T + state["last.bias"] - data.train.targets.double()).abs()
+    wanted = torch.where(error < 1, error**2 / 2, error - 0.5).sum(1).mean()
+    assert end.history[-1].fit == pytest.approx(float(wanted), rel=1e-12)
+
+
+# --- what is refused ----------------------------------------------------------------------------------
+
+
+FIXED = {"last_bias": False, "classifier": {"kind": "etf", "length": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"loss": "ce"}, "loss: ce needs classes, and the targets are vectors; take `mse`"),
+        ({"loss": {"name": "mse", "smoothing": 0.1}}, "loss: smoothed labels need classes"),
+        ({"model": FIXED}, "model.classifier: a simplex is for classes"),
+        ({"data": TEACHER | {"covariance": [[1.0, 0.0]]}}, "data: covariance: its rows make no square"),
+        ({"data": TEACHER | {"covariance": [[1.0, 0.0], [0.1, 1.0]]}}, "data: covariance: is not symmetric"),
+        ({"data": TEACHER | {"covariance": [[1.0, "a"], [0.1, 1.0]]}}, "data.covariance.*expected a number"),
+        ({"data": TEACHER | {"samples": 2}}, "data: samples: 2 have no covariance of rank 2"),
+        ({"data": TEACHER | {"hidden": 1}}, "data: hidden: 1 is below the 2 numbers of a target"),
+    ],
+)  # fmt: skip
+def test_a_wrong_key_is_one_line(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        spec_of(**changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_covariance_that_is_none_is_one_line() -> None:
+    with pytest.raises(InputError, match=r"data.covariance: is not positive definite"):
+        made(covariance=[[1.0, 2.0], [2.0, 1.0]])
+
+
+GOOD = {
+    "inputs": np.random.default_rng(0).random((20, 4)),
+    "targets": np.random.default_rng(1).random((20, 2)),
+}
+ONCE = GOOD["targets"].copy()
+ONCE[3, 1] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"targets": None}, "has no 'targets'; it has inputs"),
+        ({"targets": None, "labels": np.arange(20) % 2}, "has no 'targets'; it has inputs, labels"),
+        ({"targets": np.arange(20) % 2}, r"targets is of type int64; expected floats"),
+        ({"targets": GOOD["targets"][:, 0]}, r"targets has shape \(20,\); expected \(N, t\).*reshape"),
+        ({"targets": ONCE}, "targets has NaN, inf or what float32 does not hold, first in sample 3"),
+        ({"targets": np.c_[GOOD["targets"], np.ones(20)]}, "targets are constant in column 2"),
+        ({"targets": GOOD["targets"][:9]}, "inputs has 20 samples and targets 9"),
+        ({"test_inputs": GOOD["inputs"]}, "has test_inputs and no test_targets"),
+        ({"test_inputs": GOOD["inputs"], "test_targets": np.eye(20)[:, :1]}, "test_targets has 1 numbers"),
+    ],
+)  # fmt: skip
+def test_a_wrong_array_is_one_line_that_names_it(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, **{name: array for name, array in (GOOD | changes).items() if array is not None})
+    spec = ArraysData("arrays", str(path), "vector", None, None, 0, "none", targets="vectors")
+    with pytest.raises(InputError, match=words) as caught:
+        prepare_arrays(spec)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_float_labels_are_no_targets_and_arrays_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, **GOOD, test_inputs=GOOD["inputs"][:5], test_targets=GOOD["targets"][:5])
+    spec = ArraysData("arrays", str(path), "vector", None, None, 0, "standardise", targets="vectors")
+    data = prepare_arrays(spec)
+    assert data.train.targets.numpy() == pytest.approx(GOOD["targets"], rel=1e-6)
+    assert float(data.train.inputs.mean().abs()) < 1e-6
+    assert len(data.test or ()) == 5
+    with pytest.raises(InputError, match="has no 'labels'; it has inputs, "):
+        prepare_arrays(ArraysData("arrays", str(path), "vector", None, None, 0, "none"))
+    _, mistakes = check(ArraysData, as_json(spec) | {"per_class": 3, "test_per_class": None}, "data")
+    assert mistakes == ["data: per_class: needs classes, and the targets are vectors; write null"]
+
+
+FILE = dict(zip(("features", "targets", "weight", "bias"), arrays(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"targets": FILE["targets"] * np.nan}, "train targets hold NaN or inf, first in row 0"),
+        ({"targets": np.ones((50, 3))}, "train targets are constant in column 0"),
+        ({"targets": np.ones((50, 3), dtype=int)}, "train targets must be floats, not torch.int64"),
+        ({"targets": FILE["targets"][:, 0]}, r"train targets must be \(samples, t\)"),
+        ({"labels": np.arange(50) % 3}, "has labels and targets; leave out one"),
+        ({"weight": FILE["weight"][:2]}, "weight"),
+        ({"test_features": FILE["features"]}, "test features and test targets come together"),
+        ({"features": FILE["features"][:5]}, "5 train features and 50 targets"),
+    ],
+)
+def test_a_wrong_file_of_features_is_one_line(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "f.npz", **(FILE | changes))
+    result = CliRunner().invoke(app, ["metrics", str(tmp_path / "f.npz")])
+    assert result.exit_code != 0
+    assert re.search(words, result.stderr or str(result.exception))
+
+
+def test_a_wrong_loader_is_one_line() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 2))
+    x, y = made().train.inputs, made().train.targets
+    for batch, more, words in (
+        ((x, y), {}, "must be whole numbers .* of regression take targets=True"),
+        (
+            (x, y[:, 0].long()),
+            {"targets": True},
+            r"targets are torch.int64 \(40,\); they must be floats \(n, 2\)",
+        ),
+        ((x, y * math.nan), {"targets": True}, "hold NaN"),
+        ((x, y * 0), {"targets": True}, "constant in column 0"),
+        ((x, y), {"targets": True, "classes": "present"}, "classes: does not apply"),
+    ):
+        with pytest.raises(InputError, match=words):
+            measure_model(model, "0", [batch], **more)
+
+
+def test_history_names_what_vectors_have(workdir: Path) -> None:
+    write_params([2], [0], e=tree(history={"metrics": ["nc1_trace_ratio"], "at": [1.0]}))
+    with pytest.raises(InputError, match=r"experiments.e.history.metrics: unknown 'nc1_trace_ratio'.*nrc1"):
+        measure_runs("e", depths=[2])

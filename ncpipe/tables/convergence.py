@@ -9,7 +9,8 @@ from ncpipe.config.params import Convergence
 from ncpipe.tables.keys import run_keys, symbol, x_column
 
 WATCHED = ["loss", "fit", "penalty", "train_error"]
-MAY_LACK = ("fit", "penalty", "train_error")  # in all rows: parts of an own loop's loss, errors of vectors
+# What may be missing in all rows: both parts of an own loop's loss, or the errors of vectors.
+MAY_LACK = (["fit", "penalty"], ["train_error"])
 # Reasons why a run did not converge; the first that holds is the run's.
 DIVERGED = "diverged"
 NO_HISTORY = "no history"
@@ -76,7 +77,8 @@ def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple
     rows = history.sort_values("epoch")
     # Of an own loop's start there are metrics alone.
     rows = rows[(rows["epoch"] > 0) | rows[WATCHED].notna().any(axis=1)]
-    watched = [name for name in WATCHED if name not in MAY_LACK or rows[name].notna().any()]
+    absent = [name for names in MAY_LACK if rows[names].isna().all(axis=None) for name in names]
+    watched = [name for name in WATCHED if name not in absent]
     if not finished or not np.isfinite(rows[watched].to_numpy(dtype=float)).all():
         return DIVERGED, math.nan, math.nan
     if rows.empty:

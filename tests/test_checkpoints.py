@@ -372,6 +372,7 @@ def test_ctrl_c_keeps_what_was_trained(number: signal.Signals, project: Path) ->
     try:
         assert process.stderr is not None
         assert "loading PyTorch" in process.stderr.readline()
+        assert "2 runs to train" in process.stderr.readline()
         assert "L-RN1 on cpu" in process.stderr.readline()
         time.sleep(1)
         process.send_signal(number)
@@ -407,6 +408,7 @@ def test_a_stage_ends_with_the_dvc_that_runs_it(behind: str, project: Path) -> N
     try:
         assert dvc.stderr is not None
         assert "loading PyTorch" in dvc.stderr.readline()
+        assert "2 runs to train" in dvc.stderr.readline()
         assert "L-RN1 on cpu" in dvc.stderr.readline()
         time.sleep(1)
         dvc.terminate()

@@ -517,7 +517,7 @@ def test_a_panel_shows_what_a_claim_is_made_of():
     assert set(points.loc[points["panel"] == "Q", "name"]) == {"a", "b"}
     assert set(points["panel"]) == {"P", "Q"}
     figure = claim_panels(points, verdict_lines([("P", "agrees"), ("P", "agrees"), ("Q", "disagrees")]))
-    assert [axes.get_title().strip() for axes in figure.axes] == ["P", "Q", ""]
+    assert [axes.get_title().strip() for axes in figure.axes] == ["P", "Q"]
     assert [axes.texts[0].get_text() for axes in figure.axes[:2]] == ["2 agree", "1 disagrees"]
     marks = figure.axes[0].lines[0]
     assert sorted(marks.get_ydata()) == pytest.approx(sorted(points.loc[points["panel"] == "P", "value"]))
@@ -534,7 +534,7 @@ def test_a_panel_names_experiments_in_words_and_says_what_a_slope_is():
     ]
     points = panel_points(judged, tables)
     assert list(points.loc[points["panel"] == "L", "value"]) == pytest.approx([np.log10(0.5)] * 2)
-    along, beside, _ = claim_panels(points, {}, {"a": "a learned W"}, "reduced").axes
+    along, beside = claim_panels(points, {}, {"a": "a learned W"}, "reduced").axes
     assert along.get_ylabel() == r"slope of $\log_{10}$ NC1 per layer"
     assert [text.get_text() for text in along.get_xticklabels()] == ["a learned W"]
     assert [text.get_text() for text in beside.get_xticklabels()] == ["b", "a learned W"]
@@ -563,7 +563,7 @@ def test_panels_by_epoch_and_by_layer():
     )
     assert set(points.loc[points["panel"] == "L", "series"]) == {"a"}
     assert set(points.loc[points["panel"] == "L", "x"]) == {1, 2}
-    first, second, _ = claim_panels(points, {}).axes
+    first, second = claim_panels(points, {}).axes
     assert list(first.lines[-1].get_xdata()) == [9, 9]
     assert second.get_xlabel() == "layer"
 

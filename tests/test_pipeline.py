@@ -116,8 +116,8 @@ def add_one_of_each_kind(clone: Clone) -> None:
         ),
         (
             "metrics/table.py",
-            '    yield "cdnv", ',
-            '    yield "twice_cdnv", 2 * cdnv(statistics)\n    yield "cdnv", ',
+            '        "cdnv": cdnv,\n',
+            '        "twice_cdnv": lambda statistics: 2 * cdnv(statistics),\n        "cdnv": cdnv,\n',
         ),
         (
             "metrics/catalogue.py",

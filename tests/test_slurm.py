@@ -553,7 +553,9 @@ def test_jobs_run_the_code_that_they_were_submitted_with(
     [job] = read_jobs()
     Path("study.py").write_text(STUDY.replace("** 1", "** 3"))
     worker = JOBS / job.array / WORKDIR / "ncpipe/runs/engines/slurm_worker.py"
-    worker.write_text(worker.read_text().replace("started = time.time()", "started = print('its own') or 0"))
+    worker.write_text(
+        worker.read_text().replace("    results = _train(", "    print('its own')\n    results = _train(")
+    )
     clear_code_digests()
     [edited] = fingerprints()
     settings = dataclasses.replace(settings, keys=frozenset([edited.key()]))

@@ -73,7 +73,7 @@ def modules_of(module: str, name: str) -> Iterator[str]:
     parts = [*module.split("."), *filter(None, [name])]
     for end in range(2, len(parts) + 1):
         path = _file(each := ".".join(parts[:end]))
-        if path.is_file() and path.stat().st_size:
+        if path.is_file() and path.read_bytes().strip():
             yield each
 
 

@@ -51,6 +51,8 @@ MARKOV = {"source": "markov", "words": 8, "order": 1, "zipf": 1.0, "sharpness": 
           "test_sequences": 8, "context": 4, "seed": 0}  # fmt: skip
 WRITTEN = {"source": "text", "file": "x.txt", "vocabulary": 300, "min_per_class": 2, "sequences": 8,
            "test_sequences": 8, "context": 4, "seed": 0}  # fmt: skip
+TEACHER = {"source": "teacher", "dimension": 4, "covariance": [[1.0]], "hidden": 4, "samples": 8,
+           "test_samples": 4, "seed": 0}  # fmt: skip
 LION = {"name": "lion", "learning_rate": 0.1, "beta1": 0.9, "beta2": 0.9, "weight_decay": 0.1}
 MUON = {"name": "muon", "learning_rate": 0.1, "momentum": 0.9, "adam_learning_rate": 0.1, "beta1": 0.9,
         "beta2": 0.9, "eps": 1e-8, "weight_decay": 0.1}  # fmt: skip
@@ -90,6 +92,7 @@ EXPERIMENTS = {
         loss={"name": "ldam", "max_margin": 0.5, "scale": 1.0, "cosines": False},
         optimizer={"name": "sign_sgd", "learning_rate": 0.1, "momentum": 0.9},
     ),
+    "vectors": experiment_tree(data=TEACHER, loss="mse") | {"model": MLP},
     "modular": experiment_tree(data={"source": "modular", "modulus": 5, "per_class": 2, "seed": 0}),
     "adjusted": experiment_tree(loss={"name": "logit_adjusted", "tau": 1.0}),
     "smoothed": experiment_tree(loss={"name": "ce", "smoothing": 0.1}),
@@ -223,7 +226,7 @@ def test_every_number_of_the_schema_has_both_ends() -> None:
     for key, node in numbers(json_schema(Params)):
         low = {"minimum", "exclusiveMinimum"} & set(node)
         high = {"maximum", "exclusiveMaximum"} & set(node)
-        assert key == "values" or (low and high), f"{key}: {node}"
+        assert key in ("values", "covariance") or (low and high), f"{key}: {node}"
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -34,6 +34,15 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 fix_order_of_sums()
 
 
+@pytest.fixture
+def cuda_flags() -> Iterator[None]:
+    """Leave PyTorch's settings as they were."""
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32, convolutions.deterministic
+    yield
+    products.allow_tf32, convolutions.allow_tf32, convolutions.deterministic = before
+
+
 def clear_code_digests() -> None:
     """Forget the code that this process has read, for a test that goes to another folder or edits files."""
     code_digests._at_start = Reading()

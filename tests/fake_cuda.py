@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
-POOLED = 32  # streams of a GPU; PyTorch hands them out in turn
+POOLED = 32  # streams of a GPU; PyTorch gives them out in turn
 WAITS = "CUDA error: operation not permitted when stream is capturing"
 GETTERS = {Tensor.device.__get__: torch.device("cuda:0"), Tensor.is_cuda.__get__: True}
 TO_HOST = {Tensor.cpu, Tensor.tolist, Tensor.numpy, Tensor.item}

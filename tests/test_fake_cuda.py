@@ -58,6 +58,8 @@ from ncpipe.training.muon import MuonState, muon
 from ncpipe.training.own_optimizers import ByRun
 from ncpipe.training.session import Session, Trained
 
+pytestmark = pytest.mark.usefixtures("cuda_flags")
+
 TORCH = {"name": "torch", "class": "RMSprop", "learning_rate": 0.01}
 VECTORS, IMAGES = vector_data(), image_data(side=8, per_class=6)
 CONV = read(Experiment, experiment_tree(data=test_heads.DIGITS, batch_size=7) | {"model": test_heads.CONV})
@@ -185,15 +187,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda_graph, "_FREE_STREAMS", type(cuda_graph._FREE_STREAMS)(list))
     yield
     load_study(tmp_path / "nowhere")
-
-
-@pytest.fixture(autouse=True)
-def flags() -> Iterator[None]:
-    """Leave PyTorch's settings as they were."""
-    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = products.allow_tf32, convolutions.allow_tf32, convolutions.deterministic
-    yield
-    products.allow_tf32, convolutions.allow_tf32, convolutions.deterministic = before
 
 
 def assert_same(found: list[Trained], expected: list[Trained]) -> None:

@@ -4,7 +4,7 @@ import functools
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from fake_cuda import CUDA, FakeCuda
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.runs import batches
 from ncpipe.training import device
+
+pytestmark = pytest.mark.usefixtures("cuda_flags")
 
 PATH = Path(__file__).resolve().parent.parent / "benchmarks" / "gpu_check.py"
 SPEC = importlib.util.spec_from_file_location("benchmarks_gpu_check", PATH)
@@ -37,15 +39,6 @@ TINY = gpu_check.Size(
     seconds=-1e9,
 )
 SHOWN = ("L-RN1", "optimizer torch")  # of the kinds: all train in test_fake_cuda.py
-
-
-@pytest.fixture(autouse=True)
-def flags() -> Iterator[None]:
-    """Leave PyTorch's settings as they were."""
-    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = products.allow_tf32, convolutions.allow_tf32, convolutions.deterministic
-    yield
-    products.allow_tf32, convolutions.allow_tf32, convolutions.deterministic = before
 
 
 @pytest.fixture

@@ -95,8 +95,8 @@ def rejudge(folder: Path, tables: Tables, rule: Slopes) -> Iterator[str]:
         before = float(rows["value"].iloc[0] or "nan")
         try:
             number = answer(claim, tables, rule)
-            again = [number, *(answer(claim, other, rule) for other in others.values())]
-            known = any(np.isclose(each.value, before, rtol=CLOSE, atol=0) for each in again)
+            numbers = [number, *(answer(claim, other, rule) for other in others.values())]
+            known = any(np.isclose(each.value, before, rtol=CLOSE, atol=0) for each in numbers)
         except (KeyError, ValueError):  # of a table that is not published
             continue
         if known or rows["verdict"].iloc[0] == ABSENT:

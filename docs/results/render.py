@@ -224,17 +224,10 @@ class Panel:
 
     def hours(self) -> str:
         """Return the hours of one core that training took in all batches."""
-        record = json.loads((self._folder / "provenance.json").read_text(encoding="utf-8"))["training"]
-        batches = f"{record[self.name]['batch_hours']:.1f} hours in all batches"
-        return (
-            f"{batches}, several at a time on {card[0]}"
-            if (card := self._cards())
-            else f"{batches} of one core"
-        )
-
-    def _cards(self) -> list[str]:
-        record = json.loads((self._folder / "provenance.json").read_text(encoding="utf-8"))["trained_with"]
-        return [name.split("(")[1].rstrip(")") for name in record["device"] if "(" in name]
+        record = json.loads((self._folder / "provenance.json").read_text(encoding="utf-8"))
+        batches = f"{record['training'][self.name]['batch_hours']:.1f} hours in all batches"
+        cards = [name.split("(")[1].rstrip(")") for name in record["trained_with"]["device"] if "(" in name]
+        return f"{batches}, several at a time on {cards[0]}" if cards else f"{batches} of one core"
 
     def by_depth(self) -> str:
         """Return a table of the means at each depth."""

@@ -105,6 +105,11 @@ class Study:
         """Return the error for a mistake, with the line that defines `name`."""
         return InputError(f"{FILE}: line {self.lines.get(name, 1)}: {what}")
 
+    def mistake_of(self, function: object, what: str) -> InputError:
+        """Return the error for what a function of a Training does, with its line."""
+        name = getattr(function, "__name__", "TRAININGS")
+        return self.mistake(name, f"{name} {what}")
+
 
 NO_STUDY = Study({}, {}, {}, {}, {}, {}, {}, ())
 _loaded = NO_STUDY

@@ -6,7 +6,7 @@ order; `test` has held-out ones.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ncpipe.config.specs import Run, own_loop
+from ncpipe.config.specs import OwnTraining, Run, own_loop
 from ncpipe.config.study import call, loaded, study_errors
 from ncpipe.config.study_files import FETCH, called_by
 from ncpipe.datasets.stored import store
@@ -43,11 +43,9 @@ def measured_loaders(run: Run, most: int | None = None) -> dict[str, Loader]:
 
     most: batches of each; None for all. Raises InputError for what `loaders` may not return.
     """
-    loop = own_loop(run.spec)
-    assert loop is not None
-    function = loaded().trainings[type(loop.training)].loaders
+    training, function = _loaders_of(run)
     with global_generators(run.seed, "loaders"):
-        given = call(function, loop.training, run.seed, stage=FETCH)
+        given = call(function, training, run.seed, stage=FETCH)
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
         count = f"{len(given)} values" if isinstance(given, tuple | list) else type(given).__name__
         raise _mistake(run, f"gives {count}; return (train, measured) or (train, measured, test)")
@@ -123,8 +121,12 @@ def _add(digest: Any, value: Any) -> None:
 
 
 def _mistake(run: Run, what: str) -> InputError:
+    return loaded().mistake_of(_loaders_of(run)[1], what)
+
+
+def _loaders_of(run: Run) -> tuple[OwnTraining, Callable[..., Any]]:
+    """Return the keys of a run's loop, and the function of study.py that gives its loaders."""
     loop = own_loop(run.spec)
     assert loop is not None
-    function = loaded().trainings[type(loop.training)].loaders
-    name = getattr(function, "__name__", "TRAININGS")
-    return loaded().mistake(name, f"{name} {what}")
+    function: Callable[..., Any] = loaded().trainings[type(loop.training)].loaders
+    return loop.training, function

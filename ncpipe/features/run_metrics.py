@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ncpipe.config.loss_specs import is_plain, smoothing_of
 from ncpipe.config.specs import MarkovData, OwnLoop, Run, own_loop
-from ncpipe.datasets.prepared import Split
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.features.objective import fit_of
@@ -268,23 +267,17 @@ def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[s
         "gradient_norm": features.gradient_norm,
         **asdict(objective),
         **asdict(gap_to_optimum(run.name, reached)),
-        **{f"{name}_error": _error(split, *layer) for name, split in ((TRAIN, train), (TEST, features.test))},
+        **_errors(features),
         **(head_rank_columns(run, features, objective.loss) if _has_ranks(run) else {}),
     }
 
 
 def _describe_own(loop: OwnLoop, features: Features, outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row of a run that a loop of study.py trained, whose objective nothing here knows."""
-    layer = (features.weight, features.bias)
-    errors = {
-        f"{name}_error": _error(split, *layer)
-        for name, split in ((TRAIN, features.train), (TEST, features.test))
-    }
     unknown = (
         *("penalty_value", "penalty_last_layer", "last_strength", "loss", "gradient_norm"),
         *("fit", "last_penalty", "inner_penalty"),
     )
-    gap = Gap(OWN_LOOP, "", *[math.nan] * 5)
     return {
         "architecture": loop.training.name,
         "norm": "none",
@@ -298,16 +291,19 @@ def _describe_own(loop: OwnLoop, features: Features, outcome: Mapping[str, Any])
         "finished": outcome["finished"],
         "diverged_at_epoch": outcome["diverged_at_epoch"],
         **dict.fromkeys(unknown, math.nan),
-        **asdict(gap),
-        **errors,
+        **asdict(Gap(OWN_LOOP, "", *[math.nan] * 5)),
+        **_errors(features),
     }
 
 
-def _error(split: Split | None, weight: Tensor, bias: Tensor | None) -> float:
-    """Return the share of wrong predictions; NaN of no split, and where the targets are vectors."""
-    if split is None or split.has_vectors:
-        return math.nan
-    return prediction_error(split.inputs, split.labels, weight, bias)
+def _errors(features: Features) -> dict[str, float]:
+    """Return the shares of wrong predictions; NaN of no split, and where the targets are vectors."""
+    return {
+        f"{name}_error": math.nan
+        if split is None or split.has_vectors
+        else prediction_error(split.inputs, split.labels, features.weight, features.bias)
+        for name, split in ((TRAIN, features.train), (TEST, features.test))
+    }
 
 
 def _has_ranks(run: Run) -> bool:

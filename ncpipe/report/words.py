@@ -119,8 +119,8 @@ WORDS: Mapping[str, str] = {
         "moving"
     ),
     "runs used": (
-        "how many runs enter a power: those that fit the data, or converged if `convergence.use` says so, "
-        "and whose value has a logarithm"
+        "how many runs enter a power: those that fit the data, or converged if `convergence.use` asks for "
+        "it, and whose value has a logarithm"
     ),
     "loss gap": (
         "the loss with its penalty, less the least value that the theory of S25 allows for this number of "

@@ -64,16 +64,16 @@ def closure(
         own = frozenset(table for home, table in tables if home == name)
         words = choices.words if own and choices is not None else None
         found[name], imports = digest_module(content, own, words)
-        todo += {each for pair in imports for each in modules_of(*pair)}
+        todo += {each for pair in imports for each in modules_of(*pair, reading)}
     return dict(sorted(found.items()))
 
 
-def modules_of(module: str, name: str) -> Iterator[str]:
+def modules_of(module: str, name: str, reading: Reading) -> Iterator[str]:
     """Yield the modules that `from module import name` runs, less those without any code."""
     parts = [*module.split("."), *filter(None, [name])]
     for end in range(2, len(parts) + 1):
         path = _file(each := ".".join(parts[:end]))
-        if path.is_file() and path.read_bytes().strip():
+        if path.is_file() and reading.content(path).strip():
             yield each
 
 

@@ -52,7 +52,7 @@ def study_digests(
     for path in sorted({*files, *study_modules(files, reading.content)}):
         content = reading.content(path)
         own[path.as_posix()], imports = digest_module(content)
-        package |= {module for pair in imports for module in modules_of(*pair)}
+        package |= {module for pair in imports for module in modules_of(*pair, reading)}
         if names_in(parsed(content)) & IMPORTERS:  # then any of its modules may be imported, by a text
             package |= all_modules()
     listed = {path.as_posix(): hashlib.sha256(reading.content(path)).hexdigest() for path in listed_files()}
@@ -62,7 +62,7 @@ def study_digests(
 def _entries(choices: Choices, read: Collection[str], reading: Reading) -> tuple[set[Path], set[str]]:
     """Return the study's files and the package's modules that an experiment's entries come from."""
     tree = parsed(reading.content(Path(FILE)))
-    origins, tables = _origins(tree), _tables(tree)
+    origins, tables = _origins(tree, reading), _tables(tree)
     parts: list[ast.expr | None] = []
     files = set[Path]()
     for table, record in choices.own:
@@ -107,7 +107,7 @@ def _is_changed(node: ast.AST) -> bool:
     return isinstance(getattr(node, "ctx", None), ast.Store | ast.Del)
 
 
-def _origins(tree: ast.Module) -> dict[str, list[tuple[str, Path | str]]]:
+def _origins(tree: ast.Module, reading: Reading) -> dict[str, list[tuple[str, Path | str]]]:
     """Return by each name of study.py its name in each file or module of the package that it may be from."""
     origins: dict[str, list[tuple[str, Path | str]]] = {}
     for statement in tree.body:
@@ -118,7 +118,10 @@ def _origins(tree: ast.Module) -> dict[str, list[tuple[str, Path | str]]]:
             for alias in node.names:
                 name = alias.asname or alias.name.partition(".")[0]
                 module = node.module or "" if isinstance(node, ast.ImportFrom) else alias.name
-                homes: list[Path | str] = [*modules_named(words(node)), *modules_of(module, alias.name)]
+                homes: list[Path | str] = [
+                    *modules_named(words(node)),
+                    *modules_of(module, alias.name, reading),
+                ]
                 origins.setdefault(name, []).extend((alias.name, home) for home in homes)
     return origins
 

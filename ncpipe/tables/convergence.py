@@ -40,14 +40,14 @@ def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> 
         reason or _gradient_reason(norm, rule)
         for (reason, _, _), norm in zip(judged, runs["gradient_norm"], strict=True)
     ]
-    judged_runs = runs.assign(converged=[reason == "" for reason in reasons], reason=reasons)
-    return runs.assign(
-        converged=judged_runs["converged"],
-        selected=selected_runs(judged_runs, rule),
+    found = runs.assign(
+        converged=[reason == "" for reason in reasons],
+        selected=False,
         reason=reasons,
         last_train_error=[error for _, error, _ in judged],
         loss_moved=[moved for _, _, moved in judged],
     )
+    return found.assign(selected=selected_runs(found, rule))
 
 
 def selected_runs(runs: pd.DataFrame, rule: Convergence) -> pd.Series:

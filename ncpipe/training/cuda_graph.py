@@ -18,7 +18,7 @@ from ncpipe.training.device import is_out_of_memory
 
 WARM_UP = 3  # calls of a step that are not recorded: libraries set themselves up in them
 _ONE_AT_A_TIME = threading.Lock()  # a process records one graph at a time
-# Streams that no session uses, by GPU. PyTorch has 32 for a GPU and hands them out in turn, in use or not.
+# Streams that no session uses, by GPU. PyTorch has 32 for a GPU and gives them out in turn, in use or not.
 _FREE_STREAMS: defaultdict[int, list[torch.cuda.Stream]] = defaultdict(list)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ncpipe.config.specs import Muon
 from ncpipe.models.network import INNER, Role
-from ncpipe.training.optimizers import column
+from ncpipe.training.optimizers import adam_table, column
 from ncpipe.training.own_optimizers import ByRun
 from ncpipe.training.stack import Stack
 
@@ -97,9 +97,7 @@ class MuonState:
 
     def table(self, rates: Tensor) -> Tensor:
         """Return what `update` needs at each step: learning rates (T, S) -> (T, 3, S), float64 on the CPU."""
-        exponents = torch.arange(1, len(rates) + 1, dtype=torch.float64).view(-1, 1, 1)
-        betas = torch.tensor(self.betas, dtype=torch.float64).T  # (2, S)
-        return torch.cat([rates.unsqueeze(1), 1 - betas**exponents], 1)
+        return adam_table(rates, self.betas)
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
         """Return the next values (S, P), from gradients (S, P) and this step's numbers (3, S, 1)."""

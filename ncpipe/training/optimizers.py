@@ -56,9 +56,7 @@ class AdamState:
 
     def table(self, rates: Tensor) -> Tensor:
         """Return what `update` needs at each step: learning rates (T, S) -> (T, 3, S), float64 on the CPU."""
-        exponents = torch.arange(1, len(rates) + 1, dtype=torch.float64).view(-1, 1, 1)
-        betas = torch.tensor(self.betas, dtype=torch.float64).T  # (2, S)
-        return torch.cat([rates.unsqueeze(1), 1 - betas**exponents], 1)
+        return adam_table(rates, self.betas)
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
         """Return the next values (S, P), from gradients (S, P) and this step's numbers (3, S, 1)."""
@@ -120,6 +118,16 @@ class SignState(RateAlone):
     def buffers(self) -> dict[str, Tensor]:
         """Return the state that moves with training, (S, P) each."""
         return {"mean": self.mean}
+
+
+def adam_table(rates: Tensor, betas: Sequence[tuple[float, float]]) -> Tensor:
+    """Return rates and bias corrections 1 - beta^t of each step: (T, S) -> (T, 3, S), float64 on the CPU.
+
+    betas: beta1 and beta2 of each of S runs.
+    """
+    exponents = torch.arange(1, len(rates) + 1, dtype=torch.float64).view(-1, 1, 1)
+    both = torch.tensor(betas, dtype=torch.float64).T  # (2, S)
+    return torch.cat([rates.unsqueeze(1), 1 - both**exponents], 1)
 
 
 def column(numbers: Sequence[float], like: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ class Log:
         if not (math.isfinite(row.loss) and math.isfinite(row.train_error)):
             raise _Diverged(epoch)
         state = _state_of(self.model)
-        if not all(bool(value.isfinite().all()) for value in state.values() if value.is_floating_point()):
+        if not _is_finite(state):
             raise _Diverged(epoch)
         self.rows.append(row)
         self.finite = state
@@ -152,7 +152,7 @@ def build_own(run: Run) -> nn.Module:
     loop, training = _parts(run)
     model = call(training.build, loop.training, run.depth)
     if not isinstance(model, nn.Module):
-        raise mistake(training.build, f"gives {_article(model)}; return a module")
+        raise loaded().mistake_of(training.build, f"gives {_article(model)}; return a module")
     return model
 
 
@@ -189,18 +189,20 @@ def train_own(
         raise stopped
     if returned is not None and returned is not model:
         what = "another module" if isinstance(returned, nn.Module) else _article(returned)
-        raise mistake(training.train, f"returns {what}; train the module that it gets, in place")
+        raise loaded().mistake_of(training.train, f"returns {what}; train the module that it gets, in place")
     if diverged is None and not log.rows:
-        raise mistake(training.train, "logs no epoch; call log(epoch, loss=..., train_error=...) after each")
+        raise loaded().mistake_of(
+            training.train, "logs no epoch; call log(epoch, loss=..., train_error=...) after each"
+        )
     if diverged is None:
         lacking = [epoch for epoch in run.spec.snapshot_epochs() if epoch not in log.snapshots]
         if lacking:
-            raise mistake(
+            raise loaded().mistake_of(
                 training.train,
                 f"logs no epoch {lacking[0]}, which experiments.{run.experiment}.history asks for",
             )
     state = log.finite if diverged is not None else _state_of(model)
-    if not all(bool(value.isfinite().all()) for value in state.values() if value.is_floating_point()):
+    if not _is_finite(state):
         diverged, state = log.epoch, log.finite
     return Trained(run, state, tuple(log.rows), diverged, log.snapshots)
 
@@ -217,12 +219,6 @@ def few_batches(most: int) -> Iterator[None]:
         loader.__iter__ = whole
 
 
-def mistake(function: Any, what: str) -> InputError:
-    """Return the error for what a function of a Training does, with its line."""
-    name = getattr(function, "__name__", "TRAININGS")
-    return loaded().mistake(name, f"{name} {what}")
-
-
 def _parts(run: Run) -> tuple[OwnLoop, Training]:
     loop = own_loop(run.spec)
     assert loop is not None
@@ -236,6 +232,10 @@ def _state_of(model: nn.Module) -> dict[str, Tensor]:
     if odd := [name for name, value in state.items() if not isinstance(value, Tensor)]:
         raise InputError(f"{odd[0]} of the network's state_dict() is no tensor, so it cannot be stored")
     return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
+
+
+def _is_finite(state: dict[str, Tensor]) -> bool:
+    return all(bool(value.isfinite().all()) for value in state.values() if value.is_floating_point())
 
 
 def _generators() -> State:

@@ -12,6 +12,7 @@ import torch
 from conftest import experiment_tree, measure_runs, write_params
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
@@ -20,12 +21,14 @@ from ncpipe.datasets.free import store_free
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared, write_prepared
 from ncpipe.features.passes import extract
+from ncpipe.figures.save import content_digest
 from ncpipe.figures.style import INK
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.models.penalties import strengths
 from ncpipe.papers.s24.figures.class_means import class_means, matrix_of, ordered
 from ncpipe.papers.s24.figures.low_rank import loss_curves, ranks_by_penalty
 from ncpipe.papers.s24.figures.low_rank_series import against_axis, through_training
+from ncpipe.papers.s24.figures.study import study_figures
 from ncpipe.papers.s24.tables.low_rank import (
     best_runs,
     counts_by_value,
@@ -494,6 +497,15 @@ def test_the_study_shows_the_best_runs_beside_the_solutions(results: Path) -> No
     }  # fmt: skip
 
 
+def test_the_tables_alone_draw_the_figures(results: Path) -> None:
+    """Red: a figure of something that no table holds, which nobody could draw again."""
+    folder = results / "low_rank"
+    figures = study_figures({path.stem: pd.read_csv(path) for path in folder.glob("*.csv")})
+    assert figures.keys() == {path.stem for path in folder.glob("*.png")}
+    for name, figure in figures.items():
+        assert Image.open(folder / f"{name}.png").text["Description"] == content_digest(figure()), name
+
+
 def test_a_series_ends_as_the_same_runs_of_the_sweep(results: Path) -> None:
     runs = pd.read_csv(results / "results" / "runs.csv")
     sweep = runs[runs["experiment"] == "drawn"].sort_values("seed")
@@ -522,7 +534,7 @@ def test_a_series_with_an_axis_has_its_runs_by_value(results: Path) -> None:
     means = pd.read_csv(results / "series" / "wide" / "class_means.csv")
     units = means.groupby("x")["unit"].max().to_dict()
     assert units == {8: 7, 9: 8}
-    counts = pd.read_csv(results / "low_rank" / "against_axis_wide.csv")
+    counts = counts_by_value(with_ranks(runs))
     assert counts["x"].tolist() == [8, 9]
     assert counts["runs"].tolist() == [3, 3]
 

@@ -1,8 +1,6 @@
 """Run the stage low_rank: compare deep features models with DNC and SRG [S24 sec. 6]."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,15 +9,7 @@ from ncpipe.config.params import Params, Series, load_params
 from ncpipe.config.specs import FreeData, Run
 from ncpipe.features.files import read_features
 from ncpipe.papers.outputs import LOW_RANK, SERIES
-from ncpipe.papers.s24.figures.class_means import class_means, run_figure
-from ncpipe.papers.s24.figures.low_rank import (
-    level_ratios,
-    loss_curves,
-    loss_split,
-    ranks_by_penalty,
-    singular_values_by_layer,
-)
-from ncpipe.papers.s24.figures.low_rank_series import against_axis, through_training
+from ncpipe.papers.s24.figures.study import RATIO_DECAY, RATIO_PER_CLASS, rows_of, study_figures
 from ncpipe.papers.s24.head_columns import mean_rows, singular_rows, solution_rows
 from ncpipe.papers.s24.tables.low_rank import (
     best_runs,
@@ -28,32 +18,31 @@ from ncpipe.papers.s24.tables.low_rank import (
     low_rank_sentence,
     with_ranks,
 )
-from ncpipe.runs.figure_pool import DrawFigure, draw
+from ncpipe.runs.figure_pool import draw
 from ncpipe.runs.grid import read_grid
 from ncpipe.system.artifacts import FEATURES, RESULTS, publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
-from ncpipe.tables.keys import rows_at
+from ncpipe.tables.keys import run_keys
 from ncpipe.theory.dufm import LEAST_CLASSES, equal_decays, small_decay_ratio, srg_over_dnc
 from ncpipe.theory.dufm_runs import solution_split
 from ncpipe.theory.dufm_solutions import dnc_solution, srg_solution
 
 RATIO_DEPTHS, RATIO_POINTS = (3, 4, 5), range(4, 21)
-RATIO_PER_CLASS, RATIO_DECAY = 50, 5e-4
 EXAMPLE = equal_decays(10, 50, 4, 0.004)  # S24's, whose solutions are drawn
-AXES = {"model.width": "width", "optimizer.learning_rate": "learning rate", "penalty.value": r"$\lambda$"}
+HISTORY = ("epoch", "loss", "penalty", "fit")
 
 
 def low_rank() -> None:
-    """Write tables and figures to data/low_rank, from data/results and data/features.
+    """Write tables and figures to data/low_rank, from data/results, data/features and data/series.
 
-    Figures of the sweep: loss_curves, singular_values, class_means, rank_penalty, loss_split and
-    run_EXPERIMENT, the run of the lowest loss. Of the theory: level_ratios, solutions. Of each series NAME
-    with an axis: against_axis_NAME; of others: run_NAME and, with snapshots, through_training_NAME. A figure
-    of one lambda takes the experiment's own penalty.value.
+    runs, series: a row for each run of the sweep and of the series. history: losses through training, of the
+    sweep's runs at their experiment's own penalty.value and of series without an axis. singular_values,
+    class_means: of the runs of the lowest loss, and of all runs whose spread within classes was followed
+    through training, which is `spread`. split, ratios, solutions: closed losses and matrices.
 
-    The tables runs and series have a row for each run of the sweep and of the series.
+    `papers.s24.figures.study` draws these tables.
     """
     params = load_params()
     for name in params.sweep.experiments:
@@ -61,13 +50,29 @@ def low_rank() -> None:
             raise InputError(f"sweep.experiments: {name} has no free features; this stage is about dufm")
     if len(params.sweep.depths) > 1:
         raise InputError("sweep.depths: these figures are of one depth; list one")
+    tables = _sweep_tables(params)
+    for name, series in (params.series or {}).items():
+        for kind, rows in _series_tables(name, series).items():
+            tables[kind] = pd.concat([tables[kind], rows], ignore_index=True) if kind in tables else rows
+    with publish_folder(LOW_RANK) as folder:
+        for name, table in tables.items():
+            table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+        draw(folder, study_figures(tables))
+    runs = tables["runs"]
+    for name, own in runs[runs["own_penalty"]].groupby("experiment", sort=False):
+        say(f"{name}: {low_rank_sentence(own)}")
+
+
+def _sweep_tables(params: Params) -> dict[str, pd.DataFrame]:
+    """Return the tables of the sweep's runs and of the closed solutions."""
     history = read_table(RESULTS / "history.csv", "aggregate")
     runs = with_ranks(read_table(RESULTS / "runs.csv", "aggregate"))
     classes = {name: _classes(params, name) for name in params.sweep.experiments}
-    runs["classes"] = runs["experiment"].map(classes)
-    runs = runs.sort_values("experiment", key=lambda names: names.map(list(classes).index), kind="stable")
     own = {name: params.experiments[name].penalty.value for name in classes}
-    at_own = runs[runs["penalty_value"] == runs["experiment"].map(own)]
+    runs["classes"] = runs["experiment"].map(classes)
+    runs["own_penalty"] = runs["penalty_value"] == runs["experiment"].map(own)
+    runs = runs.sort_values("experiment", key=lambda names: names.map(list(classes).index), kind="stable")
+    at_own = runs[runs["own_penalty"]]
     if missing := sorted(set(classes) - set(at_own["experiment"])):
         raise InputError(
             f"sweep.values: {own[missing[0]]}, the value of {missing[0]}, is none of them; add it"
@@ -75,97 +80,47 @@ def low_rank() -> None:
     best = best_runs(at_own)
     chosen = [_run_of(params, row) for row in best.to_dict("records")]
     singular, means = _matrices(chosen)
-    split = pd.DataFrame(_split(best, chosen))
-    ratios, solutions = pd.DataFrame(_ratios()), pd.DataFrame(_solutions())
-    tables = {
+    keys = run_keys(at_own)
+    return {
         "runs": runs,
+        "history": history.merge(at_own[keys], on=keys)[[*_shared(history), *HISTORY]],
         "singular_values": singular,
         "class_means": means,
-        "split": split,
-        "ratios": ratios,
+        "split": pd.DataFrame(_split(best, chosen)),
+        "ratios": pd.DataFrame(_ratios()),
+        "solutions": pd.DataFrame(_solutions()),
     }
-    if params.series:
-        tables["series"] = pd.concat([_series_runs(name) for name in params.series], ignore_index=True)
-    with publish_folder(LOW_RANK) as folder:
-        for name, table in tables.items():
-            table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
-        figures: dict[str, DrawFigure] = {
-            "loss_curves": partial(loss_curves, history, at_own),
-            "singular_values": partial(singular_values_by_layer, singular, best),
-            "rank_penalty": partial(ranks_by_penalty, runs),
-            "loss_split": partial(loss_split, split),
-            "level_ratios": partial(level_ratios, ratios, RATIO_PER_CLASS, RATIO_DECAY),
-        }
-        title = "Closed solutions: class means (columns are classes) and their Gram matrices"
-        figures["solutions"] = partial(class_means, solutions, {"SRG": "SRG", "DNC": "DNC"}, title)
-        rows = {row["experiment"]: _row_label(row) for row in best.to_dict("records")}
-        title = "Class means (columns are classes) of the runs of the lowest loss, and their Gram matrices"
-        figures["class_means"] = partial(class_means, means, rows, title)
-        for row in best.to_dict("records"):
-            figures[f"run_{row['experiment']}"] = partial(
-                run_figure, _of(history, row), _of(singular, row), _of(means, row), row
-            )
-        for name, series in (params.series or {}).items():
-            figures |= _series_figures(name, series, folder)
-        draw(folder, figures)
-    for name in classes:
-        say(f"{name}: {low_rank_sentence(at_own[at_own['experiment'] == name])}")
 
 
-def _series_tables(name: str) -> dict[str, pd.DataFrame]:
+def _series_tables(name: str, series: Series) -> dict[str, pd.DataFrame]:
+    """Return a series' part of each table, and print its counts."""
     tables = {path.stem: read_table(path, "series") for path in sorted((SERIES / name).glob("*.csv"))}
     if "runs" not in tables:
         raise InputError(f"{SERIES / name / 'runs.csv'}: not found; run dvc repro (stage series)")
-    return tables
-
-
-def _series_runs(name: str) -> pd.DataFrame:
-    """Return a series' runs with the columns of `layer_numbers`; finite ones are used."""
-    tables = _series_tables(name)
-    runs = tables["runs"]
-    finite = runs["finished"].astype(bool)
-    runs = runs.assign(converged=finite, selected=finite)
-    return layer_numbers(runs, tables["singular_values"], tables.get("spread"))
-
-
-def _series_figures(name: str, series: Series, folder: Path) -> dict[str, DrawFigure]:
-    """Return a series' figures; write the table of its counts and print a line for each value."""
-    tables = _series_tables(name)
-    runs = tables["runs"]
-    setting = rf"$K = {runs['classes'].iloc[0]}$, $L = {series.depth}$"
+    finite = tables["runs"]["finished"].astype(bool)
+    runs = tables["runs"].assign(converged=finite, selected=finite)
+    runs = layer_numbers(runs, tables["singular_values"], tables.get("spread")).assign(axis=series.axis)
     if series.axis:
-        label = AXES.get(series.axis, series.axis)
-        counts = counts_by_value(runs)
-        counts.to_csv(folder / f"against_axis_{name}.csv", index=False, lineterminator="\n")
-        title = f"{setting}, {counts['runs'].max()} runs at each {label}"
-        for row in counts.to_dict("records"):
+        for row in counts_by_value(runs).to_dict("records"):
             say(
                 f"{name} {series.axis}={row['x']:g}: DNC found by {row['dnc_found']} of {row['runs']} runs, "
                 f"share in [{row['low']:.2f}, {row['high']:.2f}], mean rank {row['mean_rank']:.2f}"
             )
-        return {f"against_axis_{name}": partial(against_axis, runs, counts, label, title)}
-    figures: dict[str, DrawFigure] = {}
-    say(f"{name}: {low_rank_sentence(runs.assign(experiment=name))}")
-    if "spread" in tables:
-        title = rf"{setting}, $\lambda = {runs['penalty_value'].iloc[0]:g}$, {len(runs)} runs"
-        figures[f"through_training_{name}"] = partial(
-            through_training, tables["history"], tables["spread"], tables["singular_values"], runs, title
-        )
+        return {"series": runs}
+    say(f"{name}: {low_rank_sentence(runs)}")
+    history, singular, means = (tables[each] for each in ("history", "singular_values", "class_means"))
     best = best_runs(runs).iloc[0].to_dict()
-    history, singular, means = (
-        _of(tables[table], best) for table in ("history", "singular_values", "class_means")
-    )
-    return figures | {f"run_{name}": partial(run_figure, history, singular, means, best)}
+    found = {"series": runs, "class_means": rows_of(means, best)}
+    if "spread" in tables:  # whose figure has every run
+        found |= {"history": history, "singular_values": singular, "spread": tables["spread"]}
+    else:
+        found |= {"history": rows_of(history, best), "singular_values": rows_of(singular, best)}
+    return found | {"history": found["history"][[*_shared(history), *HISTORY]]}
 
 
-def _of(table: pd.DataFrame, row: dict[Any, Any]) -> pd.DataFrame:
-    """Return the rows of one run."""
-    keys = [key for key in ("experiment", "seed", "x") if key in table and not pd.isna(row.get(key))]
-    return rows_at(table, {key: row[key] for key in keys})
-
-
-def _row_label(row: dict[Any, Any]) -> str:
-    return f"$K = {row['classes']}$\n{row['ranks']}\n{row['loss_over_dnc']:.3f} DNC\n{row['structure']}"
+def _shared(table: pd.DataFrame) -> list[str]:
+    """Return the columns that name a run and are in this table."""
+    return [name for name in ("experiment", "depth", "x", "seed") if name in table]
 
 
 def _classes(params: Params, name: str) -> int:

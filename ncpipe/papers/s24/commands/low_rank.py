@@ -59,8 +59,8 @@ def low_rank() -> None:
             table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
         draw(folder, study_figures(tables))
     runs = tables["runs"]
-    for name, own in runs[runs["own_penalty"]].groupby("experiment", sort=False):
-        say(f"{name}: {low_rank_sentence(own)}")
+    for experiment, own in runs[runs["own_penalty"]].groupby("experiment", sort=False):
+        say(f"{experiment}: {low_rank_sentence(own)}")
 
 
 def _sweep_tables(params: Params) -> dict[str, pd.DataFrame]:

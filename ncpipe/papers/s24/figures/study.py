@@ -86,8 +86,10 @@ def _series_figures(
 
 
 def _run_figure(tables: Mapping[str, pd.DataFrame], row: Mapping[Hashable, Any]) -> DrawFigure:
-    own = (rows_of(tables[name], row) for name in ("history", "singular_values", "class_means"))
-    return partial(run_figure, *own, row)
+    history, singular, means = (
+        rows_of(tables[name], row) for name in ("history", "singular_values", "class_means")
+    )
+    return partial(run_figure, history, singular, means, row)
 
 
 def rows_of(table: pd.DataFrame, row: Mapping[Hashable, Any]) -> pd.DataFrame:

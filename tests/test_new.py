@@ -15,10 +15,10 @@ from pipeline import ROOT, Clone
 from ncpipe.claims.ledger import load_claims
 from ncpipe.commands import new as command
 from ncpipe.commands.cli import run_cli
-from ncpipe.commands.new import Extras, Kind, create_study
+from ncpipe.commands.new import Extras, Kind, create_study, render
 from ncpipe.config.params import load_params
 from ncpipe.config.study import load_study
-from ncpipe.config.yaml_file import read_yaml
+from ncpipe.config.yaml_file import parse_yaml, read_yaml
 from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.system.errors import InputError
 
@@ -106,6 +106,8 @@ def test_own_code_is_watched_and_reads(checkout: Path) -> None:
     study = checkout / "stages/mine"
     assert files(study) == FILES | {"ncpipe", "study.py"}
     assert read_yaml(study / "dvc.yaml")["stages"]["code"]["deps"] == ["ncpipe", "study.py"]
+    alone = parse_yaml(render("dvc.yaml", {"kind": "own", "separate": True}))["stages"]["code"]
+    assert (alone["always_changed"], alone["deps"]) == (True, ["study.py"])
     params = load_params(study / "params.yaml")
     assert params.sweep.experiments == ("sine", "patches")
     claims = load_claims(study / "claims.yaml", lambda: params)

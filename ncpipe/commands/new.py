@@ -148,7 +148,7 @@ def _write_files(folder: Path, name: str, command: str, extras: Extras, separate
     if extras.axis is not None:
         values |= _axis(folder, values, extras.axis)
     _write_code(folder, values)
-    texts = {file: render(file, values) for file in (PARAMS_FILE, CLAIMS_FILE, "dvc.yaml")}
+    texts = {str(path): render(path, values) for path in (PARAMS_FILE, CLAIMS_FILE, "dvc.yaml")}
     texts |= {".dvc/config": DVC_CONFIG + SHARED_CACHE * (not separate), ".dvc/.gitignore": DVC_IGNORED}
     if separate:
         texts |= {schema: schema_text(schema) for schema in SCHEMAS} | {".gitignore": GIT_IGNORED}
@@ -164,7 +164,7 @@ def _write_files(folder: Path, name: str, command: str, extras: Extras, separate
         raise InputError(f"new: the template does not suit this: {mistake}") from None
 
 
-def render(file: str, values: Mapping[str, Any]) -> str:
+def render(file: str | Path, values: Mapping[str, Any]) -> str:
     """Return a file of a study, of the templates in `starters`."""
     environment = Environment(
         loader=FileSystemLoader(STARTERS), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True

@@ -189,18 +189,25 @@ def commands_page() -> str:
     """Return the page of every command: its help, its arguments and its options."""
     lines = ["# Commands", "", NOTE, "Each command prints this text with `ncpipe COMMAND --help`."]
     for name, command in commands("", typer.main.get_command(app)):
-        arguments = [own.name.upper() for own in command.params if own.param_type_name == "argument"]
-        lines += ["", f"## {name}", "", f"`{' '.join(['ncpipe', name, *arguments])}`", ""]
+        needed = [
+            argument(own) if own.param_type_name == "argument" else f"{own.opts[0]} {own.metavar}"
+            for own in command.params
+            if own.param_type_name == "argument" or own.required
+        ]
+        lines += ["", f"## {name}", "", f"`{' '.join(['ncpipe', name, *needed])}`", ""]
         lines.append(paragraphs(command.help))
         described = [own for own in command.params if getattr(own, "help", None) and not own.hidden]
         if described:
             lines += ["", "| option | meaning |", "|---|---|"]
         for own in described:
-            names = (
-                [own.name.upper()] if own.param_type_name == "argument" else [*own.opts, *own.secondary_opts]
-            )
+            names = [argument(own)] if own.param_type_name == "argument" else [*own.opts, *own.secondary_opts]
             lines.append(f"| {', '.join(f'`{text}`' for text in names)} | {cell(own.help)} |")
     return "\n".join(lines) + "\n"
+
+
+def argument(own: Any) -> str:
+    """Return how the help of a command names one of its arguments."""
+    return str(own.metavar or own.name.upper())
 
 
 def commands(path: str, group: Any) -> Iterator[tuple[str, Any]]:

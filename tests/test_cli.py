@@ -30,7 +30,15 @@ TREE: dict[str, Any] = {
     "experiments": {"one": experiment_tree()},
 }
 ROOT = Path(__file__).resolve().parent.parent
-STEPS = ("grid", "fetch one", "train one 2 0", "train one 2 1", "extract one", "measure one", "aggregate")
+STEPS = (
+    "grid",
+    "fetch --experiment one",
+    "train one 2 0",
+    "train one 2 1",
+    "extract --experiment one",
+    "measure --experiment one",
+    "aggregate",
+)
 
 Fail = Callable[[str], str]
 
@@ -83,7 +91,11 @@ def files() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "arguments", ["grid", "fetch one", "train one 2 0", "extract one", "measure one", "aggregate", "plot"]
+    "arguments",
+    [
+        *("grid", "fetch --experiment one", "train one 2 0", "extract --experiment one"),
+        *("measure --experiment one", "aggregate", "plot"),
+    ],
 )
 def test_every_command_refuses_a_bad_params_file(arguments: str, fail: Fail) -> None:
     """With the line that `test_params.py` and `attacks/test_params_files.py` expect of each mistake."""
@@ -97,15 +109,15 @@ def test_every_command_refuses_a_bad_params_file(arguments: str, fail: Fail) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("fetch onne", "experiment 'onne' is not in params.yaml; did you mean 'one'"),
+        ("fetch --experiment onne", "experiment 'onne' is not in params.yaml; did you mean 'one'"),
         ("train onne 2 0", "experiment 'onne' is not in params.yaml; did you mean 'one'"),
         ("train one 1 0", "depth: 1 does not suit one"),
         ("train one 0 0", "depth: 0 is out of range"),
         ("train one 2 4294967296", "seed: 4294967296 is out of range; it must be >= 0 and <= 4294967295"),
         ("train one 2 -- -1", "seed: -1 is out of range"),
         ("train one 2 0", "data/prepared/one/facts.json: not found"),
-        ("extract one", "data/grid/one.csv: not found"),
-        ("measure one", "data/grid/one.csv: not found"),
+        ("extract --experiment one", "data/grid/one.csv: not found"),
+        ("measure --experiment one", "data/grid/one.csv: not found"),
         ("aggregate", "data/grid/one.csv: not found"),
         ("plot", "data/results/runs.csv: not found"),
         ("fill", "fill: the data of one are not prepared; run dvc repro fetch"),
@@ -122,9 +134,9 @@ def test_what_is_missing_is_named(arguments: str, message: str, fail: Fail) -> N
     [
         ("data/prepared/one/tensors.safetensors", "train one 2 7"),  # that has no result yet
         ("data/prepared/one/facts.json", "train one 2 0"),
-        ("data/prepared/one/tensors.safetensors", "extract one"),
-        ("data/grid/one.csv", "extract one"),
-        ("data/features/one/L2/s1.safetensors", "measure one"),
+        ("data/prepared/one/tensors.safetensors", "extract --experiment one"),
+        ("data/grid/one.csv", "extract --experiment one"),
+        ("data/features/one/L2/s1.safetensors", "measure --experiment one"),
     ],
 )
 @pytest.mark.parametrize("left", [0.0, 0.4, None], ids=["emptied", "cut off", "deleted"])
@@ -171,7 +183,7 @@ def test_a_damaged_file_is_named(
         "digits",
     ],
 )
-@pytest.mark.parametrize("arguments", ["train one 2 7", "extract one"])
+@pytest.mark.parametrize("arguments", ["train one 2 7", "extract --experiment one"])
 def test_facts_of_a_wrong_kind_are_damaged(content: str, arguments: str, finished: Path, fail: Fail) -> None:
     """Red: a KeyError, or a network with three classes too few."""
     shutil.copytree(finished, "data")
@@ -218,29 +230,20 @@ def test_a_folder_without_a_study_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_stages_arguments_may_be_named(fail: Fail) -> None:
-    """As DVC writes an item of a matrix. Red: they are options that the program does not know."""
-    assert "experiment 'a;b' is not in params.yaml" in said(fail, "fetch", "--experiment", "a;b")
-    assert "depth: 1 does not suit one" in said(
-        fail, "train", "--experiment", "one", "--depth", "1", "--seed", "0", "--alone"
-    )
-    assert "seed: -1 is out of range" in said(fail, "train", "--experiment=one", "--depth=2", "--seed", "-1")
-    assert "value 0.5: sweep.axis" in said(
-        fail, "train", "--experiment", "one", "--depth", "2", "--value", "0.5", "--seed", "0"
-    )
+def test_a_stage_takes_options_as_dvc_writes_an_item_of_a_matrix(fail: Fail) -> None:
+    """Red: they are options that the program does not know."""
+    assert "experiment 'a;b' is not in params.yaml" in fail("fetch --experiment a;b")
+    assert "depth: 1 does not suit one" in fail("train --experiment one --depth 1 --seed 0 --alone")
+    assert "seed: -1 is out of range" in fail("train --experiment=one --depth=2 --seed -1")
+    assert "value 0.5: sweep.axis" in fail("train --experiment one --depth 2 --value 0.5 --seed 0")
 
 
-def test_some_of_the_arguments_may_be_named(fail: Fail) -> None:
+def test_runs_to_train_are_words_then_options(fail: Fail) -> None:
     """Red: `--depth -2` that is taken for a seed, and trains other runs than asked for."""
-    assert "train one depth=-2: no such runs" in said(fail, "train", "one", "--depth", "-2")
-    assert "train one depth=-2: no such runs" in said(fail, "train", "--depth=-2", "--workers", "2", "one")
-    assert "train one seed=-1: no such runs" in said(fail, "train", "one", "--seed", "-1")
-    assert "depth: 1 does not suit one" in said(fail, "train", "one", "1", "--seed", "0")
-    assert "depth: 1 does not suit one" in said(fail, "train", "one", "--depth", "1", "--seed", "0")
-
-
-def said(fail: Fail, *arguments: str) -> str:
-    return fail(" ".join(arguments))
+    assert "train one depth=-2: no such runs" in fail("train one --depth -2")
+    assert "train one depth=-2: no such runs" in fail("train --depth=-2 --workers 2 one")
+    assert "train one seed=-1: no such runs" in fail("train one --seed -1")
+    assert "depth: 1 does not suit one" in fail("train one 1 --seed 0")
 
 
 @pytest.mark.parametrize(
@@ -249,6 +252,9 @@ def said(fail: Fail, *arguments: str) -> str:
         "train --experiment one --depth",
         "train one 2 0 --seed 0",
         "train 2 --experiment one",
+        "train one 2 0 1",
+        "train one two",
+        "train --depth 2",
         "fetch --experiment",
     ],
 )

@@ -11,7 +11,7 @@ from pipeline import PARAMS, ROOT, Clone
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
 from ncpipe.commands.code import write_code
-from ncpipe.commands.new import Extras, create_study
+from ncpipe.commands.new import Extras, create_study, render
 from ncpipe.commands.plot import plot
 from ncpipe.commands.report import report
 from ncpipe.config.study import load_study
@@ -46,11 +46,10 @@ def test_the_page_does_no_more_than_define(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_study_of_own_code_begins_with_the_page() -> None:
     """Red: a block of the page that was edited, and not what `ncpipe new --own-code` writes."""
-    starters = ROOT / "ncpipe/commands/starters"
-    head, _, rest = (starters / "study.txt").read_text(encoding="utf-8").partition("\n\n")
+    head, _, rest = render("own_study.py", {}).partition("\n\n")
     assert head.startswith('"""')
     assert rest == "\n\n".join(blocks("python"))
-    assert (starters / "params.txt").read_text(encoding="utf-8") == blocks("yaml")[0]
+    assert render("own_params.yaml", {}) == blocks("yaml")[0]
 
 
 def test_a_study_of_an_own_loop_begins_with_its_section(
@@ -59,11 +58,10 @@ def test_a_study_of_an_own_loop_begins_with_its_section(
     """It does no more than define things, and its loop passes its trial.
 
     Red: a block of the section that was edited, and not what `ncpipe new --own-loop` writes."""
-    starters = ROOT / "ncpipe/commands/starters"
-    head, _, rest = (starters / "loop_study.txt").read_text(encoding="utf-8").partition("\n\n")
+    head, _, rest = render("loop_study.py", {}).partition("\n\n")
     assert head.startswith('"""')
     assert rest == "\n\n".join(blocks("python", LOOP))
-    assert (starters / "loop_params.txt").read_text(encoding="utf-8") == blocks("yaml", LOOP)[0]
+    assert render("loop_params.yaml", {}) == blocks("yaml", LOOP)[0]
     monkeypatch.chdir(tmp_path)
     create_study("./resnet", Extras(own_loop=True))
     monkeypatch.chdir("resnet")

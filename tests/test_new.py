@@ -15,10 +15,10 @@ from pipeline import ROOT, Clone
 from ncpipe.claims.ledger import load_claims
 from ncpipe.commands import new as command
 from ncpipe.commands.cli import run_cli
-from ncpipe.commands.new import Extras, Kind, create_study
+from ncpipe.commands.new import Extras, Kind, create_study, render
 from ncpipe.config.params import load_params
 from ncpipe.config.study import load_study
-from ncpipe.config.yaml_file import read_yaml
+from ncpipe.config.yaml_file import parse_yaml, read_yaml
 from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.system.errors import InputError
 
@@ -64,7 +64,7 @@ def test_a_study_of_the_checkout_is_like_the_template(checkout: Path) -> None:
     assert files(study) == FILES | {"ncpipe"}
     shipped = subprocess.run(["git", "ls-files"], cwd=TEMPLATE, capture_output=True, text=True, check=False)
     assert shipped.returncode or set(shipped.stdout.split()) - {"dvc.lock"} == FILES | {"ncpipe"}
-    for name in FILES - {"params.yaml"}:
+    for name in FILES - {"params.yaml", "claims.yaml"}:
         assert (study / name).read_bytes() == (TEMPLATE / name).read_bytes(), name
     assert os.readlink(study / "ncpipe") == os.readlink(TEMPLATE / "ncpipe")
     assert below_head(study / "params.yaml") == below_head(TEMPLATE / "params.yaml")
@@ -106,10 +106,12 @@ def test_own_code_is_watched_and_reads(checkout: Path) -> None:
     study = checkout / "stages/mine"
     assert files(study) == FILES | {"ncpipe", "study.py"}
     assert read_yaml(study / "dvc.yaml")["stages"]["code"]["deps"] == ["ncpipe", "study.py"]
+    alone = parse_yaml(render("dvc.yaml", {"kind": "own", "separate": True}))["stages"]["code"]
+    assert (alone["always_changed"], alone["deps"]) == (True, ["study.py"])
     params = load_params(study / "params.yaml")
     assert params.sweep.experiments == ("sine", "patches")
     claims = load_claims(study / "claims.yaml", lambda: params)
-    assert [claim.id for claim in claims] == ["separated-sine", "separated-patches", "directional"]
+    assert [claim.id for claim in claims] == ["fits-sine", "fits-patches", "collapses"]
     load_study(checkout)
 
 
@@ -235,8 +237,11 @@ def test_a_study_asks_its_own_questions(checkout: Path, tmp_path: Path) -> None:
         params = load_params(checkout / f"stages/{name}/params.yaml")
         claims = load_claims(checkout / f"stages/{name}/claims.yaml", lambda params=params: params)
         asked[name], claimed[name] = next(iter((params.about or {}).values())).question, claims[-1]
-        assert (claims[-1].ref, claims[-1].author) == (name, "ours")
-        assert {claim.author for claim in claims if "S25" not in claim.ref} == {"ours"}
+        assert (claims[-1].ref, claims[-1].author) == (name, "yours")
+        assert {(claim.ref, claim.author) for claim in claims} <= {
+            (name, "yours"),
+            ("S25 Lemma 4.2", "paper"),
+        }
     assert asked["filed"] == "Do networks on mine.npz collapse more the deeper they are?"
     assert asked["wider"] == "Do networks collapse more or less with model.width?"
     found = {

@@ -258,6 +258,11 @@ def test_a_module_beside_study_py_is_imported_and_counts_whatever_dvc_yaml_lists
         write_pipeline()
         assert digest() == one
         assert "add the line `- helper_of.py` to the deps of the stage code" in refusal()
+        pipeline = Path("dvc.yaml").read_text()
+        Path("dvc.yaml").write_text(
+            pipeline.replace("ncpipe code\n", "ncpipe code\n    always_changed: true\n", 1)
+        )
+        write_code()  # as in a project of its own, whose stage `code` sees every edit
         Path("helper_of.py").write_text("NUMBER = 3.0\n")  # within the same second
         assert digest() != one
         function = loaded().losses[next(iter(loaded().losses))]

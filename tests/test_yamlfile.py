@@ -13,6 +13,7 @@ from dvc.utils.serialize._yaml import loads_yaml
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from ncpipe.commands.new import render
 from ncpipe.config.yaml_file import parse_yaml, read_yaml, shared_mappings
 from ncpipe.system.errors import InputError
 
@@ -166,6 +167,7 @@ LAUGHS = "a0: &a0 [1, 1]\n" + "\n".join(
         ("a: 1\n---\nb: 1", "line 2: a second document begins; a file holds one"),
         ("a: [1", "not valid YAML: line 1, column 4: [ is not closed (line 2, column 1: did not find"),
         ("a: {b: [1, 2\nc: 3}", "not valid YAML: line 1, column 8: [ is not closed (line 2, column 2:"),
+        ("a: {\n  b: [1, 2, c: [0],\n}", "not valid YAML: line 2, column 6: [ is not closed"),
         ("a: {b: 1\nc: 2", "not valid YAML: line 1, column 4: { is not closed (line 2, column 2: did"),
         ("a: 'x\nb: 3", "not valid YAML: line 1, column 4: ' is not closed (line"),
         ("a: [1, 2}\nb: 1", "not valid YAML: line 1, column 9: did not find expected ',' or ']'"),
@@ -222,9 +224,7 @@ experiments:
 """
 
 
-@pytest.mark.parametrize(
-    "text", [COPIED, (ROOT / "ncpipe/commands/starters/params.txt").read_text()], ids=["copies", "template"]
-)
+@pytest.mark.parametrize("text", [COPIED, render("own_params.yaml", {})], ids=["copies", "template"])
 def test_dvc_changes_the_key_that_it_is_given_and_no_other(text: str, tmp_path: Path) -> None:
     """Red: a mapping that two experiments of the template share."""
     tree = parse_yaml(text)

@@ -45,7 +45,7 @@ RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that can be a cla
 
 OVER_DEPTHS = ("slope", "bend")  # kinds of difference that are computed over all depths
 
-Author = Literal["paper", "ours"]
+Author = Literal["paper", "ours", "yours"]
 Scale = Literal["stated settings", "reduced", "toy"]
 Split = Literal["train", "test", "weights", "true_labels", "target"]
 
@@ -103,7 +103,7 @@ class Claimed:
     ref: paper and place in it.
     statement: the claim in our words.
     expect: where the number lies if the claim holds.
-    author: who makes it, the `paper` or `ours`.
+    author: who makes it: the `paper`; `ours`, of ncpipe's own studies; `yours`, of a study of your own.
     scale: `stated settings` with all settings that the paper states, `reduced` with some of them smaller,
     `toy` on other data or networks; null where none applies.
     identity: whether it is a proven identity, whose failure is an error of the code and fails the pipeline.

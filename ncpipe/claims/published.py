@@ -132,7 +132,7 @@ def counts(ledger: Ledger) -> list[str]:
     lines += [f"| source | who says it | {' | '.join(VERDICTS)} |", "|---|---|---|---|---|"]
     trained = once[once["kind"] == "trained"]
     for paper in ledger.papers:
-        for author, name in (("paper", "the paper"), ("ours", "we")):
+        for author, name in (("paper", "the paper"), ("ours", "we"), ("yours", "the study")):
             own = trained[(trained["paper"] == paper) & (trained["author"] == author)]
             if len(own):
                 lines.append(f"| {paper} | {name} | {_verdict_counts(own)} |")

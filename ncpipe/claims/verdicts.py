@@ -168,7 +168,7 @@ def ledger_page(judged: Sequence[Judged]) -> str:
 
 
 def _named(claim: Claim) -> str:
-    whose = "" if claim.author == "paper" else " (ours)"
+    whose = "" if claim.author == "paper" else f" ({claim.author})"
     return f"**{_cell(claim.id)}**<br>{_cell(claim.ref)}{whose}"
 
 

@@ -16,17 +16,18 @@ from safetensors import SafetensorError
 from ncpipe import __version__
 from ncpipe.commands import paper_commands
 from ncpipe.commands.options import (
-    ALL,
     CheckpointSeconds,
     Command,
     Device,
     Experiment,
+    ExperimentIfAny,
     Group,
     Processes,
     Value,
     Workers,
     announce,
-    int_or_all,
+    complete_experiment,
+    named_runs,
 )
 from ncpipe.papers.outputs import PARENTS
 from ncpipe.system.artifacts import RUNS, remove_tried_links
@@ -103,16 +104,17 @@ def fetch(
 
 @stage()
 def train(
-    experiment: Experiment,
-    depth: Annotated[
-        Any, typer.Argument(parser=int_or_all, metavar="DEPTH", help=f"Depth of the network, or {ALL}.")
-    ] = None,
-    seed: Annotated[
-        Any,
+    words: Annotated[
+        list[str] | None,
         typer.Argument(
-            parser=int_or_all, metavar="SEED", help=f"Seed of weights and mini-batches, or {ALL}."
+            metavar="NAME DEPTH SEED",
+            help="Short for --experiment NAME --depth DEPTH --seed SEED.",
+            autocompletion=complete_experiment,
         ),
     ] = None,
+    experiment: ExperimentIfAny = None,
+    depth: Annotated[int | None, typer.Option(help="Depth of the network.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and mini-batches.")] = None,
     device: Device = None,
     alone: Annotated[
         bool,
@@ -124,10 +126,11 @@ def train(
 ) -> None:
     """Train an experiment's runs, or take them from the store; write them to data/runs.
 
-    Without DEPTH, SEED or --value, this means all depths, seeds or values of the sweep. Other missing runs of
-    the sweep whose networks have the same shape train in the same batch."""
+    Without --depth, --seed or --value, this means all of the sweep. Other missing runs of the sweep whose
+    networks have the same shape train in the same batch."""
     from ncpipe.commands.train import train as train_runs
 
+    experiment, depth, seed = named_runs(words, experiment, depth, seed)
     train_runs(experiment, depth, seed, device, alone, workers, checkpoint_seconds, _number(value))
 
 
@@ -452,7 +455,10 @@ def status(
 
 @command()
 def logs(
-    experiment: Experiment,
+    experiment: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Name of the experiment.", autocompletion=complete_experiment),
+    ],
     depth: Annotated[int, typer.Argument(metavar="DEPTH", help="Depth of the network.")],
     seed: Annotated[int, typer.Argument(metavar="SEED", help="Seed of weights and mini-batches.")],
     value: Value = None,

@@ -169,7 +169,7 @@ def _check_files() -> None:
     """Raise InputError if DVC would not see an edit of study.py's files; print if all always count."""
     check_reruns("code", FILE)
     for path in study_modules():
-        check_dependency("code", path.as_posix())
+        check_reruns("code", path.as_posix())
     for path in named_files():
         if not is_listed(path, ("code", "fetch", "measure")):
             check_dependency("code", path.as_posix())

@@ -1,5 +1,6 @@
 """Define how the commands of `ncpipe` parse arguments, and the options that several of them have."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -7,72 +8,47 @@ from typer.core import TyperCommand, TyperGroup
 
 from ncpipe.system.errors import InputError
 
-ALL = "all"  # instead of a depth or a seed
-
 
 class Command(TyperCommand):
-    """Parses a command whose arguments can also be written as options, `--depth 2 --seed 0`.
-
-    DVC writes an item of a stage's matrix in this form and quotes its values. It does not quote values that
-    are written one by one into a command, so a shell would run what follows a semicolon in them.
-    """
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        names = [f"--{param.name}" for param in self.get_params(ctx) if param.param_type_name == "argument"]
-        named: dict[str, str] = {}
-        rest = []
-        words = iter(args)
-        for word in words:
-            name, equals, value = word.partition("=")
-            if name not in names or name in named:
-                rest.append(word)
-            elif equals or (value := next(words, "")):
-                named[name] = value
-            else:
-                rest.append(word)
-        if named:
-            places = [names.index(name) for name in named]
-            plain = self._count_plain(ctx, rest)  # as in `train NAME --depth 2`
-            if min(places) < plain:
-                ctx.fail(f"give {names[min(places)]} once, after the arguments that are no options")
-            rest += ["--", *(named.get(name, ALL) for name in names[plain : max(places) + 1])]
-        return super().parse_args(ctx, rest)
-
-    def _count_plain(self, ctx: Any, words: list[str]) -> int:
-        """Return how many of the words are neither options nor values of options."""
-        arguments = [param.name for param in self.get_params(ctx) if param.param_type_name == "argument"]
-        options, extra, _ = self.make_parser(ctx).parse_args(list(words))
-        return sum(isinstance(options.get(name), str) for name in arguments) + len(extra)
+    """A command whose help says of no switch that it takes a value."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _with_plain_types(super().get_params(ctx))
+        return _without_types_of_flags(super().get_params(ctx))
 
 
 class Group(TyperGroup):
-    """Holds commands, with the same types in its help as `Command`."""
+    """Holds commands, with the same help as `Command`."""
 
     def get_params(self, ctx: Any) -> Any:
-        return _with_plain_types(super().get_params(ctx))
+        return _without_types_of_flags(super().get_params(ctx))
 
 
-def _with_plain_types(params: Any) -> Any:
-    """Return the parameters with types for the help: none for flags, int|all for a number or all."""
+def _without_types_of_flags(params: Any) -> Any:
     for param in params:
         if getattr(param, "is_flag", False):
             param.display_type_rich = lambda ctx: None
-        elif getattr(getattr(param, "type_descriptor", None), "annotation", None) is Any:
-            param.display_type_rich = lambda ctx: "<int|all>"  # `int_or_all` is the only such parser
     return params
 
 
-def int_or_all(text: str) -> int | None:
-    """Parse a depth or a seed; None stands for all of them."""
-    if text == ALL:
-        return None
+def named_runs(
+    words: Sequence[str] | None, experiment: str | None, depth: int | None, seed: int | None
+) -> tuple[str, int | None, int | None]:
+    """Return experiment, depth and seed of `train NAME DEPTH SEED`; options may stand for the last words.
+
+    DVC writes options. It quotes their values, so that no shell runs what follows a semicolon in them.
+    """
+    words = words or ()
+    options: tuple[str | int | None, ...] = (experiment, depth, seed)
+    if len(words) > len(options) or any(option is not None for option in options[: len(words)]):
+        raise typer.BadParameter("give experiment, depth and seed once: ncpipe train NAME DEPTH SEED")
+    given: list[str | int | None] = [*words, *options[len(words) :]]
+    if given[0] is None:
+        raise typer.BadParameter("which experiment? ncpipe train NAME DEPTH SEED")
     try:
-        return int(text)
+        depth, seed = [None if number is None else int(number) for number in given[1:]]
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a whole number; give a number, or {ALL}") from None
+        raise typer.BadParameter(f"{' '.join(words[1:])}: depth and seed are whole numbers") from None
+    return str(given[0]), depth, seed
 
 
 def complete_experiment(incomplete: str) -> list[str]:
@@ -85,14 +61,14 @@ def complete_experiment(incomplete: str) -> list[str]:
         return []
 
 
-Experiment = Annotated[
-    str,
-    typer.Argument(
-        metavar="EXPERIMENT",
-        help="Name under `experiments` in params.yaml.",
-        autocompletion=complete_experiment,
-    ),
-]
+_EXPERIMENT = typer.Option(
+    "--experiment",
+    metavar="NAME",
+    help="Name under `experiments` in params.yaml.",
+    autocompletion=complete_experiment,
+)
+Experiment = Annotated[str, _EXPERIMENT]
+ExperimentIfAny = Annotated[str | None, _EXPERIMENT]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"] | None,
     typer.Option(help="Overrides compute.device in params.yaml."),

@@ -25,7 +25,7 @@ def repair(paths: Sequence[Path] = ()) -> None:
         lines += [*repair_run_cache(dvc), *repair_cache(dvc)]
     for line in lines:
         say(f"repair: {line}")
-    say("repair: done; run dvc repro (or ncpipe sweep)" if lines else "repair: found no damage")
+    say("repair: done; run dvc repro (or ncpipe sweep)" if lines else "repair: found no damage in the cache")
 
 
 def _check_result(path: Path) -> None:

@@ -32,7 +32,7 @@ def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
             f"{revision}: neither a git revision nor a DVC experiment (see dvc exp list --all-commits)"
         ) from None
     except NotDvcRepoError:
-        raise InputError(f"{revision}: has no DVC project in {Path.cwd()}") from None
+        raise InputError(f"{revision}: has no DVC project in {Path.cwd()}; commit it first") from None
     except DataIndexError:  # of the folder that holds a path
         raise _not_in_cache(revision, *paths) from None
     except DvcException as error:

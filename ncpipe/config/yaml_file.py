@@ -4,6 +4,7 @@ DVC reads params.yaml with ruamel.yaml, whose rules these are: 1e-3 and 010 are 
 Values that other readers understand differently (dates, tags, a key twice) are refused.
 """
 
+import contextlib
 import math
 import re
 import typing
@@ -72,16 +73,35 @@ def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
 
     PyYAML reports a bracket or quote that is not closed where it gives up, which is in a later line.
     """
-    problem, mark, start = error.problem or error.context, error.problem_mark, error.context_mark
+    problem, mark = error.problem or error.context, error.problem_mark
     if mark is None:
         return str(problem)
     where = f"line {mark.line + 1}, column {mark.column + 1}"
     if "tab character" in str(problem) or _character(text, mark) == "\t":
         return f"{where}: a tab; indent with spaces"
-    if start is not None and start.line < mark.line and _character(text, start) in [*"[{'\""]:
+    quoted = error.context_mark is not None and _character(text, error.context_mark) in [*"'\""]
+    start = error.context_mark if quoted else _open_bracket(text, mark)
+    if start is not None and start.line < mark.line:
         opened = f"line {start.line + 1}, column {start.column + 1}: {_character(text, start)}"
         return f"{opened} is not closed ({where}: {problem})"
     return f"{where}: {problem}"
+
+
+def _open_bracket(text: str, end: Any) -> Any:
+    """Return the mark of the last bracket before a mark that is not closed there; None if there is none.
+
+    The parser's own mark may be of a later one: in `[1, a: [2], }` it takes `a: [2]` for an entry.
+    """
+    opened: list[Any] = []
+    with contextlib.suppress(yaml.YAMLError):
+        for token in yaml.scan(text, Loader=yaml.CSafeLoader):
+            if token.start_mark.index >= end.index:
+                break
+            if isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken):
+                opened.append(token.start_mark)
+            elif isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken) and opened:
+                opened.pop()
+    return opened[-1] if opened else None
 
 
 def _character(text: str, mark: Any) -> str:

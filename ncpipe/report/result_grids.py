@@ -141,9 +141,10 @@ def _claim_row(row: Any) -> list[Cell]:
         number = dataclasses.replace(number, text=f"{number.text} ({p_text(p_value)})")
     about = re.sub(r"\b[a-z]\w*_\w+", lambda found: _label(found[0]), row.about)
     of = f"{row.quantity.replace('_', ' ')} of {about}" if about else row.quantity
-    ours = row.author == "ours"
-    tones = {"agrees": "good", "undecided": "open", "disagrees": "open" if ours else "bad"}
-    source = f"our sentence, after {row.ref}" if ours else row.ref
+    of_paper = row.author == "paper"
+    tones = {"agrees": "good", "undecided": "open", "disagrees": "bad" if of_paper else "open"}
+    sources = {"ours": f"our sentence, after {row.ref}", "yours": f"the study's own sentence, {row.ref}"}
+    source = sources.get(row.author, row.ref)
     return [
         Cell(row.verdict, tone=tones.get(row.verdict, "")),
         Cell(row.statement, note=f"{of} · {source} · {row.id}"),

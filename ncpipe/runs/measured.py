@@ -79,10 +79,10 @@ class Kept:
         return json.loads(content)
 
     def keep(self, found: Iterable[tuple[Subject | None, Any]]) -> None:
-        """Keep what was found of subjects, unless the code was edited or the store cannot be written to."""
+        """Keep what was found of subjects, unless the code was edited or the store cannot be used."""
         if not at_start().is_current() or self._listed_files() != self._files:
             return
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(InputError, OSError):  # a store of another version; a full or read-only disk
             begin_store()
             for subject, value in found:
                 if subject is not None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import secrets
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,7 +77,7 @@ class Kept:
             verify_run(subject.folder)
         except (InputError, OSError):
             return None
-        return json.loads(content)
+        return json.loads(zlib.decompress(content))
 
     def keep(self, found: Iterable[tuple[Subject | None, Any]]) -> None:
         """Keep what was found of subjects, unless the code was edited or the store cannot be used."""
@@ -88,7 +89,7 @@ class Kept:
                 if subject is not None:
                     path = self._path(subject)
                     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-                    partial.write_bytes(_sealed(subject, json.dumps(value).encode()))
+                    partial.write_bytes(_sealed(subject, zlib.compress(json.dumps(value).encode())))
                     os.replace(partial, path)  # not flushed: the seal of what a power loss cuts is broken
 
     def _path(self, subject: Subject) -> Path:

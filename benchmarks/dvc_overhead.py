@@ -6,7 +6,8 @@
 
 In temporary clones of this repository, as its last commit has it; one epoch a run, so that what is left is
 starting programs and DVC. The sweep's time includes its own last `dvc repro`, up to and with the report; that
-of `dvc repro` is measured on the same stages, in the same order: fill, train, then all the rest. Of each:
+of `dvc repro` is measured on the same stages, in the same order: fill, train, then all the rest; in the end
+with one seed more. Of each:
 seconds by the clock, seconds of processors (which other work on the machine hardly moves), and those of the
 first process alone, which of `dvc repro` is DVC itself. In the end, the power of the number of runs by which
 each of these grows. --sweep: numbers of runs of which only `ncpipe sweep` is measured. --whole: a stage for
@@ -30,11 +31,13 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPTHS, SEEDS = [2, 3, 4, 5, 6, 7, 8], [0, 1, 2, 3, 4]
+MORE = "repro, a seed more"
 REPRO: dict[str, tuple[str, ...]] = {
     "repro fill": ("dvc", "repro", "fill"),
     "repro train": ("dvc", "repro", "train"),
     "repro, the rest": ("dvc", "repro"),
     "repro, nothing": ("dvc", "repro"),
+    MORE: ("dvc", "repro"),
 }
 SWEEP = {"sweep, all": ("ncpipe", "sweep")}
 
@@ -68,6 +71,15 @@ def project(folder: Path, runs: int, whole: bool, experiments: int | None) -> Pa
         assert before in pipeline.read_text()
         pipeline.write_text(pipeline.read_text().replace(before, after))
     return folder
+
+
+def add_seed(path: Path) -> None:
+    """Add a seed to the sweep of a params.yaml."""
+    yaml = YAML(typ="safe")
+    params = yaml.load(path.read_text())
+    params["sweep"]["seeds"].append(len(params["sweep"]["seeds"]))
+    with path.open("w") as file:
+        yaml.dump(params, file)
 
 
 # Runs a module as `python -m` does, and writes down what it and its children took of the processors.
@@ -118,7 +130,10 @@ def measured(runs: int, repro: bool, whole: bool, experiments: int | None) -> di
         found: dict[str, Times] = {}
         for columns in (REPRO, SWEEP) if repro else (SWEEP,):
             folder = project(place / "-".join(columns).replace(" ", ""), runs, whole, experiments)
-            found |= {column: seconds(folder, *command) for column, command in columns.items()}
+            for column, command in columns.items():
+                if column == MORE:
+                    add_seed(folder / "params.yaml")
+                found[column] = seconds(folder, *command)
         return found
     finally:
         shutil.rmtree(place, ignore_errors=True)

@@ -85,7 +85,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_what_is_given_comes_in_order_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the next tasks go to the same processes. Red: what ends first comes first; a process for each."""
-    with WorkerPool(2, 50) as shared:
+    with WorkerPool(2) as shared:
         first = list(shared.map(who, [-1, *range(20)]))
         assert [task for task, _ in first] == [-1, *range(20)]
         again = list(shared.map(who, range(20)))
@@ -97,7 +97,7 @@ def test_what_is_given_comes_in_order_and_once(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_goes_wrong_elsewhere_is_raised_here_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: a task of those that failed which the next ones are given in place of their own."""
-    with WorkerPool(2, 50) as shared:
+    with WorkerPool(2) as shared:
         list(shared.map(who, [-1, 0, 1]))
         with pytest.raises(InputError, match=r"sweep\.seeds: wrong"):
             list(shared.map(fails_elsewhere, range(20)))
@@ -114,7 +114,7 @@ def first_of(found: tuple[int, int]) -> int:
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_a_task_of_a_process_that_is_killed_is_done_all_the_same() -> None:
     """As where memory is short; and no other one is started. Red: a task that is lost, a stage that waits."""
-    with WorkerPool(3, 50) as shared:
+    with WorkerPool(3) as shared:
         found = list(shared.map(is_killed_elsewhere, [-1, *range(10)]))
         assert shared.most == 1
     assert found == [(task, os.getpid()) for task in [-1, *range(10)]]
@@ -124,7 +124,7 @@ def test_a_task_of_a_process_that_is_killed_is_done_all_the_same() -> None:
 def test_a_process_that_is_killed_between_two_tasks_takes_none_with_it() -> None:
     """While the caller is at a result, so the next task is what finds it dead. Red: BrokenProcessPool."""
     found, killed = [], 0
-    with WorkerPool(2, 101) as shared:
+    with WorkerPool(2) as shared:
         for task, process in shared.map(takes_a_moment, [-1, *range(100)]):
             found.append(task)
             if process != os.getpid() and not killed:
@@ -139,7 +139,7 @@ def test_a_process_that_is_killed_between_two_tasks_takes_none_with_it() -> None
 def test_an_interrupt_waits_for_no_task() -> None:
     """Red: Ctrl-C that comes through when the other process has done what it was at."""
     begin = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), WorkerPool(2, 50) as shared:
+    with pytest.raises(KeyboardInterrupt), WorkerPool(2) as shared:
         list(shared.map(lasts_elsewhere, range(10)))
     assert time.monotonic() - begin < 30
     assert not psutil.pid_exists(int(Path("begun").read_text()))
@@ -172,7 +172,7 @@ def test_a_process_ends_with_a_starter_that_is_killed() -> None:
     program = (
         "import os; os.environ['STARTER'] = str(os.getpid())\n"
         "from ncpipe.runs import pool; import test_pool; pool.SECONDS_PER_PROCESS = 0.0\n"
-        "with pool.WorkerPool(2, 9) as shared: list(shared.map(test_pool.lasts_elsewhere, range(9)))"
+        "with pool.WorkerPool(2) as shared: list(shared.map(test_pool.lasts_elsewhere, range(9)))"
     )
     environment = os.environ | {"KILLED": "1", "PYTHONPATH": str(Path(__file__).parent)}
     killed = subprocess.run([sys.executable, "-c", program], env=environment, check=False, timeout=60)
@@ -203,8 +203,8 @@ def test_a_process_is_started_where_it_is_worth_it(
     monkeypatch.setattr(pool, "SECONDS_PER_PROCESS", 3.0)
     monkeypatch.setattr(pool, "free_memory", lambda: free)
     monkeypatch.setattr(pool, "executor", lambda count: "another" * count)
-    shared = WorkerPool(most, left)
-    shared.done, shared.seconds = 2, 2 * seconds
+    shared = WorkerPool(most)
+    shared.left, shared.done, shared.seconds = left, 2, 2 * seconds
     assert bool(shared._in_flight(left)) == started
     assert shared.others == ("another" if started else None)
     shared.others = None

@@ -66,7 +66,7 @@ def test_a_stage_for_an_experiment_and_back(small: Clone, whole_first: Made, own
     store has a name in.
 
     Red: runs that train because another stage asks for them; a new seed that is skipped, because the stage
-    depends on no table; a store with files of its own."""
+    depends on no table; a store with files of its own; features of all runs for one seed more."""
     clone, there = own_copy(whole_first[0]), whole_first[1]
     whole = small.digests("data/runs", "data/features")
     assert (there.trained, there.ran) == ([], ["train@alpha"])
@@ -76,6 +76,7 @@ def test_a_stage_for_an_experiment_and_back(small: Clone, whole_first: Made, own
     added = clone.repro("extract")
     assert added.trained == trains(["alpha"], [2, 3], [5])
     assert "train@alpha" in added.ran
+    assert "extract alpha: 2 runs on cpu, float64; 4 runs taken" in added.err
     own, of_all = room(clone, 5)
     assert 0 < of_all <= 2 * own
     assert len(list(clone.store.glob("*/run.json"))) == STORED + 2

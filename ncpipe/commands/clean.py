@@ -14,6 +14,7 @@ from ncpipe.system.errors import InputError, shown
 
 HOUR = 3600.0  # seconds; another process may still be writing a younger partial file
 RUN = re.compile(r"[0-9a-f]{64}")
+MEASURED = re.compile(rf"{RUN.pattern}\.\w+")  # what was found of a run
 UNITS = {"h": HOUR, "d": 24 * HOUR, "w": 7 * 24 * HOUR}
 
 
@@ -21,7 +22,7 @@ def clean(older_than: str | None, dry_run: bool) -> None:
     """List the store's runs, checkpoints and partial files, the longest unused first; remove old ones.
 
     older_than: a number with h, d or w; without it, and with dry_run, nothing is removed. A removed run that
-    is needed again is imported from data/runs or trained again.
+    is needed again is imported from data/runs or trained again. What was measured of a run goes with it.
     """
     seconds = 0.0 if older_than is None else _seconds(older_than)
     removes = older_than is not None and not dry_run
@@ -30,7 +31,7 @@ def clean(older_than: str | None, dry_run: bool) -> None:
         check_there()
     link_runs_to_dvc_cache()
     for path in store.glob("*"):
-        age, kind = now - path.stat().st_mtime, _kind(path)
+        age, kind = now - _last_use(path), _kind(path)
         if kind and age >= (max(seconds, HOUR) if kind == "partial" else seconds):
             rows.append((age, path.name, kind, _bytes_freed(path)))
     for age, name, kind, size in sorted(rows, reverse=True):
@@ -51,9 +52,16 @@ def _seconds(text: str) -> float:
     return float(match[1]) * UNITS[match[2]]
 
 
+def _last_use(path: Path) -> float:
+    run = path.parent / path.name.partition(".")[0]
+    return (run if MEASURED.fullmatch(path.name) and run.is_dir() else path).stat().st_mtime
+
+
 def _kind(path: Path) -> str:
     if RUN.fullmatch(path.name):
         return "run"
+    if MEASURED.fullmatch(path.name):
+        return "measured"
     if path.name.startswith("."):
         return "partial"
     return "checkpoint" if path.name.endswith(CHECKPOINT) else ""

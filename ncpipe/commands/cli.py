@@ -244,7 +244,7 @@ def extract(experiment: Experiment, device: Device = None, workers: Processes = 
 
     double = double_compute(load_params().compute, device)
     on_cpu = prepare_device(double).type == "cpu"  # a GPU has one process
-    with _worker_pool(experiment, workers if on_cpu else 1) as pool:
+    with _worker_pool(workers if on_cpu else 1) as pool:
         extract_experiment(experiment, device, pool.map)
     # DVC's cache has the runs by now.
     link_to_dvc_cache(path.parent for path in (RUNS / experiment).rglob("run.json"))
@@ -256,19 +256,17 @@ def measure(experiment: Experiment, workers: Processes = None) -> None:
     announce(f"measure {experiment}")
     from ncpipe.commands.measure import measure as measure_experiment
 
-    with _worker_pool(experiment, workers) as pool:
+    with _worker_pool(workers) as pool:
         measure_experiment(experiment, pool.map)
 
 
-def _worker_pool(experiment: str, workers: int | None) -> Any:
-    """Return a pool of processes for an experiment's runs. workers: None for one per core."""
+def _worker_pool(workers: int | None) -> Any:
+    """Return a pool of processes for runs. workers: None for one per core."""
     from ncpipe.config.params import load_params
     from ncpipe.runs.pool import WorkerPool
     from ncpipe.system.machine import usable_cores
 
-    params = load_params()
-    processes = workers or max(1, usable_cores() // params.compute.threads)
-    return WorkerPool(processes, len(params.runs_of(experiment)))
+    return WorkerPool(workers or max(1, usable_cores() // load_params().compute.threads))
 
 
 @stage()

@@ -20,6 +20,7 @@ from ncpipe.features.own_network import extract_own
 from ncpipe.features.passes import Features, extract, last_layer_of
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
+from ncpipe.runs.measured import DvcCache, Kept, md5_of, taken_too
 from ncpipe.runs.run_folder import read_snapshots, read_state
 from ncpipe.system.artifacts import FEATURES, PREPARED, RUNS, publish_folder
 from ncpipe.system.console import plural, say
@@ -33,20 +34,35 @@ def extract_experiment(
 ) -> None:
     """Write data/features/EXPERIMENT, with a .safetensors file for each run.
 
-    Features of weights that were kept during training are in a folder with the run's name. map_runs: calls a
-    function for each run, like `map`, in any order.
+    Features of weights that were kept during training are in a folder with the run's name. What was extracted
+    before is taken from DVC's cache (`ncpipe.runs.measured`). map_runs: calls a function for each run and
+    returns the results in order, like `map`.
     """
     params = load_params()
     runs = read_grid(params, experiment)
     fingerprints = fingerprints_of(runs, params.compute)
     compute = double_compute(params.compute, device)
-    say(f"extract {experiment}: {plural(len(runs), 'run')} on {prepare_device(compute)}, float64")
+    place = prepare_device(compute).type
+    kept, cache = Kept("extract", params.experiments[experiment]), DvcCache()
     _data.cache_clear()
     with publish_folder(FEATURES / experiment) as folder:
+        missing = []
+        for fingerprint in fingerprints:
+            subject = kept.subject(fingerprint, place)
+            files = kept.take(subject)
+            if files is None or not cache.link(files, folder):
+                missing.append((fingerprint, subject))
+        say(
+            f"extract {experiment}: {plural(len(missing), 'run')} on {place}, float64"
+            f"{taken_too(len(runs) - len(missing))}"
+        )
         extract_one = functools.partial(extract_run, compute, folder)
-        with tqdm(total=len(runs), desc=experiment, unit="run", disable=None, leave=False) as bar:
-            for _ in map_runs(extract_one, fingerprints):
+        with tqdm(total=len(missing), desc=experiment, unit="run", disable=None, leave=False) as bar:
+            written = []
+            for files in map_runs(extract_one, [fingerprint for fingerprint, _ in missing]):
+                written.append(files)
                 bar.update()
+    kept.keep(zip([subject for _, subject in missing], written, strict=True))
 
 
 def double_compute(compute: Compute, device: Device | None) -> Compute:
@@ -55,8 +71,11 @@ def double_compute(compute: Compute, device: Device | None) -> Compute:
     return dataclasses.replace(double, device="cpu") if double.device == "mps" else double
 
 
-def extract_run(compute: Compute, folder: Path, fingerprint: RunFingerprint) -> None:
-    """Write a run's features, and those of the weights that were kept during training, to a folder."""
+def extract_run(compute: Compute, folder: Path, fingerprint: RunFingerprint) -> dict[str, str]:
+    """Write a run's features, and those of the weights that were kept during training, to a folder.
+
+    Returns the MD5 of each file by its path there.
+    """
     run, device = fingerprint.run, prepare_device(compute)
     path = folder / run.path.relative_to(run.experiment)
 
@@ -66,9 +85,12 @@ def extract_run(compute: Compute, folder: Path, fingerprint: RunFingerprint) -> 
         return extract(run, state, _data(PREPARED / run.data, fingerprint.data), device)
 
     state = read_state(RUNS / run.path, fingerprint)
-    write_features(path.with_suffix(".safetensors"), features(state))
+    files = [path.with_suffix(".safetensors")]
+    write_features(files[0], features(state))
     for epoch, state in read_snapshots(RUNS / run.path, fingerprint).items():
-        write_features(features_at(path, epoch), last_layer_of(features(state)))
+        files.append(features_at(path, epoch))
+        write_features(files[-1], last_layer_of(features(state)))
+    return {file.relative_to(folder).as_posix(): md5_of(file) for file in files}
 
 
 @functools.lru_cache(maxsize=1)  # consecutive runs have the same data

@@ -19,8 +19,10 @@ from ncpipe.features.own_metrics import Whole
 from ncpipe.features.run_metrics import GRAM_COLUMNS, describe, gram_rows, history_metrics, measure_run
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
+from ncpipe.runs.measured import Kept, taken_too
 from ncpipe.runs.run_folder import read_history, read_state
-from ncpipe.system.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json
+from ncpipe.system.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json, sha256_of
+from ncpipe.system.console import plural, say
 from ncpipe.training.device import fix_sums
 
 Rows = dict[str, list[dict[str, Any]]]  # by table
@@ -32,21 +34,40 @@ def measure(
 ) -> None:
     """Write data/metrics/EXPERIMENT/{measurements,places,runs,history,gram}.csv from features and histories.
 
-    map_runs: calls a function for each run and returns the results in order, like `map`.
+    Rows that were measured before are taken (`ncpipe.runs.measured`). map_runs: calls a function for each run
+    and returns the results in order, like `map`.
     """
     params = load_params()
     tables: Rows = {name: [] for name in ("measurements", "runs", "history", "gram", "places")}
     runs = read_grid(params, experiment)
     fingerprints = fingerprints_of(runs, params.compute)
-    for run_rows in map_runs(rows_of_run, fingerprints):
-        for name, rows in run_rows.items():
-            tables[name] += rows
+    kept = Kept("measure", params.experiments[experiment])
+    subjects = [kept.subject(each, _digests_of_features(each.run)) for each in fingerprints]
+    taken = [kept.take(subject) for subject in subjects]
+    missing = [each for each, rows in zip(fingerprints, taken, strict=True) if rows is None]
+    say(f"measure {experiment}: {plural(len(missing), 'run')}{taken_too(len(runs) - len(missing))}")
+    measured = iter(map_runs(rows_of_run, missing))
+    found = []
+    for subject, rows in zip(subjects, taken, strict=True):
+        if rows is None:
+            rows = next(measured)
+            found.append((subject, rows))
+        for name, own in rows.items():
+            tables[name] += own
+    kept.keep(found)
     tables["places"] = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in tables["places"])]
     empty = {"gram": [*runs[0].columns, *GRAM_COLUMNS]}  # where there are no classes
     with publish_folder(METRICS / experiment) as folder:
         for name, rows in tables.items():
             table = pd.DataFrame(rows, columns=None if rows else empty.get(name))
             table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
+
+
+def _digests_of_features(run: Run) -> dict[str, str]:
+    """Return the SHA-256 of a run's files of features, by path."""
+    path = FEATURES / run.path
+    files = [path.with_suffix(".safetensors"), *sorted(path.glob("*"))]
+    return {file.as_posix(): sha256_of(file) for file in files if file.is_file()}
 
 
 def rows_of_run(fingerprint: RunFingerprint) -> Rows:

@@ -48,6 +48,11 @@ def dependencies(stage: str, folder: Path = Path()) -> list[str]:
     return [os.path.normpath(path) for path in _stage(stage, folder).get("deps") or []]
 
 
+def always_runs(stage: str, folder: Path = Path()) -> bool:
+    """Return whether dvc.yaml says that a stage always runs."""
+    return bool(_stage(stage, folder).get("always_changed"))
+
+
 def _stage(stage: str, folder: Path) -> dict[str, Any]:
     if not (folder / PIPELINE).is_file():
         return {}
@@ -156,7 +161,7 @@ def is_listed(path: Path, stages: Sequence[str], folder: Path = Path()) -> bool:
     """
     real = os.path.realpath(folder / path)
     for stage in stages:
-        if stage != CODE and _stage(stage, folder).get("always_changed"):
+        if stage != CODE and always_runs(stage, folder):
             return True
         for other in dependencies(stage, folder):
             if _is_within(real, os.path.realpath(folder / other)):

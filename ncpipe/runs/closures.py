@@ -32,6 +32,13 @@ class Reading:
             self._contents.setdefault(path, path.read_bytes())  # the first one, of two threads
         return self._contents[path]
 
+    def is_current(self) -> bool:
+        """Return whether the files that were read are as they were then."""
+        try:
+            return all(path.read_bytes() == content for path, content in self._contents.items())
+        except OSError:
+            return False
+
 
 class Module(NamedTuple):
     """Holds the digest of a module, and the names that it imports from each module of the package."""

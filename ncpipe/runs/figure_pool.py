@@ -15,7 +15,7 @@ DrawFigure = Callable[[], Figure]  # must be picklable, for other processes
 
 def draw(folder: Path, figures: Mapping[str, DrawFigure]) -> None:
     """Save every figure as PNG and SVG in a folder, by name."""
-    with WorkerPool(usable_cores(), len(figures)) as pool:
+    with WorkerPool(usable_cores()) as pool:
         for _ in pool.map(partial(_draw, folder), list(figures.items())):
             pass
 

@@ -36,11 +36,11 @@ _stop: Any = None  # in another process: set when training there should save and
 class WorkerPool:
     """Runs tasks in this process and in others, which end with the block.
 
-    most: largest number of processes, including this one. expected: total number of tasks.
+    most: largest number of processes, including this one.
     """
 
-    def __init__(self, most: int, expected: int) -> None:
-        self.most, self.left = most, expected
+    def __init__(self, most: int) -> None:
+        self.most, self.left = most, 0
         self.seconds, self.done = 0.0, 0  # of tasks in this process
         self.others: ProcessPoolExecutor | None = None
         self.count = 0  # of other processes
@@ -57,6 +57,7 @@ class WorkerPool:
 
         If another process dies, this one repeats its tasks.
         """
+        self.left = len(tasks)
         todo = deque(range(len(tasks)))
         submitted: dict[Future[Result], int] = {}
         results: dict[int, Result] = {}

@@ -154,7 +154,7 @@ def fits_without_small_depths(series: Replicates) -> Iterator[dict[str, Any]]:
 
 
 def _on_log_scale(measurements: pd.DataFrame) -> pd.DataFrame:
-    linear = {metric for metric in measurements["metric"] if entry(metric).scale == "linear"}
+    linear = {metric for metric in measurements["metric"].unique() if entry(metric).scale == "linear"}
     return measurements[~measurements["metric"].isin(linear)]
 
 

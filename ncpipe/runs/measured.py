@@ -1,0 +1,144 @@
+"""Keep what a stage found of a run beside the run in the store, and take it from there.
+
+A file `KEY.STAGE` for each run and stage, KEY being the run's fingerprint: of `extract` it says where DVC's
+cache has the run's features, of `measure` it has the rows of the run's tables. It is sealed with all that
+they depend on: the stage's code, the files that dvc.yaml lists for it, and the run and its data to the bit.
+So nothing else takes it, nor is it taken damaged. Deleting such files only costs time.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ncpipe.config.specs import Experiment, own_loop
+from ncpipe.config.study_files import FETCH, always_runs, dependencies
+from ncpipe.datasets.stored import FACTS
+from ncpipe.runs.code_digests import at_start, experiment_digests
+from ncpipe.runs.dvc import cache_folder, dvc_folder
+from ncpipe.runs.fingerprint import RunFingerprint, choices_of, verify_run
+from ncpipe.runs.store_layout import begin_store, link, store_folder
+from ncpipe.system.artifacts import MANIFEST, PREPARED, RUNS, digest_of, read_json, sha256_of
+from ncpipe.system.console import plural
+from ncpipe.system.errors import InputError
+
+
+class Subject(NamedTuple):
+    """Names what a stage finds something of: a run's folder and key, and the digest of all that it reads."""
+
+    folder: Path
+    key: str
+    digest: str
+
+
+class Kept:
+    """Has what a stage found of the runs of one experiment, as values of JSON."""
+
+    def __init__(self, stage: str, spec: Experiment) -> None:
+        self.stage = stage
+        # What a loop of study.py is measured on comes from loaders, which read what is listed for `fetch`.
+        self._listing = [stage, FETCH] if own_loop(spec) else [stage]
+        self._always = always_runs(stage)
+        self._code = digest_of(experiment_digests(choices_of(spec))[stage])
+        self._files = self._listed_files()
+
+    def subject(self, fingerprint: RunFingerprint, further: object) -> Subject | None:
+        """Return the subject of a run in data/runs.
+
+        further: what the stage reads besides the run and its data. None where nothing can be kept: the run is
+        not there, or dvc.yaml lets the stage always run.
+        """
+        run = fingerprint.run
+        folder, facts = RUNS / run.path, PREPARED / run.data / FACTS
+        if self._always:
+            return None
+        try:
+            key = read_json(folder / MANIFEST)["key"]
+            of_run = [run.columns, fingerprint.inputs(), sha256_of(folder / MANIFEST), sha256_of(facts)]
+        except (InputError, OSError, KeyError, TypeError):
+            return None
+        digest = digest_of([self._code, self._files, of_run, further])
+        return Subject(folder, key, digest) if isinstance(key, str) and key.isalnum() else None
+
+    def take(self, subject: Subject | None) -> Any:
+        """Return what was kept of a subject; None if there is nothing, or if that or the run is damaged."""
+        if subject is None:
+            return None
+        try:
+            sealed = self._path(subject).read_bytes()
+            content = sealed.partition(b"\n")[2]
+            if sealed != _sealed(subject, content):
+                return None
+            verify_run(subject.folder)
+        except (InputError, OSError):
+            return None
+        return json.loads(zlib.decompress(content))
+
+    def keep(self, found: Iterable[tuple[Subject | None, Any]]) -> None:
+        """Keep what was found of subjects, unless the code was edited or the store cannot be used."""
+        if not at_start().is_current() or self._listed_files() != self._files:
+            return
+        with contextlib.suppress(InputError, OSError):  # a store of another version; a full or read-only disk
+            begin_store()
+            for subject, value in found:
+                if subject is not None:
+                    path = self._path(subject)
+                    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+                    partial.write_bytes(_sealed(subject, zlib.compress(json.dumps(value).encode())))
+                    os.replace(partial, path)  # not flushed: the seal of what a power loss cuts is broken
+
+    def _path(self, subject: Subject) -> Path:
+        return store_folder() / f"{subject.key}.{self.stage}"
+
+    def _listed_files(self) -> dict[str, str]:
+        """Return the digests of the files that dvc.yaml lists for the stage without a key of params.yaml."""
+        paths = [Path(path) for stage in self._listing for path in dependencies(stage) if "${" not in path]
+        files = [file for path in paths for file in (path, *path.rglob("*")) if file.is_file()]
+        return {file.as_posix(): sha256_of(file) for file in files}
+
+
+def _sealed(subject: Subject, content: bytes) -> bytes:
+    return hashlib.sha256(subject.digest.encode() + content).hexdigest().encode() + b"\n" + content
+
+
+class DvcCache:
+    """Finds files in DVC's cache by their MD5."""
+
+    def __init__(self) -> None:
+        dvc = dvc_folder()
+        self._objects = None if dvc is None else cache_folder(dvc) / "files" / "md5"
+
+    def link(self, files: Mapping[str, str], folder: Path) -> bool:
+        """Put files, given by their MD5, into a folder; return False, without any, if the cache lacks one.
+
+        One that is damaged is removed: DVC would put it in the place of the same file made anew.
+        """
+        if self._objects is None:
+            return False
+        found = {name: self._objects / md5[:2] / md5[2:] for name, md5 in files.items()}
+        for name, cached in found.items():
+            if not cached.is_file():
+                return False
+            if md5_of(cached) != files[name]:
+                cached.unlink(missing_ok=True)
+                return False
+        for name, cached in found.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            link(cached, folder / name)
+        return True
+
+
+def md5_of(path: Path) -> str:
+    """Return the MD5 of a file, its name in DVC's cache."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def taken_too(count: int) -> str:
+    """Return how a message ends that so many other runs need not be computed; empty if none."""
+    return f"; {plural(count, 'run')} taken" if count else ""

@@ -4,7 +4,6 @@
 """
 
 import concurrent.futures
-import functools
 import itertools
 import threading
 from collections.abc import Callable, Sequence
@@ -17,10 +16,10 @@ from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.fingerprint import RunFingerprint, check_code
 from ncpipe.runs.heartbeat import HeartbeatWriter
-from ncpipe.runs.own_runs import outcome, train_elsewhere
+from ncpipe.runs.own_runs import train_elsewhere
 from ncpipe.runs.pool import completed
-from ncpipe.runs.run_folder import write_run
-from ncpipe.runs.store import checkpoint_of, stored, write_beside
+from ncpipe.runs.results import store_results
+from ncpipe.runs.store import checkpoint_of
 from ncpipe.runs.training_log import FINISHED, STOPPED, log_failures, log_time
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Progress, Unseen, plural, say
@@ -29,7 +28,7 @@ from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.system.machine import usable_cores
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
 from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
-from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, name_of, prepare_device, take_gpu
+from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, prepare_device, take_gpu
 from ncpipe.training.loop import train_batch
 from ncpipe.training.starts import starts_of
 
@@ -221,13 +220,8 @@ def _train_some(
         say(f"train {runs[0].name}: out of memory on {device}, retrying with batches of {half}")
         left = _train_some(fingerprints[:half], checkpoint_seconds, progress, work_per_epoch, stop)
         return left + fingerprints[half:]
-    check_code(fingerprints[0])  # of the results
-    place = name_of(device)
-    for fingerprint, trained in zip(fingerprints, results, strict=True):
-        write = functools.partial(write_run, trained=trained, fingerprint=fingerprint, device=place)
-        write_beside(stored(fingerprint.key()), write)
-        say(outcome(trained))
-    checkpoints.remove()
+    for line in store_results(fingerprints, results, device, checkpoints):
+        say(line)
     progress.finish(name, len(fingerprints))
     log_time(fingerprints, device.type, progress.seconds() - start, FINISHED)
     return []

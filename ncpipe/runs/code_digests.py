@@ -39,7 +39,7 @@ SERVICES = frozenset(
     for room, names in (
         ("system", ("console", "errors", "machine")),
         ("runs", ("batches", "closures", "code_digests", "dvc", "dvc_repair", "heartbeat", "pool")),
-        ("runs", ("store", "store_layout", "study_code", "training_log")),
+        ("runs", ("results", "store", "store_layout", "study_code", "training_log")),
     )
     for name in names
 )

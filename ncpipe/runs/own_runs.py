@@ -14,18 +14,17 @@ from concurrent.futures.process import BrokenProcessPool
 import torch
 
 from ncpipe.config.study import study_errors
-from ncpipe.runs.fingerprint import RunFingerprint, check_code
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.heartbeat import HeartbeatWriter, heartbeats
 from ncpipe.runs.pool import LOOK, executor, should_stop, uninterrupted
-from ncpipe.runs.run_folder import write_run
-from ncpipe.runs.store import checkpoint_of, stored, write_beside
+from ncpipe.runs.results import store_results
+from ncpipe.runs.store import checkpoint_of
 from ncpipe.runs.training_log import FINISHED, STOPPED, log_time
 from ncpipe.system.console import Progress, Unseen, plural, say
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
-from ncpipe.training.device import name_of, prepare_device
+from ncpipe.training.device import prepare_device
 from ncpipe.training.own_loop import train_own
-from ncpipe.training.session import Trained
 
 
 def train_elsewhere(
@@ -94,24 +93,9 @@ def train_here(fingerprint: RunFingerprint, checkpoint_seconds: float, gpu: int 
             )
     finally:
         heartbeat.stop()
-    check_code(fingerprint)  # of the result
-    write = functools.partial(write_run, trained=trained, fingerprint=fingerprint, device=name_of(device))
-    write_beside(stored(fingerprint.key()), write)
-    checkpoints.remove()
-    return outcome(trained)
+    [line] = store_results([fingerprint], [trained], device, checkpoints)
+    return line
 
 
 def _number(loss: float | None) -> float:
     return math.nan if loss is None else loss
-
-
-def outcome(trained: Trained) -> str:
-    """Return how a run ended, in one line."""
-    if trained.diverged_at is not None:
-        return (
-            f"  {trained.run.name}: diverged at epoch {trained.diverged_at}; stored with its last finite "
-            "weights as not converged"
-        )
-    end = trained.history[-1]
-    line = f"  {trained.run.name}: loss {end.loss:.6g}, train error {end.train_error:.3g}"
-    return line if math.isnan(end.test_error) else f"{line}, test error {end.test_error:.3g}"

@@ -222,7 +222,7 @@ def test_a_stages_arguments_may_be_named(fail: Fail) -> None:
     """As DVC writes an item of a matrix. Red: they are options that the program does not know."""
     assert "experiment 'a;b' is not in params.yaml" in said(fail, "fetch", "--experiment", "a;b")
     assert "depth: 1 does not suit one" in said(
-        fail, "train", "--experiment", "one", "--depth", "1", "--seed", "0", "--alone"
+        fail, "train", "--experiment", "one", "--depth", "1", "--seed", "0"
     )
     assert "seed: -1 is out of range" in said(fail, "train", "--experiment=one", "--depth=2", "--seed", "-1")
     assert "value 0.5: sweep.axis" in said(

@@ -26,9 +26,7 @@ def store_results(
     """
     check_code(fingerprints[0])
     for fingerprint, trained in zip(fingerprints, results, strict=True):
-        write = functools.partial(
-            write_run, trained=trained, fingerprint=fingerprint, device=name_of(device)
-        )
+        write = functools.partial(write_run, trained=trained, fingerprint=fingerprint, device=name_of(device))
         write_beside(stored(fingerprint.key()), write)
     checkpoints.remove()
     return [_outcome(trained) for trained in results]

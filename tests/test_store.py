@@ -411,7 +411,7 @@ def test_clean_removes_what_nobody_has_used_for_long(
     clean("30d", False)
     assert stored_runs() == [one]
     clean("0h", False)
-    assert sorted(path.name for path in store_folder().iterdir()) == [".half", VERSION_FILE]
+    assert sorted(path.name for path in store_folder().iterdir()) == [".half", "claims", VERSION_FILE]
 
 
 # What goes wrong

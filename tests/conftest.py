@@ -124,11 +124,13 @@ def measure_runs(*names: str, depths: Sequence[int], seeds: Sequence[int] = (0,)
     from ncpipe.commands.grid import write_grid
     from ncpipe.commands.measure import measure
     from ncpipe.commands.train import train
+    from ncpipe.config.params import load_params
 
     write_grid()
     for name in names:
         fetch(name)
-        for depth, seed in itertools.product(depths, seeds):
+        together = {*seeds} == {*load_params().sweep.seeds}  # in one batch
+        for depth, seed in itertools.product(depths, [None] if together else seeds):
             train(name, depth, seed, workers=1)
         extract_experiment(name)
         measure(name)

@@ -1,14 +1,11 @@
-"""Runs that train ahead of being asked for: who joins a batch, who is claimed, and what is left alone."""
+"""Batches: who joins one, what is taken from the store, and what is left alone."""
 
 import functools
-import multiprocessing
-import os
 import re
 import shutil
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +19,13 @@ from conftest import Terminal, contents, experiment_tree, write_params
 from ncpipe.commands import stale, sweep
 from ncpipe.commands.code import write_code
 from ncpipe.commands.fetch import fetch
+from ncpipe.commands.fill import fill_store
 from ncpipe.commands.train import train as train_run
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models import residual_block
-from ncpipe.runs import batches, fill
+from ncpipe.runs import batches
 from ncpipe.runs.batches import groups, train_batches
 from ncpipe.runs.fingerprint import code_digest
 from ncpipe.runs.store import checkpoint_of, has, saved_epochs, sweep_fingerprints
@@ -60,12 +58,15 @@ def trained() -> list[str]:
     return sorted(str(path.parent.relative_to("data/runs")) for path in Path("data/runs").rglob("run.json"))
 
 
-def test_the_first_run_trains_its_seeds_and_the_others_are_claimed(
+def test_train_trains_exactly_what_it_is_asked_for(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And takes what the store has. Red: other runs of the sweep that train beside it."""
     train("one", 2, 1)
     assert trained() == ["one/L2/s1"]
-    assert stored() == 3
+    assert stored() == 1
+    fill_store(None, 1, 60.0)
+    assert stored() == 6
     monkeypatch.setattr(batches, "train_batch", None)  # from here on nothing may train
     train("one", 2, 0)
     train("one", 2, 2)
@@ -73,25 +74,25 @@ def test_the_first_run_trains_its_seeds_and_the_others_are_claimed(
     assert "taken from the store" in capsys.readouterr().err
 
 
-def test_a_claimed_folder_is_the_one_that_training_alone_gives(project: Path) -> None:
-    train("one", 2, 0)
+def test_a_run_of_a_batch_is_the_one_that_training_alone_gives(project: Path) -> None:
+    fill_store(None, 1, 60.0)
     train("one", 2, 1)
-    claimed = contents(Path("data/runs/one/L2/s1"))
+    together = contents(Path("data/runs/one/L2/s1"))
     for folder in ("data/runs", "data/.store"):
         shutil.rmtree(folder)
-    train("one", 2, 1, alone=True)
-    assert contents(Path("data/runs/one/L2/s1")) == claimed
-    assert len(claimed) == 4
+    train("one", 2, 1)
+    assert contents(Path("data/runs/one/L2/s1")) == together
+    assert len(together) == 4
 
 
-def test_claiming_imports_no_torch(project: Path) -> None:
-    train("one", 2, 0)
+def test_taking_imports_no_torch(project: Path) -> None:
+    fill_store(None, 1, 60.0)
     code = (
         "import sys; from ncpipe.commands.train import train; train('one', 2, 1); "
         "assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    assert trained() == ["one/L2/s0", "one/L2/s1"]
+    assert trained() == ["one/L2/s1"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_a_line_is_said_before_torch_is_loaded(project: Path, call: str) -> None
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 7, done.stderr
-    said = ("train one L=2 seed=0: 0 of 6 runs are trained, loading PyTorch", "sweep: loading PyTorch")
+    said = ("train one L=2 seed=0: 1 run to train, loading PyTorch", "sweep: loading PyTorch")
     assert done.stdout.strip() in said
 
 
@@ -118,7 +119,7 @@ def test_the_bar_counts_all_runs_and_goes_on_from_the_checkpoint(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three runs are trained, three were stopped after 12 of 20 epochs."""
-    train("one", 2, 0)
+    train("one", 2)
     fingerprints = [s for s in sweep_fingerprints(load_params(), load_params().compute) if s.run.depth == 3]
     runs, files = [s.run for s in fingerprints], Checkpoints([checkpoint_of(s) for s in fingerprints], 0.0)
     seen = iter(range(100))
@@ -129,28 +130,27 @@ def test_the_bar_counts_all_runs_and_goes_on_from_the_checkpoint(
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(console, "REFRESH", 0.0)
     monkeypatch.setenv("COLUMNS", "150")
-    train("one", 3, 0)
+    fill_store(None, 1, 60.0)
     bars = [text for text in terminal.getvalue().split("\r") if "|" in text]
-    assert bars[0].startswith("one L=3 seed=0:  60%|")
+    assert bars[0].startswith("fill:  60%|")
     assert "3 of 6 runs, " in bars[0]
     shown = [text for text in bars if "epoch 16 of 20, loss 0." in text]
-    assert shown[0].startswith("one L=3 seed=0:  80%|")
+    assert shown[0].startswith("fill:  80%|")
     announced = "train one L=3 seed=0 together with one seed 1, one seed 2: L-RN1 on cpu"
     assert announced in "\n".join(terminal.screen)
 
 
 def test_current_runs_do_not_train_again(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Seed 3 is new; 0, 1, 2 lie in their places. A run of an older learning rate is not current."""
-    for seed in (0, 1, 2):
-        train("one", 2, seed)
-    write_params([2, 3], [3, 0, 1, 2], one=experiment_tree())
+    train("one")
+    write_params([2], [3, 0, 1, 2], one=experiment_tree())
     capsys.readouterr()
-    train("one", 2, 3)
-    assert "together with" not in capsys.readouterr().err
+    fill_store(None, 1, 60.0)
+    assert "train one L=2 seed=3: L-RN1" in capsys.readouterr().err
     changed = experiment_tree()
     changed["optimizer"]["learning_rate"] = 0.02
     write_params([2], [0, 1], one=changed)
-    train("one", 2, 0)
+    fill_store(None, 1, 60.0)
     assert "together with one seed 1:" in capsys.readouterr().err
 
 
@@ -167,21 +167,14 @@ def test_experiments_of_one_shape_share_a_batch(
     write_params([2, 3], [0], one=experiment_tree(), rate=rate, penalty=penalty, **others)
     for name in ("rate", "penalty", "wide", "longer"):
         fetch(name)
-    train("one", 2, 0)
-    assert "together with rate seed 0, penalty seed 0:" in capsys.readouterr().err
-    monkeypatch.setattr(batches, "train_batch", None)
-    train("penalty", 2, 0)
-    train("rate", 2, 0)
+    fill_store(None, 1, 60.0)
+    said = capsys.readouterr().err
+    assert "train one L=2 seed=0 together with rate seed 0, penalty seed 0:" in said
+    assert "train wide L=2 seed=0: " in said
+    assert "train longer L=2 seed=0: " in said
 
 
-def test_training_alone_leaves_the_waiting_runs(project: Path) -> None:
-    train("one", 2, 0)
-    train("one", 3, 0, alone=True)
-    assert stored() == 4
-
-
-def test_waiting_runs_of_other_code_are_not_claimed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train("one", 2, 0)
+def test_stored_runs_of_other_code_are_not_taken(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ncpipe.runs.fingerprint.code_digest", lambda _: "other code")
     before = {fingerprint.key() for fingerprint in sweep_fingerprints(load_params(), load_params().compute)}
     monkeypatch.setattr("ncpipe.runs.fingerprint.code_digest", code_digest)
@@ -190,64 +183,12 @@ def test_waiting_runs_of_other_code_are_not_claimed(project: Path, monkeypatch: 
 
 
 def test_deleting_the_store_costs_time_only(project: Path) -> None:
-    train("one", 2, 0)
-    before = contents(Path("data/.store"))
-    for path in sorted(Path("data/.store").rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
     train("one", 2, 1)
-    assert trained() == ["one/L2/s0", "one/L2/s1"]
-    assert {digest for name, digest in contents(Path("data/.store")).items() if "lock" not in name} <= set(
-        before.values()
-    )
-
-
-def _train_one(clone: Path, seed: int, ready: Any, training: Any) -> None:
-    """Begins to train only once the other one is about to as well, for which it waits two seconds."""
-    os.chdir(clone)
-    torch.set_num_threads(1)
-    original = fill.run_tasks
-
-    def drive(*rest: Any) -> Any:
-        with training.get_lock():
-            training.value += 1
-        waited = time.monotonic()
-        while training.value < 2 and time.monotonic() - waited < 2:
-            time.sleep(0.01)
-        return original(*rest)
-
-    fill.run_tasks = drive
-    ready.wait()
-    train("one", 3, seed)
-
-
-def test_two_processes_do_not_train_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two clones with one cache, both ask for a run of one batch at once: the second waits for the first,
-    then finds its own waiting.
-
-    Red: no lock, or one in the clone, without which they train at the same time."""
-    clones = [tmp_path / name for name in ("first", "second")]
-    for clone in clones:
-        (clone / ".dvc").mkdir(parents=True)
-        (clone / ".dvc/config").write_text("[cache]\n    dir = ../../cache\n")
-        monkeypatch.chdir(clone)
-        write_params([2, 3], [0, 1, 2], one=experiment_tree())
-        fetch("one")
-    context = multiprocessing.get_context("spawn")
-    ready, training = context.Barrier(2), context.Value("i", 0)
-    workers = [
-        context.Process(target=_train_one, args=(clone, seed, ready, training))
-        for seed, clone in enumerate(clones)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(timeout=600)
-        assert worker.exitcode == 0
-    assert all((clone / f"data/runs/one/L3/s{seed}/run.json").is_file() for seed, clone in enumerate(clones))
-    assert training.value == 1
-    [log] = [log for clone in clones if (log := clone / "data/logs/batches.csv").is_file()]
-    assert len(log.read_text(encoding="utf-8").splitlines()) == 2  # the header and one batch
-    assert len([path for path in (tmp_path / "cache/ncpipe").iterdir() if len(path.name) == 64]) == 3
+    before = contents(Path("data/runs"))
+    shutil.rmtree("data/.store")
+    shutil.rmtree("data/runs")
+    train("one", 2, 1)
+    assert contents(Path("data/runs")) == before
 
 
 def test_what_dvc_did_not_take_before_it_was_stopped_does_not_train_again(
@@ -284,9 +225,8 @@ def test_out_of_memory_halves_the_batch(
 
     original = batches.train_batch
     monkeypatch.setattr(batches, "train_batch", limited)
-    train("one", 2, 2)
+    train("one", 2)
     assert tried == [3, 1, 2, 1, 1]
-    assert trained() == ["one/L2/s2"]
     assert stored() == 3
     assert "out of memory on cpu, retrying with batches of 1" in capsys.readouterr().err
 
@@ -339,7 +279,7 @@ def test_a_batch_takes_what_fits_in_memory(
     need = bytes_per_run(params.run("one", 2, 0), data, torch.device("cpu"), torch.float32)
     free = type("Memory", (), {"available": int(2.5 * need / batches.MEMORY_SHARE)})
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
-    train("one", 2, 0)
+    train("one", 2)
     assert "batches of 2 of 3 runs" in capsys.readouterr().err
     assert stored() == 3
 

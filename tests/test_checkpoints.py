@@ -316,7 +316,7 @@ def runs_on_disk() -> dict[str, str]:
 
 
 def start_training() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "ncpipe", "train", "one", "3", "0"]
+    command = [sys.executable, "-m", "ncpipe", "train", "one", "3"]
     environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": "0.02", "NCPIPE_WORKERS": "2"}
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
 
@@ -367,7 +367,7 @@ def test_ctrl_c_keeps_what_was_trained(number: signal.Signals, project: Path) ->
     """So does what a batch system sends first. Red: SIGTERM left as it is, which ends all at once."""
     write_params([3], [0, 1], one=experiment_tree(epochs=100_000))
     environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": "1000000"}
-    command = [sys.executable, "-c", HEAR_CTRL_C, sys.executable, "-m", "ncpipe", "train", "one", "3", "0"]
+    command = [sys.executable, "-c", HEAR_CTRL_C, sys.executable, "-m", "ncpipe", "train", "one", "3"]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
@@ -397,7 +397,7 @@ def test_a_stage_ends_with_the_dvc_that_runs_it(behind: str, project: Path) -> N
     """SIGTERM to DVC alone. Red: a training that nobody waits for, beside that of the next `dvc repro`."""
     write_params([3], [0, 1], one=experiment_tree(epochs=100_000))
     environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": "1000000", "DVC_STAGE": "train@one-3-0"}
-    command = f"{sys.executable} -m ncpipe train one 3 0{behind}"
+    command = f"{sys.executable} -m ncpipe train one 3{behind}"
     dvc = subprocess.Popen(
         [sys.executable, "-c", DVC, command],
         env=environment,
@@ -424,12 +424,12 @@ def test_a_stage_ends_with_the_dvc_that_runs_it(behind: str, project: Path) -> N
 
 def test_a_damaged_checkpoint_costs_time_only(project: Path) -> None:
     write_params([3], [0, 1, 2], one=experiment_tree(epochs=20))
-    train("one", 3, 0, alone=True)
+    train("one", 3, 0)
     before = runs_on_disk()
     params = load_params()
     for folder in (Path("data/runs"), ALONE / sweep_fingerprints(params, params.compute)[0].key()):
         shutil.rmtree(folder)
     checkpoint_of(sweep_fingerprints(params, params.compute)[0]).write_bytes(b"PK\x03\x04 half a file")
-    train("one", 3, 0, alone=True)
+    train("one", 3, 0)
     assert runs_on_disk() == before
     assert not files()

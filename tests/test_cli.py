@@ -233,7 +233,7 @@ def test_a_folder_without_a_study_is_one_line(
 def test_a_stage_takes_options_as_dvc_writes_an_item_of_a_matrix(fail: Fail) -> None:
     """Red: they are options that the program does not know."""
     assert "experiment 'a;b' is not in params.yaml" in fail("fetch --experiment a;b")
-    assert "depth: 1 does not suit one" in fail("train --experiment one --depth 1 --seed 0 --alone")
+    assert "depth: 1 does not suit one" in fail("train --experiment one --depth 1 --seed 0")
     assert "seed: -1 is out of range" in fail("train --experiment=one --depth=2 --seed -1")
     assert "value 0.5: sweep.axis" in fail("train --experiment one --depth 2 --value 0.5 --seed 0")
 

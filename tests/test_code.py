@@ -502,7 +502,7 @@ def test_digests_know_every_module_that_runs(tmp_path, monkeypatch):
         within = [("ncpipe.training.loop", "train_batch"), ("ncpipe.runs.run_folder", "write_run")]
         within.append(("ncpipe.training.starts", "starts_of"))
         for depth in (2, 3):
-            run(digests["train"], without, train, name, depth, 0, None, False, 1, 60.0, within=within)
+            run(digests["train"], without, train, name, depth, 0, None, 1, 60.0, within=within)
         run(digests["extract"], without, extract_experiment, name, None)
         run(digests["measure"], without, measure, name)
     write_params([2, 3], [0], **ways)

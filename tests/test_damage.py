@@ -38,7 +38,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_params([2], [0, 1, 2], one=experiment_tree())
         write_grid()
         fetch("one")
-        train("one", 2, 0, workers=1)
+        train("one", 2, workers=1)
+        for seed in (1, 2):
+            shutil.rmtree(RUNS / f"one/L2/s{seed}")
     return folder
 
 
@@ -155,7 +157,7 @@ def test_every_flipped_bit_is_seen(project: Path) -> None:
 def test_nothing_of_a_run_says_when_or_for_which_device_it_was_asked(project: Path) -> None:
     """Red: a seal with the device asked for, by which `device: auto` and `cpu` would differ in bytes."""
     whole = contents(waiting())
-    train("one", 2, 1, device="auto", alone=True)
+    train("one", 2, 1, device="auto")
     assert contents(RUN) == whole
 
 

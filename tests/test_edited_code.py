@@ -20,7 +20,7 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.fill import fill_store
 from ncpipe.config.params import load_params
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.runs import batches, closures, code_digests
+from ncpipe.runs import batches, closures, code_digests, results
 from ncpipe.runs.fingerprint import RunFingerprint, check_code, code_digest, verify_run
 from ncpipe.runs.run_folder import write_run
 from ncpipe.runs.store import stored, sweep_fingerprints, write_beside
@@ -119,7 +119,8 @@ def test_two_batches_train_while_the_code_of_one_is_edited(
             if checked.count(first) == 2:
                 ended.set()
 
-    monkeypatch.setattr(batches, "check_code", check_code)
+    for module in (batches, results):
+        monkeypatch.setattr(module, "check_code", check_code)
     fill_store(None, 2, 60.0)
     assert {before[path.name] for path in stored_runs()} == {"resnet L=2 seed=0"}
     after = keys()
@@ -151,7 +152,7 @@ def test_code_is_edited_while_batches_wait_for_one_core(
 
 
 # Functions that a batch calls, in their order; some are called by each batch, some twice.
-MOMENTS = ("epochs_done", "read_prepared", "prepare_device", "checkpoint_of", "HeartbeatWriter")
+MOMENTS = ("epochs_done", "read_prepared", "prepare_device", "checkpoint_of", "claimed")
 MOMENTS += ("starts_of", "train_batch", "name_of", "write_beside", "log_time")
 
 
@@ -172,7 +173,8 @@ def test_code_is_edited_at_any_moment(call: int, project: Path, monkeypatch: pyt
                 path.write_text(original.replace("1 + math.cos(", "0.9 + math.cos("))
 
         with monkeypatch.context() as patch:
-            patch.setattr(batches, moment, after(change, getattr(batches, moment)))
+            module = batches if hasattr(batches, moment) else results
+            patch.setattr(module, moment, after(change, getattr(module, moment)))
             fill_store(None, 1, 60.0)
         assert path.read_text() != original, moment
         names = {run.name for run in stored_runs()}

@@ -21,10 +21,10 @@ from ncpipe.runs.engines.choice import tasks_of
 from ncpipe.runs.engines.engine import Engine, run_tasks, tasks_to_retry
 from ncpipe.runs.engines.job_log import recorded_job
 from ncpipe.runs.engines.jobs import write_array
-from ncpipe.runs.engines.local import LocalEngine
 from ncpipe.runs.engines.options import Options, Settings, Slurm, gpus_of, load_options
 from ncpipe.runs.engines.task import State, Task, TaskResult, from_json, to_json
 from ncpipe.runs.engines.worker import fingerprints_of_task, train_task
+from ncpipe.runs.fill import fill
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.console import say
@@ -104,7 +104,7 @@ def test_logs_are_those_of_what_trained_the_run(
     one, two = tasks()
     with pytest.raises(InputError, match="one L=2 seed=1: no log of this run"):
         logs("one", 2, 1)
-    assert run_tasks(LocalEngine(settings()), [one], keep_going=False) == []
+    assert fill(fingerprints_of_task(one), settings()) == set()
     [job] = write_array([[two]], Slurm())
     job.file(".log").write_text("so far")
     capsys.readouterr()
@@ -148,10 +148,10 @@ def test_a_worker_elsewhere_gives_the_bytes_of_a_stage(project: Path, tmp_path: 
         fingerprint.key(): fingerprint
         for fingerprint in sweep_fingerprints(load_params(), load_params().compute)
     }
-    found = {path.name for path in (elsewhere / ALONE).iterdir() if path.is_dir()}
+    found = {path.name for path in (elsewhere / ALONE).iterdir() if len(path.name) == 64}
     assert found == set(fingerprints)
     for key, fingerprint in fingerprints.items():
-        train(fingerprint.run.experiment, fingerprint.run.depth, fingerprint.run.seed, alone=True)
+        train(fingerprint.run.experiment, fingerprint.run.depth, fingerprint.run.seed)
         assert contents(elsewhere / ALONE / key) == contents(Path("data/runs") / fingerprint.run.path)
 
 

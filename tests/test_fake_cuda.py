@@ -626,7 +626,7 @@ def test_every_gpu_of_a_machine_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parts_of_each([[]], 8, CUDA) == 2
     monkeypatch.setattr(batches, "_train_some", lambda batch, *_: wait.wait(60) and [])
     wait = threading.Barrier(2)
-    fingerprints = [RunFingerprint(run, "", compute) for run in runs_of(*RESNET)]
+    fingerprints = [RunFingerprint(run, "", compute, "code") for run in runs_of(*RESNET)]
     batches.train_batches([[each] for each in fingerprints], 2, 1e9, Unseen(), lambda fingerprint: 1.0)
     assert sorted(cuda.chosen) == [0, 1]
     monkeypatch.setattr(batches, "free_bytes", lambda device: 1000)

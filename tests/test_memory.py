@@ -206,11 +206,11 @@ def test_a_batch_that_the_cpu_has_no_memory_for_is_halved(
         return real(runs, *rest)
 
     monkeypatch.setattr(batches, "train_batch", scarce)
-    train("one", 2, 0, workers=1)
+    train("one", 2, workers=1)
     assert "out of memory on cpu, retrying with batches of 1" in capsys.readouterr().err
     monkeypatch.setattr(batches, "train_batch", lambda *rest: torch.empty(2**50))
     with pytest.raises(InputError, match=r"one L=3 seed=1: one run does not fit on cpu; make model\.width"):
-        train("one", 3, 1, alone=True)
+        train("one", 3, 1)
 
 
 def test_a_run_that_cannot_fit_is_refused_by_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

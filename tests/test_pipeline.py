@@ -691,7 +691,7 @@ class TestKilled:
         """Red: a traceback, no word at all, or a half-written folder."""
         clone = own_copy(swept)
         clone.edit_params("experiments.beta.epochs", 10**6)
-        command = ["ncpipe", "train", "beta", "2", "9", "--alone"]
+        command = ["ncpipe", "train", "beta", "2", "9"]
         output = clone.stop_when(lambda said: bool(trained_in(said[-1])), signal.SIGINT, *command)
         assert output.code == 130
         *_, announcement, last = output.out.splitlines()
@@ -739,7 +739,7 @@ class TestBadEnds:
             f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
             "os.execvp(sys.argv[1], sys.argv[1:])"
         )
-        command = [sys.executable, "-c", program, "ncpipe", "train", "alpha", "2", "9", "--alone"]
+        command = [sys.executable, "-c", program, "ncpipe", "train", "alpha", "2", "9"]
         output = clone.run(*command, check=False, env={"PYTHONDONTWRITEBYTECODE": "1"})
         assert output.code == 1
         *_, announcement, line = output.err.splitlines()

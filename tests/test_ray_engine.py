@@ -37,7 +37,7 @@ from ncpipe.runs.engines.ray_cluster import Cluster, RayEngine, check_cluster
 from ncpipe.runs.engines.remote import Origin, origin, pack, store_archive, train_remotely, unpack
 from ncpipe.runs.engines.task import Task
 from ncpipe.runs.engines.worker import train_task
-from ncpipe.runs.heartbeat import heartbeats
+from ncpipe.runs.run_claims import claims
 from ncpipe.runs.store import has, sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import PREPARED, sha256_of
@@ -329,10 +329,10 @@ def kill_a_machine(cluster: Any, found: list[psutil.Process]) -> None:
     """One that trains, without a word to what runs on it, which stands still until then."""
     while not found:
         time.sleep(0.1)
-        for life in heartbeats():
+        for life in claims():
             process = psutil.Process(life.process)
             process.suspend()
-            if any(other.keys == life.keys for other in heartbeats()):
+            if any(other.keys == life.keys for other in claims()):
                 found.append(process)
                 break
             process.resume()  # it has ended its training meanwhile

@@ -68,8 +68,8 @@ from ncpipe.runs.engines.task import Task, TaskResult, from_json, to_json
 from ncpipe.runs.engines.worker import train_task
 from ncpipe.runs.fill import fill
 from ncpipe.runs.fingerprint import RunFingerprint
-from ncpipe.runs.heartbeat import HeartbeatWriter, heartbeats
-from ncpipe.runs.store import batch_lock, needs_training, saved_epochs, sweep_fingerprints, write_beside
+from ncpipe.runs.run_claims import ClaimWriter, claimed, claims
+from ncpipe.runs.store import needs_training, saved_epochs, sweep_fingerprints, write_beside
 from ncpipe.runs.store_layout import ALONE, store_folder, verify_stored
 from ncpipe.system.artifacts import JOBS, PREPARED
 from ncpipe.system.errors import InputError
@@ -224,7 +224,7 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
     place = str(job.file(""))
     wanted: list[tuple[int, int]] = []
 
-    def beat(writer: HeartbeatWriter, epoch: int, whole: float | None) -> None:
+    def beat(writer: ClaimWriter, epoch: int, whole: float | None) -> None:
         if wanted and epoch == wanted[0][1]:
             os.kill(os.getpid(), wanted.pop()[0])
             time.sleep(0.2)
@@ -234,7 +234,7 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
         assert stop.wait(10)
         raise Stopped
 
-    monkeypatch.setattr(HeartbeatWriter, "beat", beat)
+    monkeypatch.setattr(ClaimWriter, "beat", beat)
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
     try:
         wanted.append((signal.SIGUSR2, 30))
@@ -482,7 +482,7 @@ def test_where_slurm_does_not_queue_again_the_driver_submits_what_is_left(
 
     def warn() -> None:
         while len(warned) < 2:
-            for sign in heartbeats():
+            for sign in claims():
                 if sign.epoch and sign.process not in warned:
                     warned.append(sign.process)
                     (stand_in / "warn").touch()
@@ -515,7 +515,7 @@ def test_a_job_queues_itself_again_and_no_other(folder: Path, stand_in: Path) ->
     first, second = read_jobs()
     assert second.tasks[0].runs[0]["experiment"] == "two"
     until(lambda: told_state(stand_in, first) == "COMPLETED")
-    until(lambda: any(sign.epoch for sign in heartbeats()))
+    until(lambda: any(sign.epoch for sign in claims()))
     (stand_in / "warn").touch()
     assert run_tasks(engine, [], keep_going=True) == []
     assert (stand_in / "started").read_text().split() == ["1_0", "1_1", "1_1"]
@@ -588,11 +588,11 @@ def test_folders_with_one_store_train_each_run_once(
         fetch("one")
     (stand_in / "hold").touch()
     detached = Settings(load_params().compute, None, 600.0, True, 2)
-    with batch_lock(fingerprints()[0]):  # as while the other folder trains
-        assert fill(fingerprints(), detached, Options("slurm", HERE), wait=False) == []
+    with claimed(fingerprints()):  # as while the other folder trains
+        assert fill(fingerprints(), detached, Options("slurm", HERE), wait=False) == set()
     assert read_jobs() == []
     assert "left 2 runs to another process that trains them" in capsys.readouterr().err
-    assert fill(fingerprints(), detached, Options("slurm", HERE), wait=False) == []
+    assert fill(fingerprints(), detached, Options("slurm", HERE), wait=False) == set()
     jobs = read_jobs()
     assert len({key for job in jobs for key in job.keys}) == 2
     monkeypatch.chdir(tmp_path / "here")

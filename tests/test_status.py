@@ -1,10 +1,8 @@
 """`ncpipe status`: every run in the state that its files are in, without DVC and without torch."""
 
-import json
-import os
+import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,9 +14,9 @@ from ncpipe.commands.status import status, sweep_progress
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.runs import heartbeat
+from ncpipe.runs import run_claims
 from ncpipe.runs.fingerprint import RunFingerprint
-from ncpipe.runs.heartbeat import Heartbeat, HeartbeatWriter, heartbeats
+from ncpipe.runs.run_claims import claimed
 from ncpipe.runs.store import checkpoint_of, saved_epochs, sweep_fingerprints
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
@@ -29,7 +27,7 @@ from ncpipe.training.loop import train_batch
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(heartbeat, "INTERVAL", 0.0)
+    monkeypatch.setattr(run_claims, "INTERVAL", 0.0)
     write_params([2, 3], [0, 1], one=experiment_tree())
     return tmp_path
 
@@ -61,7 +59,8 @@ def test_a_run_goes_from_waiting_to_done_and_stale(project: Path, capsys: pytest
     """Red: a state that follows from a folder's name alone; a column of zeros."""
     assert rows(capsys)["2"] == "runs=2 waiting=2"
     fetch("one")
-    train("one", 2, 1, workers=1)
+    train("one", 2, workers=1)
+    shutil.rmtree("data/runs/one/L2/s0")
     assert rows(capsys) == {
         "2": "runs=2 done=1 trained=1 waiting=·",
         "3": "runs=2 done=· trained=· waiting=2",
@@ -72,7 +71,7 @@ def test_a_run_goes_from_waiting_to_done_and_stale(project: Path, capsys: pytest
 
 def test_what_did_not_converge_is_counted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fetch("one")
-    train("one", 2, 0, workers=1, alone=True)
+    train("one", 2, 0, workers=1)
     results = project / "data" / "results"
     results.mkdir()
     head = "experiment,depth,seed,converged\n"
@@ -106,67 +105,23 @@ def test_a_batch_in_training_says_where_it_is(project: Path, capsys: pytest.Capt
     pair = [stamp_of(3, 0), stamp_of(3, 1)]
     data, seen = read_prepared(PREPARED / "one"), []
     checkpoints = Checkpoints([checkpoint_of(fingerprint) for fingerprint in pair], 0.0)
-    writer = HeartbeatWriter(pair)
 
     def watch(epoch: int, loss: object) -> None:
-        writer.beat(epoch, 7200.0)
+        claim.beat(epoch, 7200.0)
         if epoch == 7:
             seen.append(rows(capsys)["3"])
             status(watch=False)
 
     place = prepare_device(pair[0].compute)
     runs = [fingerprint.run for fingerprint in pair]
-    with pytest.raises(Stopped):
+    with claimed(pair) as claim, pytest.raises(Stopped):
         train_batch(runs, data, place, "float32", watch, checkpoints, lambda: len(seen) > 0)
     said = capsys.readouterr().out
     assert seen == ["runs=2 training=2 waiting=·"]
     assert "one L=3 seed=0 and 1 more: epoch 7 of 20, about " in said
     assert "\nall training: about 2.0 h left\n" in said
-    writer.stop()
     assert rows(capsys)["3"] == "runs=2 stopped=2 waiting=·"
     assert saved_epochs(pair[0]) == epochs_done(checkpoint_of(pair[0])) > 0
-
-
-def test_what_a_killed_process_left_is_no_life(project: Path) -> None:
-    """Red: a process number that another process has by now; a file that is damaged."""
-    fetch("one")
-    writer = HeartbeatWriter([stamp_of(2, 0)])
-    writer.beat(3)
-    assert [beat.epoch for beat in heartbeats()] == [3]
-    (file,) = heartbeat.FOLDER.glob("*.json")
-    written = json.loads(file.read_text())
-    assert written["process"] == os.getpid()
-    for change in ({"born": 1.0}, {"process": 2**22 + 1}):
-        file.write_text(json.dumps(written | change))
-        assert list(heartbeats()) == []
-        assert not file.exists()
-    file.write_text(json.dumps(written | {"host": "elsewhere", "process": 1}))
-    assert len(list(heartbeats())) == 1  # there nobody can be asked
-    os.utime(file, (0, time.time() - heartbeat.STALE - 1))
-    assert list(heartbeats()) == []
-    heartbeat.FOLDER.joinpath("a.json").write_text('{"keys": ["')
-    assert list(heartbeats()) == []
-
-
-def test_a_full_disk_stops_no_training(project: Path) -> None:
-    fetch("one")
-    (project / "data" / "logs").write_text("a file in the folder's place")
-    writer = HeartbeatWriter([stamp_of(2, 0)])
-    writer.beat(3)
-    writer.stop()
-
-
-def test_the_time_left_is_at_the_pace_since_it_began() -> None:
-    beat = Heartbeat(("a",), epoch=30, epochs=100, began=10, seconds=40.0, host="", process=0, born=0.0)
-    assert beat.left == pytest.approx(140)
-    assert Heartbeat(("a",), 10, 100, 10, 0.0, "", 0, 0.0).left is None
-
-
-def test_training_leaves_no_sign_behind(project: Path) -> None:
-    fetch("one")
-    train("one", 2, 0, workers=1)
-    assert heartbeat.FOLDER.is_dir()
-    assert not list(heartbeat.FOLDER.iterdir())
 
 
 def test_why_a_run_could_not_be_trained_is_kept_until_it_is(
@@ -182,7 +137,7 @@ def test_why_a_run_could_not_be_trained_is_kept_until_it_is(
         with monkeypatch.context() as patch:
             patch.setattr("ncpipe.runs.batches.train_batch", fail)
             with pytest.raises(type(error)):
-                train("one", 2, 0, workers=1, alone=True)
+                train("one", 2, 0, workers=1)
         assert f"{state}=1" in rows(capsys)["2"] or state == "waiting"
         assert bool(list(project.glob("data/logs/failed-*"))) == (state == "failed")
     status(watch=False)
@@ -190,7 +145,7 @@ def test_why_a_run_could_not_be_trained_is_kept_until_it_is(
     said = (project / "data/logs/failed-one-L2-s0.log").read_text()
     assert said.startswith("one L=2 seed=0: a bug\n")
     assert "Traceback" in said
-    train("one", 2, 0, workers=1, alone=True)
+    train("one", 2, 0, workers=1)
     assert not list(project.glob("data/logs/failed-*"))
 
 

@@ -61,7 +61,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         prepare()
-        train("one", 2, 0, workers=1)
+        train("one", 2, workers=1)
         shutil.rmtree(RUNS)
     return folder
 
@@ -286,7 +286,7 @@ def test_what_is_not_as_it_was_is_left_to_the_long_way(name: str, project: Path)
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["one", "2", "1"], [*WORDS, "--alone"], [*WORDS, "--seed"], ["--experiment", "../one"], WORDS[2:]],
+    [[], ["one", "2", "1"], [*WORDS, "--workers"], [*WORDS, "--seed"], ["--experiment", "../one"], WORDS[2:]],
 )
 def test_words_of_another_kind_are_left_to_the_long_way(words: list[str], project: Path) -> None:
     assert take_stored(words) is None
@@ -411,7 +411,7 @@ def test_clean_removes_what_nobody_has_used_for_long(
     clean("30d", False)
     assert stored_runs() == [one]
     clean("0h", False)
-    assert sorted(path.name for path in store_folder().iterdir()) == [".half", "locks", VERSION_FILE]
+    assert sorted(path.name for path in store_folder().iterdir()) == [".half", "claims", VERSION_FILE]
 
 
 # What goes wrong

@@ -466,7 +466,9 @@ def test_a_network_that_fails_is_one_line(
     assert planned == []
     assert re.fullmatch(mistake, str(failed))
     progress = Progress("sweep", 2, 1.0)
-    [error] = train_batches([fingerprints], 1, 60.0, progress, lambda fingerprint: 1.0, keep_going=True)
+    errors = train_batches([fingerprints], 1, 60.0, progress, lambda fingerprint: 1.0, keep_going=True)
+    assert errors.keys() == {fingerprint.key() for fingerprint in fingerprints}
+    [error] = set(errors.values())
     assert re.fullmatch(mistake, str(error))
     for said in capsys.readouterr().err.splitlines():
         assert not said.startswith("ncpipe: ") or re.fullmatch(f"ncpipe: {mistake}", said)

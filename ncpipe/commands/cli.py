@@ -116,22 +116,17 @@ def train(
     depth: Annotated[int | None, typer.Option(help="Depth of the network.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights and mini-batches.")] = None,
     device: Device = None,
-    alone: Annotated[
-        bool,
-        typer.Option("--alone", help="Train only these runs, without other missing runs of the same shape."),
-    ] = False,
     workers: Workers = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
     value: Value = None,
 ) -> None:
-    """Train an experiment's runs, or take them from the store; write them to data/runs.
+    """Take an experiment's runs from the store, or train exactly these; write them to data/runs.
 
-    Without --depth, --seed or --value, this means all of the sweep. Other missing runs of the sweep whose
-    networks have the same shape train in the same batch."""
+    Without --depth, --seed or --value, this means all of the sweep."""
     from ncpipe.commands.train import train as train_runs
 
     experiment, depth, seed = named_runs(words, experiment, depth, seed)
-    train_runs(experiment, depth, seed, device, alone, workers, checkpoint_seconds, _number(value))
+    train_runs(experiment, depth, seed, device, workers, checkpoint_seconds, _number(value))
 
 
 @stage()

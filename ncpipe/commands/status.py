@@ -1,7 +1,8 @@
-"""Print the state of every run of the sweep (`ncpipe status`). Calls no DVC and takes no lock."""
+"""Print the state of every run of the sweep (`ncpipe status`). Calls no DVC."""
 
 import csv
 import functools
+import socket
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from ncpipe.config.specs import Run
 from ncpipe.runs.engines.jobs import Job, read_jobs
 from ncpipe.runs.engines.slurm_commands import job_states, summary
 from ncpipe.runs.fingerprint import RunFingerprint, is_current
-from ncpipe.runs.heartbeat import Heartbeat, heartbeats
+from ncpipe.runs.run_claims import Claim, claims
 from ncpipe.runs.store import has, saved_epochs, sweep_fingerprints
 from ncpipe.runs.training_log import failure_log
 from ncpipe.system.artifacts import RESULTS, RUNS
@@ -96,15 +97,15 @@ def sweep_progress() -> Progress:
     fingerprints = {
         fingerprint.run: fingerprint for fingerprint in sweep_fingerprints(params, params.compute)
     }
-    alive = list(heartbeats())
-    training = {key for heartbeat in alive for key in heartbeat.keys}
+    alive = claims()
+    training = {key for claim in alive for key in claim.keys}
     jobs = read_jobs()
     queued = {key for job in jobs for key in job.keys}
     states = {run: _state(run, fingerprints.get(run), training, queued) for run in params.grid()}
     names = {fingerprint.key(): run for run, fingerprint in fingerprints.items()}
-    of_sweep = [heartbeat for heartbeat in alive if set(heartbeat.keys) & set(names)]
-    lines = [_line(heartbeat, names) for heartbeat in of_sweep]
-    if left := [heartbeat.whole for heartbeat in of_sweep if heartbeat.whole is not None]:
+    of_sweep = [claim for claim in alive if set(claim.keys) & set(names)]
+    lines = [_line(claim, names) for claim in of_sweep]
+    if left := [claim.whole for claim in of_sweep if claim.whole is not None]:
         lines.append(f"all training: about {duration(max(left))} left")
     return Progress(states, _not_converged(states), lines + _job_lines(jobs))
 
@@ -198,8 +199,10 @@ def count_states(progress: Progress) -> tuple[list[str], list[list[str]]]:
     return columns, rows
 
 
-def _line(heartbeat: Heartbeat, names: dict[str, Run]) -> str:
-    runs = [names[key] for key in heartbeat.keys if key in names]
-    left = "" if heartbeat.left is None else f", about {duration(heartbeat.left)} left"
+def _line(claim: Claim, names: dict[str, Run]) -> str:
+    """Return which runs train together, how far they are, and where if that is another machine."""
+    runs = [names[key] for key in claim.keys if key in names]
+    left = "" if claim.left is None else f", about {duration(claim.left)} left"
     others = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-    return f"{runs[0].name}{others}: epoch {heartbeat.epoch} of {heartbeat.epochs}{left}"
+    place = "" if claim.host == socket.gethostname() else f" on {claim.host}"
+    return f"{runs[0].name}{others}: epoch {claim.epoch} of {claim.epochs}{left}{place}"

@@ -208,15 +208,15 @@ def _print_batches(
     )
 
 
-def _train(missing: Sequence[RunFingerprint], settings: Settings, options: Options) -> list[TaskResult]:
-    """Train into the store and return the failures. Waits for runs that are in jobs of an earlier sweep."""
-    failed: list[TaskResult] = []
+def _train(missing: Sequence[RunFingerprint], settings: Settings, options: Options) -> int:
+    """Train into the store; return how many runs failed. Waits for runs in jobs of an earlier sweep."""
+    failed: set[str] = set()
     jobs = [job for job in read_jobs() if settings.keys is None or not job.keys.isdisjoint(settings.keys)]
     if jobs and options.engine != "slurm":
         say(f"sweep: waiting for {plural(len(jobs), 'job')} of an earlier sweep (--collect does not wait)")
         engine = open_engine(Options("slurm", options.slurm), replace(settings, keep_options=True))
-        failed += run_tasks(engine, [], settings.keep_going)
-    return failed + fill(missing, settings, options)
+        failed = _failed(run_tasks(engine, [], settings.keep_going))
+    return len(failed | fill(missing, settings, options))
 
 
 def _handle_jobs(missing: Sequence[RunFingerprint], settings: Settings, options: Options, how: Jobs) -> int:
@@ -234,7 +234,11 @@ def _handle_jobs(missing: Sequence[RunFingerprint], settings: Settings, options:
         say("sweep: no jobs to collect")
         return 0
     settings = replace(settings, keep_going=True)
-    failed = run_tasks(open_engine(options, settings), [], keep_going=True, wait=False)
+    failed = _failed(run_tasks(open_engine(options, settings), [], keep_going=True, wait=False))
     if how == "detach":
-        failed += fill(missing, settings, options, wait=False)
-    return len({key for result in failed for key in result.task.keys if not has(key)})
+        failed |= fill(missing, settings, options, wait=False)
+    return len(failed)
+
+
+def _failed(results: Sequence[TaskResult]) -> set[str]:
+    return {key for result in results for key in result.task.keys if not has(key)}

@@ -1,4 +1,4 @@
-"""Run the stage train: train runs of an experiment, and other missing runs that fit into their batches.
+"""Run the stage train: take runs of an experiment from the store, or train exactly these.
 
 `ncpipe.runs.fast_path` takes stored runs without this module.
 """
@@ -16,9 +16,9 @@ from ncpipe.runs.engines.jobs import keys_in_jobs
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.engines.slurm_commands import keys_elsewhere
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprint_of
-from ncpipe.runs.store import is_materialised, missing_of, sweep_fingerprints, take
+from ncpipe.runs.store import is_materialised, missing_of, take
 from ncpipe.system.artifacts import PREPARED
-from ncpipe.system.console import say
+from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError
 
 
@@ -27,7 +27,6 @@ def train(
     depth: int | None = None,
     seed: int | None = None,
     device: Device | None = None,
-    alone: bool = False,
     workers: int | None = None,
     checkpoint_seconds: float = 60.0,
     value: Number | None = None,
@@ -40,8 +39,6 @@ def train(
     Args:
         depth, seed, value: None for all of the sweep.
         device: overrides compute.device.
-        alone: whether to train only these runs. Otherwise the sweep's other missing runs of the same shape
-            train with them, into the store.
         workers: batches that train at the same time; None for one per core, or one on a GPU.
 
     Raises InputError in a stage of DVC if params.yaml was edited after the stage `code` ran.
@@ -58,7 +55,7 @@ def train(
     todo = [fingerprint for fingerprint in fingerprints if fingerprint not in present]
     missing = missing_of(todo)
     if missing:
-        _train(missing, params, Settings(compute, workers, checkpoint_seconds, False, len(missing)), alone)
+        _train(missing, Settings(compute, workers, checkpoint_seconds, False, len(missing)))
     for fingerprint in todo:
         if not take(fingerprint):
             raise InputError(f"{fingerprint.run.name}: its folder was removed from the store; train it again")
@@ -85,8 +82,8 @@ def _select_runs(
     return runs
 
 
-def _train(missing: list[RunFingerprint], params: Params, settings: Settings, alone: bool) -> None:
-    """Train runs into the store and, unless `alone`, the sweep's other missing runs of their shapes."""
+def _train(missing: list[RunFingerprint], settings: Settings) -> None:
+    """Train runs into the store. Raises InputError if one of them is in a job of Slurm."""
     in_jobs = keys_in_jobs() | keys_elsewhere()
     for fingerprint in missing:
         if job := in_jobs.get(fingerprint.key()):
@@ -95,19 +92,9 @@ def _train(missing: list[RunFingerprint], params: Params, settings: Settings, al
                 f"{fingerprint.run.name}: is in job {job.id}{place}; wait for it (ncpipe status), collect it "
                 f"with ncpipe sweep --collect, or cancel it with ncpipe sweep --cancel{there}"
             )
-    others: list[RunFingerprint] = []
-    count, left = len(missing), len(missing)
-    if not alone:
-        keys = {fingerprint.key() for fingerprint in missing}
-        shapes = {fingerprint.batch_key() for fingerprint in missing}
-        sweep = sweep_fingerprints(params, settings.compute)
-        left_of_sweep = [other for other in missing_of(sweep) if other.key() not in keys | in_jobs.keys()]
-        others = [other for other in left_of_sweep if other.batch_key() in shapes]
-        count = len(keys | {fingerprint.key() for fingerprint in sweep})
-        left = len(keys) + len(left_of_sweep)
     name = missing[0].run.name
-    say(f"train {name}: {count - left} of {count} runs are trained, loading PyTorch")
+    say(f"train {name}: {plural(len(missing), 'run')} to train, loading PyTorch")
 
     from ncpipe.runs.fill import fill  # imports torch
 
-    fill([*missing, *others], replace(settings, runs=count, name=name))
+    fill(missing, replace(settings, name=name))

@@ -4,7 +4,6 @@
 """
 
 import concurrent.futures
-import functools
 import itertools
 import threading
 from collections.abc import Callable, Sequence
@@ -16,11 +15,11 @@ from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.fingerprint import RunFingerprint, check_code
-from ncpipe.runs.heartbeat import HeartbeatWriter
-from ncpipe.runs.own_runs import outcome, train_elsewhere
+from ncpipe.runs.own_runs import train_elsewhere
 from ncpipe.runs.pool import completed
-from ncpipe.runs.run_folder import write_run
-from ncpipe.runs.store import checkpoint_of, stored, write_beside
+from ncpipe.runs.results import store_results
+from ncpipe.runs.run_claims import ClaimWriter, claimed
+from ncpipe.runs.store import checkpoint_of, has
 from ncpipe.runs.training_log import FINISHED, STOPPED, log_failures, log_time
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Progress, Unseen, plural, say
@@ -29,7 +28,7 @@ from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.system.machine import usable_cores
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
 from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
-from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, name_of, prepare_device, take_gpu
+from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, prepare_device, take_gpu
 from ncpipe.training.loop import train_batch
 from ncpipe.training.starts import starts_of
 
@@ -117,25 +116,27 @@ def train_batches(
     work_per_epoch: Callable[[RunFingerprint], float],
     keep_going: bool = False,
     stop: threading.Event | None = None,
-) -> list[InputError]:
+) -> dict[str, InputError]:
     """Train every batch, `workers` at the same time, and put the runs' folders into the store.
 
-    work_per_epoch: of a run, in the unit of `progress`.
-    keep_going: whether to train the other batches after an error and return all errors. Otherwise the first
-    error is raised, after the batches in training have written checkpoints.
+    Runs that another process trains, or has trained by now, are left out. work_per_epoch: of a run, in the
+    unit of `progress`.
+    keep_going: whether to train the other batches after an error and return the errors, by the fingerprints
+    of the runs. Otherwise the first error is raised, after the batches in training have written checkpoints.
     stop: when it is set, batches write checkpoints and Stopped is raised. Ctrl-C does the same.
     """
     stop = stop or threading.Event()
     if any(own_loop(batch[0].run.spec) for batch in batches):  # each takes a GPU for itself
         device = prepare_device(batches[0][0].compute)
         workers = min(workers, gpu_count(device)) if device.type != "cpu" else workers
-    errors: list[InputError] = []
+    errors: dict[str, InputError] = {}
 
     def train(batch: Batch) -> None:
-        todo = batch
-        while todo:
-            with log_failures([fingerprint.run for fingerprint in todo], Stopped), study_errors():
-                todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop)
+        with claimed(batch) as claim:
+            todo = [fingerprint for fingerprint in batch if fingerprint.key() in claim.claim.keys]
+            while todo:
+                with log_failures([fingerprint.run for fingerprint in todo], Stopped), study_errors():
+                    todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop, claim)
 
     numbers = itertools.count()
 
@@ -144,16 +145,20 @@ def train_batches(
 
     with concurrent.futures.ThreadPoolExecutor(workers, initializer=start) as pool:
         try:
-            futures = [pool.submit(train, batch) for batch in batches]
+            futures = {pool.submit(train, batch): batch for batch in batches}
             for future in completed(futures):
                 try:
                     future.result()
                 except InputError as error:
                     if not keep_going:
                         raise
-                    if str(error) not in map(str, errors):  # an edit of the code ends every batch
+                    if str(error) not in map(str, errors.values()):  # an edit of the code ends every batch
                         say(f"ncpipe: {error}")
-                    errors.append(error)
+                    errors |= {
+                        fingerprint.key(): error
+                        for fingerprint in futures[future]
+                        if not has(fingerprint.key())
+                    }
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
@@ -167,20 +172,22 @@ def _train_some(
     progress: Progress | Unseen,
     work_per_epoch: Callable[[RunFingerprint], float],
     stop: threading.Event,
+    claim: ClaimWriter,
 ) -> Batch:
     """Train the runs, or half of them while the device runs out of memory; return those left to train.
 
     Runs whose optimizer trains one at a time are stored one at a time, so that a stop loses no finished run.
     """
     if len(fingerprints) > 1 and isinstance(fingerprints[0].run.spec.optimizer, OneAtATime):
-        _train_some(fingerprints[:1], checkpoint_seconds, progress, work_per_epoch, stop)
+        _train_some(fingerprints[:1], checkpoint_seconds, progress, work_per_epoch, stop, claim)
         return fingerprints[1:]
     check_code(fingerprints[0])  # a batch that waited for others may not train for nothing
     folder = PREPARED / fingerprints[0].run.data
     if data_checksum(folder) != fingerprints[0].data:
         raise InputError(f"{folder}: changed while the command ran; start it again")
     if own_loop(fingerprints[0].run.spec):
-        train_elsewhere(fingerprints[0], checkpoint_seconds, progress, work_per_epoch(fingerprints[0]), stop)
+        work = work_per_epoch(fingerprints[0])
+        train_elsewhere(fingerprints[0], checkpoint_seconds, progress, work, stop, claim)
         return []
     data = read_prepared(folder)
     device = prepare_device(fingerprints[0].compute)  # settings are per thread
@@ -191,12 +198,11 @@ def _train_some(
     start = progress.seconds()
     work = sum(work_per_epoch(fingerprint) for fingerprint in fingerprints)
     name, epochs = fingerprints[0].run.name, fingerprints[0].run.spec.epochs
-    heartbeat = HeartbeatWriter(fingerprints)
     last_epoch = None
 
     def on_epoch(epoch: int, loss: Callable[[], float]) -> None:
         nonlocal last_epoch
-        heartbeat.beat(epoch, progress.left())
+        claim.beat(epoch, progress.left())
         new = 0 if last_epoch is None else max(epoch - last_epoch, 0)  # L-BFGS starts each run at 0
         progress.add(work * new, name, f"{epoch} of {epochs}", loss)
         last_epoch = epoch
@@ -212,22 +218,15 @@ def _train_some(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise  # otherwise leave the block, because the error keeps the frame's memory alive
-    finally:
-        heartbeat.stop()
     if results is None:
         if len(fingerprints) == 1:
             raise _one_run_does_not_fit(runs[0], device)
         half = len(fingerprints) // 2
         say(f"train {runs[0].name}: out of memory on {device}, retrying with batches of {half}")
-        left = _train_some(fingerprints[:half], checkpoint_seconds, progress, work_per_epoch, stop)
+        left = _train_some(fingerprints[:half], checkpoint_seconds, progress, work_per_epoch, stop, claim)
         return left + fingerprints[half:]
-    check_code(fingerprints[0])  # of the results
-    place = name_of(device)
-    for fingerprint, trained in zip(fingerprints, results, strict=True):
-        write = functools.partial(write_run, trained=trained, fingerprint=fingerprint, device=place)
-        write_beside(stored(fingerprint.key()), write)
-        say(outcome(trained))
-    checkpoints.remove()
+    for line in store_results(fingerprints, results, device, checkpoints):
+        say(line)
     progress.finish(name, len(fingerprints))
     log_time(fingerprints, device.type, progress.seconds() - start, FINISHED)
     return []

@@ -38,8 +38,8 @@ SERVICES = frozenset(
     f"{PACKAGE}.{room}.{name}"
     for room, names in (
         ("system", ("console", "errors", "machine")),
-        ("runs", ("batches", "closures", "code_digests", "dvc", "dvc_repair", "heartbeat", "pool")),
-        ("runs", ("store", "store_layout", "study_code", "training_log")),
+        ("runs", ("batches", "closures", "code_digests", "dvc", "dvc_repair", "pool", "run_claims")),
+        ("runs", ("results", "store", "store_layout", "study_code", "training_log")),
     )
     for name in names
 )

@@ -14,18 +14,17 @@ from concurrent.futures.process import BrokenProcessPool
 import torch
 
 from ncpipe.config.study import study_errors
-from ncpipe.runs.fingerprint import RunFingerprint, check_code
-from ncpipe.runs.heartbeat import HeartbeatWriter, heartbeats
-from ncpipe.runs.pool import LOOK, executor, should_stop, uninterrupted
-from ncpipe.runs.run_folder import write_run
-from ncpipe.runs.store import checkpoint_of, stored, write_beside
+from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.pool import LOOK, executor, should_stop, tell, uninterrupted
+from ncpipe.runs.results import store_results
+from ncpipe.runs.run_claims import ClaimWriter
+from ncpipe.runs.store import checkpoint_of
 from ncpipe.runs.training_log import FINISHED, STOPPED, log_time
 from ncpipe.system.console import Progress, Unseen, plural, say
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
-from ncpipe.training.device import name_of, prepare_device
+from ncpipe.training.device import prepare_device
 from ncpipe.training.own_loop import train_own
-from ncpipe.training.session import Trained
 
 
 def train_elsewhere(
@@ -34,6 +33,7 @@ def train_elsewhere(
     progress: Progress | Unseen,
     work_per_epoch: float,
     stop: threading.Event,
+    claim: ClaimWriter,
 ) -> None:
     """Train a run in another process, which puts its folder into the store.
 
@@ -46,20 +46,21 @@ def train_elsewhere(
         f"{epochs} epochs{f', from the checkpoint after {done}' if done else ''}"
     )
     gpu = torch.cuda.current_device() if device.type == "cuda" else None
-    start, theirs = progress.seconds(), multiprocessing.get_context("spawn").Event()
-    with executor(1, theirs) as process:
+    context = multiprocessing.get_context("spawn")
+    start, theirs, told = progress.seconds(), context.Event(), context.Array("d", [done, math.nan])
+    with executor(1, theirs, told) as process:
         with uninterrupted():
             future = process.submit(train_here, fingerprint, checkpoint_seconds, gpu)
         try:
             while not concurrent.futures.wait([future], LOOK).done:
                 if stop.is_set():
                     theirs.set()
-                for beat in (beat for beat in heartbeats() if beat.keys == (fingerprint.key(),)):
-                    loss = functools.partial(_number, beat.loss)
-                    progress.add(
-                        work_per_epoch * (beat.epoch - done), run.name, f"{beat.epoch} of {epochs}", loss
-                    )
-                    done = beat.epoch
+                epoch, loss = int(told[0]), told[1]
+                claim.beat(epoch, progress.left())
+                if epoch > done:
+                    work = work_per_epoch * (epoch - done)
+                    progress.add(work, run.name, f"{epoch} of {epochs}", functools.partial(float, loss))
+                    done = epoch
             line = future.result()
         except BrokenProcessPool:
             raise InputError(
@@ -82,36 +83,7 @@ def train_here(fingerprint: RunFingerprint, checkpoint_seconds: float, gpu: int 
         torch.cuda.set_device(gpu)
     device = prepare_device(fingerprint.compute)
     checkpoints = Checkpoints([checkpoint_of(fingerprint)], checkpoint_seconds)
-    heartbeat = HeartbeatWriter([fingerprint])
-    try:
-        with study_errors():
-            trained = train_own(
-                fingerprint.run,
-                device,
-                checkpoints,
-                lambda epoch, loss: heartbeat.beat(epoch, loss=loss),
-                should_stop,
-            )
-    finally:
-        heartbeat.stop()
-    check_code(fingerprint)  # of the result
-    write = functools.partial(write_run, trained=trained, fingerprint=fingerprint, device=name_of(device))
-    write_beside(stored(fingerprint.key()), write)
-    checkpoints.remove()
-    return outcome(trained)
-
-
-def _number(loss: float | None) -> float:
-    return math.nan if loss is None else loss
-
-
-def outcome(trained: Trained) -> str:
-    """Return how a run ended, in one line."""
-    if trained.diverged_at is not None:
-        return (
-            f"  {trained.run.name}: diverged at epoch {trained.diverged_at}; stored with its last finite "
-            "weights as not converged"
-        )
-    end = trained.history[-1]
-    line = f"  {trained.run.name}: loss {end.loss:.6g}, train error {end.train_error:.3g}"
-    return line if math.isnan(end.test_error) else f"{line}, test error {end.test_error:.3g}"
+    with study_errors():
+        trained = train_own(fingerprint.run, device, checkpoints, tell, should_stop)
+    [line] = store_results([fingerprint], [trained], device, checkpoints)
+    return line

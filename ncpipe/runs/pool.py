@@ -31,6 +31,7 @@ MEMORY_SHARE = 0.7  # of the free memory, for other processes of this one's size
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 _stop: Any = None  # in another process: set when training there should save and end
+_told: Any = None  # in another process: what it tells of its training, epoch and loss
 
 
 class WorkerPool:
@@ -138,15 +139,23 @@ def completed(futures: "Iterable[Future[Result]]") -> "Iterator[Future[Result]]"
         yield from done
 
 
-def executor(count: int, stop: Any = None) -> ProcessPoolExecutor:
-    """Return processes that end with this one. stop: an event of `multiprocessing`, for `should_stop`."""
+def executor(count: int, stop: Any = None, told: Any = None) -> ProcessPoolExecutor:
+    """Return processes that end with this one.
+
+    stop: an event of `multiprocessing`, for `should_stop`. told: an array of two numbers, for `tell`.
+    """
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that no thread releases
-    return ProcessPoolExecutor(count, context, _initialise, (stop,))
+    return ProcessPoolExecutor(count, context, _initialise, (stop, told))
 
 
 def should_stop() -> bool:
     """Return whether training in another process should save its state and end."""
     return _stop is not None and bool(_stop.is_set())
+
+
+def tell(epoch: int, loss: float) -> None:
+    """Tell the first process how far training in another one is."""
+    _told[:] = [epoch, loss]
 
 
 @contextlib.contextmanager
@@ -165,10 +174,10 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _initialise(stop: Any) -> None:
+def _initialise(stop: Any, told: Any) -> None:
     """Prepare another process, before its first task."""
-    global _stop
-    _stop = stop
+    global _stop, _told
+    _stop, _told = stop, told
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     load_study(Path())  # tasks may contain its classes
 

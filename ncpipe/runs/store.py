@@ -14,8 +14,6 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from filelock import FileLock
-
 from ncpipe.config.params import Params
 from ncpipe.config.specs import Compute
 from ncpipe.datasets.stored import data_checksum
@@ -52,16 +50,6 @@ def stored(key: str) -> Path:
 def has(key: str) -> bool:
     """Return whether the store has a finished run."""
     return stored(key).is_dir()
-
-
-def batch_lock(fingerprint: RunFingerprint) -> FileLock:
-    """Return the lock that a process holds while it trains runs of this shape.
-
-    The operating system releases it when the process dies.
-    """
-    folder = begin_store() / "locks"
-    folder.mkdir(exist_ok=True)
-    return FileLock(folder / f"{fingerprint.batch_key()[:16]}.lock")
 
 
 def is_materialised(fingerprint: RunFingerprint) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from pipeline import ROOT, TIMEOUT, Clone, trained_in
 from small_sweep import OUTPUTS, prepared
 
-from ncpipe.runs.heartbeat import FOLDER
+from ncpipe.runs.run_claims import FOLDER
 
 pytestmark = [
     pytest.mark.attack,
@@ -46,7 +46,7 @@ def whole(fresh: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
 
 def wait_for_training(clone: Clone) -> None:
     """Until some epochs are done: before, there is nothing to keep."""
-    while not any((clone.folder / FOLDER).glob("*.json")):
+    while not any((clone.store / FOLDER).glob("*.json")):
         time.sleep(0.05)
     time.sleep(1)
 

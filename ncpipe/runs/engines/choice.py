@@ -5,23 +5,20 @@ from collections.abc import Sequence
 from ncpipe.config.specs import Compute
 from ncpipe.runs.batches import groups
 from ncpipe.runs.engines.engine import Engine
-from ncpipe.runs.engines.local import LocalEngine
 from ncpipe.runs.engines.options import Options, Settings
 from ncpipe.runs.engines.task import DryRun, Task, task_of
 from ncpipe.runs.fingerprint import RunFingerprint
 
 
 def open_engine(options: Options, settings: Settings) -> Engine:
-    """Return the engine that the options name. Raises InputError if a package that it needs is missing."""
+    """Return the engine `slurm` or `ray`. Raises InputError if a package that it needs is missing."""
     if options.engine == "slurm":
         from ncpipe.runs.engines.slurm import SlurmEngine
 
         return SlurmEngine(options.slurm, settings.keep_options, settings.keys)
-    if options.engine == "ray":
-        from ncpipe.runs.engines.ray_cluster import RayEngine
+    from ncpipe.runs.engines.ray_cluster import RayEngine
 
-        return RayEngine(options.ray, settings)
-    return LocalEngine(settings)
+    return RayEngine(options.ray, settings)
 
 
 def dry_run(tasks: Sequence[Task], options: Options, compute: Compute) -> DryRun:

@@ -17,7 +17,7 @@ MOST_LOSSES = 3  # times in a row that a task may lose its process or machine wi
 
 
 class Engine(ABC):
-    """Trains tasks into the store: in this process, in jobs of Slurm or on a Ray cluster."""
+    """Trains tasks into the store: in jobs of Slurm or on a Ray cluster."""
 
     @abstractmethod
     def submit(self, tasks: Sequence[Task]) -> None:

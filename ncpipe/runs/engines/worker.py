@@ -21,6 +21,8 @@ from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.training.checkpoints import Stopped
 from ncpipe.training.device import is_out_of_memory, prepare_device
 
+LOOK = 0.5  # seconds between two looks at what other processes train
+
 
 def fingerprints_of_task(task: Task) -> list[RunFingerprint]:
     """Return the fingerprints of a task's runs with the code and data of this machine.
@@ -53,12 +55,12 @@ def train_task(
 
     Errors are reported in the result. Raises Stopped after `stop` is set and the checkpoints are written.
     """
+    stop, left = stop or threading.Event(), list[RunFingerprint]()
     try:
-        fingerprints = [
-            fingerprint for fingerprint in fingerprints_of_task(task) if not has(fingerprint.key())
-        ]
-        if fingerprints:
-            _train(fingerprints, task, stop or threading.Event(), progress or Unseen())
+        while left := [each for each in left or fingerprints_of_task(task) if not has(each.key())]:
+            _train(left, task, stop, progress or Unseen())
+            if not all(has(each.key()) for each in left) and stop.wait(LOOK):  # another process trains some
+                raise Stopped
     except Stopped:
         raise
     except NotEnoughMemory as error:
@@ -99,4 +101,4 @@ def _train(
         stop=stop,
     )
     if errors:
-        raise errors[0]
+        raise next(iter(errors.values()))

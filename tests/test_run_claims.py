@@ -1,0 +1,194 @@
+"""Runs are claimed while they train: one claim a run, dropped with its process; two fills share the work."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import contents, experiment_tree, stored_runs, write_params
+
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.train import train
+from ncpipe.config.params import load_params
+from ncpipe.runs import run_claims
+from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.run_claims import FOLDER, Claim, claimed, claimed_keys, claims
+from ncpipe.runs.store import sweep_fingerprints
+from ncpipe.runs.store_layout import ALONE, store_folder
+
+FILL = [sys.executable, "-m", "ncpipe", "fill", "--workers", "2", "--checkpoint-seconds", "0"]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0, 1], one=experiment_tree())
+    fetch("one")
+    return tmp_path
+
+
+def pair() -> list[RunFingerprint]:
+    return sweep_fingerprints(load_params(), load_params().compute)
+
+
+def left_behind() -> list[str]:
+    return sorted(path.name for path in (store_folder() / FOLDER).iterdir() if path.name != ".clock")
+
+
+def test_a_run_has_one_claim(project: Path) -> None:
+    """Red: a second process that trains it too; a claim, or a link of one, that stays."""
+    first, second = pair()
+    with claimed([first]) as one, claimed([first, second]) as two:
+        assert one.claim.keys == (first.key(),)
+        assert two.claim.keys == (second.key(),)
+        assert claimed_keys() == {first.key(), second.key()}
+        with claimed([first, second]) as three:
+            assert three.claim.keys == ()
+    assert claims() == []
+    assert left_behind() == []
+    train("one", 2, 0, workers=1)
+    with claimed([first, second]) as four:  # one of which is stored by now
+        assert four.claim.keys == (second.key(),)
+    assert left_behind() == []
+
+
+def test_the_claim_of_a_killed_process_is_dropped(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: a process number that another process has by now; runs that nobody trains any more; this machine's
+    clock for the disk of another."""
+    first, second = pair()
+    with claimed([first, second]) as writer:
+        writer.beat(3)
+        assert [claim.epoch for claim in claims()] == [3]
+        written = json.loads(writer.file.read_text())
+        assert written["process"] == os.getpid()
+        elsewhere = written | {"host": "elsewhere", "process": 1}
+        writer.file.write_text(json.dumps(elsewhere))
+        assert claimed_keys() == {first.key(), second.key()}  # there nobody can be asked
+        monkeypatch.setattr(time, "time", lambda: 0.0)
+        assert claimed_keys() == {first.key(), second.key()}
+        monkeypatch.undo()
+        monkeypatch.chdir(project)
+        os.utime(writer.file, (0, time.time() - run_claims.STALE - 1))
+        assert claims() == []
+        assert left_behind() == []
+        for change in ({"born": 1.0}, {"process": 2**22 + 1}):
+            writer.file.write_text(json.dumps(written | change))
+            (writer.folder / first.key()).symlink_to(writer.file.name)
+            with claimed([first]) as again:
+                assert again.claim.keys == (first.key(),)
+            assert left_behind() == []
+        (writer.folder / first.key()).symlink_to("gone.json")
+        with claimed([first]) as again:
+            assert again.claim.keys == (first.key(),)
+        (writer.folder / "a.json").write_text('{"keys": ["')
+        assert claims() == []
+
+
+def test_a_long_epoch_renews_its_claim(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_claims, "RENEWAL", 0.01)
+    with claimed(pair()) as writer:
+        os.utime(writer.file, (0, 0))
+        end = time.monotonic() + 30
+        while writer.file.stat().st_mtime < 1:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+def test_a_full_disk_stops_no_training(project: Path) -> None:
+    with claimed(pair()) as writer:
+        shutil.rmtree(writer.folder)
+        writer.beat(3)
+
+
+def test_the_time_left_is_at_the_pace_since_it_began() -> None:
+    claim = Claim(("a",), epochs=100, host="", process=0, born=0.0, epoch=30, began=10, seconds=40.0)
+    assert claim.left == pytest.approx(140)
+    assert Claim(("a",), 100, "", 0, 0.0, 10, 10, 0.0).left is None
+
+
+def start(folder: Path) -> "subprocess.Popen[bytes]":
+    """A fill of two workers, with whatever it says in a file."""
+    with (folder / "said.txt").open("ab") as said:
+        return subprocess.Popen(FILL, cwd=folder, stderr=said, start_new_session=True)
+
+
+def make(folder: Path, cache: Path) -> None:
+    """A clone whose store is below `cache`: four experiments of two seeds, each half a second or so."""
+    (folder / ".dvc").mkdir(parents=True)
+    (folder / ".dvc/config").write_text(f"[cache]\n    dir = {cache}\n")
+    os.chdir(folder)
+    trees = {f"e{index}": experiment_tree(epochs=600 + index, log_every=100) for index in range(4)}
+    write_params([2], [0, 1], **trees)
+    for name in trees:
+        fetch(name)
+
+
+def results(store: Path) -> dict[str, str]:
+    return {name: digest for name, digest in contents(store).items() if len(name.partition("/")[0]) == 64}
+
+
+def announced(folder: Path) -> int:
+    """How many batches have begun to train."""
+    return (folder / "said.txt").read_text().count(": L-RN1 on cpu")
+
+
+def test_two_fills_of_one_store_train_each_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clones with one cache, at once. Red: no claims, with which both train all; claims in the clone."""
+    monkeypatch.chdir(tmp_path)
+    places = [tmp_path / name for name in ("one", "two")]
+    for place in places:
+        make(place, tmp_path / "cache")
+    processes = [start(place) for place in places]
+    assert [process.wait(900) for process in processes] == [0, 0]
+    monkeypatch.chdir(places[0])
+    assert len(stored_runs()) == 8
+    logs = [log.read_text() for place in places if (log := place / "data/logs/batches.csv").is_file()]
+    trained = [
+        digest for log in logs for row in log.splitlines()[1:] for digest in row.split(",")[-1].split()
+    ]
+    assert len(trained) == len(set(trained)) == 8
+    assert left_behind() == []
+
+
+@pytest.mark.long
+def test_killed_at_twenty_moments_it_ends_with_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL, SIGTERM and SIGINT of a fill on two workers. Red: a claim that outlives its process; a run
+    that is lost, or begins anew, or has other bytes."""
+    monkeypatch.chdir(tmp_path)
+    whole, place = tmp_path / "whole", tmp_path / "place"
+    make(whole, whole / "cache")
+    assert start(whole).wait(900) == 0
+    make(place, place / "cache")
+    chance = random.Random(0)
+    ended = 0
+    for index in range(20):
+        process = start(place)
+        before = announced(place)
+        end = time.monotonic() + 600
+        while process.poll() is None and announced(place) == before:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0.0, 0.4))
+        number = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)[index % 3]
+        os.kill(process.pid, number)
+        code = process.wait(600)
+        assert code in (0, 130, -signal.SIGKILL), (code, number)
+        count = len(stored_runs())
+        assert count >= ended  # nothing is lost
+        ended = count
+        if code == 0:
+            shutil.rmtree(place / "cache/ncpipe")  # all was done: from the beginning
+            ended = 0
+    assert start(place).wait(900) == 0
+    assert results(place / "cache/ncpipe") == results(whole / "cache/ncpipe")
+    assert left_behind() == []
+    assert not list((place / "cache/ncpipe").glob("*.checkpoint"))
+    assert not (place / ALONE).exists()

@@ -3,11 +3,9 @@
 B  samples of a batch    K  classes    d  feature width
 """
 
-import torch
-from torch import Tensor
-
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.scales import row_scales
+from ncpipe.system.lazy_torch import Tensor, torch
 
 # Lengths whose squares, and those of 1e-16 of them, float64 holds.
 SHORTEST, LONGEST = 2.0**-400, 2.0**500

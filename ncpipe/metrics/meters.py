@@ -3,16 +3,16 @@
 B  samples of a batch    b  samples of a chunk of it    K  classes    d  feature width
 """
 
-from dataclasses import dataclass, replace
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass, replace
 
 from ncpipe.metrics.decisions import logit_margins, misalignments
 from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.statistics import ClassStatistics, check_batch, chunks
 from ncpipe.metrics.ties import LargestLogits, NearestMeans
 from ncpipe.system.errors import InputError
+from ncpipe.system.lazy_torch import Tensor, torch
 
 FAR = 2.0**20
 

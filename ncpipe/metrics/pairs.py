@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+from ncpipe.system.lazy_torch import Tensor, torch
 
 TILE_ENTRIES = 2**22  # distances held at a time
 # A squared distance by |a|^2 - 2ab + |b|^2 rounds at the size of |a|^2 + |b|^2. Below this share of it, and

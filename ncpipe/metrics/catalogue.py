@@ -42,7 +42,7 @@ GAPS = (
     Metric(
         "loss_gap", "gap", "0", "regularised loss above the optimum of the unconstrained features model",
         "regularised loss − L*_GUFM = `gap_gufm` + `inner_penalty`", "[0, ∞)", GAP, "last, train", order=2,
-        rounding="loss", label="loss gap",
+        rounding="loss", label="loss gap", headline=True,
     ),
     Metric(
         "gap_gufm", "gap", "0", "what the features and the last layer lose of it",

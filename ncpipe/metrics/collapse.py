@@ -14,7 +14,7 @@ from ncpipe.system.lazy_torch import Tensor
 
 @metric(
     "NC1", "0", "within-class over between-class variance", "tr Σ_W / tr Σ_B", "[0, ∞]", S25, order=2,
-    label="NC1",
+    label="NC1", headline=True,
 )  # fmt: skip
 def nc1_trace_ratio(statistics: ClassStatistics) -> float:
     """Return within-class over between-class variance.

@@ -38,7 +38,8 @@ class Metric:
     scale: log for what falls as a power, linear for shares, ranks, margins.
     order: the power of the distance from collapse in which it vanishes; None where it does not.
     rounding: what it carries: `features` to that power, the `loss` of which it is a difference, or no floor
-    that can be told (none). label: what figures call it, in mathtext.
+    that can be told (none). label: what figures call it, in mathtext. headline: whether pages show it first,
+    and `dvc plots` draws it against depth; of the package's metrics alone.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Metric:
     order: int | None = None
     rounding: Literal["features", "loss", "none"] = "none"
     label: str = ""
+    headline: bool = False
 
     @property
     def title(self) -> str:

@@ -65,7 +65,7 @@ def nc0_relative(weight: Tensor) -> float:
 
 @metric(
     "NC2", "0", "distance of the weights to a simplex ETF", "min_{c ≥ 0} ‖WWᵀ − cE‖/‖WWᵀ‖", "[0, 1]",
-    f"{S25} (NC2A; printed E lacks the 1/K)", order=1, label="NC2 (ETF)",
+    f"{S25} (NC2A; printed E lacks the 1/K)", order=1, label="NC2 (ETF)", headline=True,
 )  # fmt: skip
 def nc2_etf(weight: Tensor) -> float:
     """Return distance of the weights to a simplex ETF.
@@ -80,7 +80,7 @@ def nc2_etf(weight: Tensor) -> float:
 @metric(
     "NC2", "0", "distance of the weights to an orthogonal frame",
     "min_{c ≥ 0} ‖WWᵀ − cI‖/‖WWᵀ‖; 0 at collapse without bias under MSE", "[0, 1]", f"{S25} (NC2B)", order=1,
-    label="NC2 (identity)",
+    label="NC2 (identity)", headline=True,
 )  # fmt: skip
 def nc2_identity(weight: Tensor) -> float:
     """Return distance of the weights to an orthogonal frame.

@@ -19,7 +19,7 @@ ISOTROPIC = 1e-6  # relative spread of the targets' deviations from which on the
 @metric(
     "NRC1", "0", "share of features outside their t first principal axes",
     "mean of ‖h − Ph‖²/‖h‖², P onto the t first principal axes of h; t numbers of a target", "[0, 1]",
-    ADGZR24, order=2, label="NRC1", where=LAST,
+    ADGZR24, order=2, label="NRC1", headline=True, where=LAST,
 )  # fmt: skip
 def nrc1(features: Tensor, length: int) -> float:
     """Return share of features outside their t first principal axes.
@@ -36,7 +36,7 @@ def nrc1(features: Tensor, length: int) -> float:
 
 @metric(
     "NRC2", "0", "share of features outside the rows of W", "the same with P onto the rows of W", "[0, 1]",
-    ADGZR24, order=2, label="NRC2", where=LAST,
+    ADGZR24, order=2, label="NRC2", headline=True, where=LAST,
 )  # fmt: skip
 def nrc2(features: Tensor, weight: Tensor) -> float:
     """Return share of features outside the rows of W.
@@ -54,7 +54,7 @@ def nrc2(features: Tensor, weight: Tensor) -> float:
     Metric(
         "nrc3", "NRC3", "0", "distance of W Wᵀ to a form of the targets' covariance",
         "min over 0 ≤ γ ≤ λ_min(Σ) of ‖WWᵀ/‖WWᵀ‖ − S/‖S‖‖², S = Σ^(1/2) − √γ I; t > 1 alone", "[0, 4]",
-        ADGZR24, order=2, rounding="features", label="NRC3", where=WEIGHTS,
+        ADGZR24, order=2, rounding="features", label="NRC3", headline=True, where=WEIGHTS,
     ),
     Metric(
         "nrc3_gamma", "NRC3", "-", "the gamma of that form",

@@ -23,7 +23,7 @@ SHARES = (0.05, 0.5, 0.95)  # of the margins' quantiles
 
 @metric(
     "NC3", "0", "1 - mean cosine of a feature and its row of weights", "1 − mean cos(h, W_y)", "[0, 2]",
-    "S25 Def. 3.4", order=2, label="NC3",
+    "S25 Def. 3.4", order=2, label="NC3", headline=True,
 )  # fmt: skip
 def nc3_cosine(samples: SampleStatistics, misalignment: Tensor) -> float:
     return misalignment.item() / samples.samples.item()
@@ -56,7 +56,8 @@ def weak_test_collapse(statistics: ClassStatistics, nearest: Tensor, train: Clas
 
 @metric(
     "test", "0", "squared distance to the own class's train mean",
-    "mean squared distance to the own class's train mean / tr Σ_B of train", "[0, ∞]", IN_WORDS, order=2,
+    "mean squared distance to the own class's train mean / tr Σ_B of train", "[0, ∞]", IN_WORDS,
+    order=2, headline=True,
 )  # fmt: skip
 def strong_test_collapse(statistics: ClassStatistics, train: ClassStatistics) -> float:
     exponent = common_exponent(statistics, train)

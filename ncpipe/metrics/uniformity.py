@@ -59,6 +59,7 @@ def _entries(matrix: str, name: str, which: str, label: str) -> Iterator[Metric]
             source,
             scale="log" if spread else "linear",
             label=label if spread else "",
+            headline=spread and matrix == "weights",
         )
 
 

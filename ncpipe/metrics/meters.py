@@ -129,7 +129,7 @@ class SampleMeter:
         if self._weight is not None:
             logits = self._largest.logits(seen) if self._direct else scores[self._own.classes :]
             self._counts[2] += (self._largest.decide(logits, seen) != decided).sum()
-            self._margins.append(logit_margins(logits.T, labels))
+            self._margins.append(logit_margins(logits, labels))
         if self._test:
             torch.index_select(self._about.means, 0, decided, out=buffer)
             self._sums[1] += _squared_norm(torch.sub(seen, buffer, out=buffer))

@@ -81,10 +81,12 @@ def measure(
         splits[TEST] = held_out = as_tensor(test_features), as_tensor(test_labels)
         check_arrays(*held_out, rows, offsets, classes, TEST)
         check_widths([train[0], held_out[0]])
+    if shots:
+        for _, wanted in splits.values():
+            check_shots(shots, episodes, wanted)
     batches = {split: _batches_of(*given, batch_size) for split, given in splits.items()}
     found = list(measure_batches(batches[TRAIN], classes, batches.get(TEST), rows, offsets, layer))
     for split, (own, wanted) in splits.items() if shots else ():
-        check_shots(shots, episodes, wanted)
         values = transfer_metrics(own, wanted, shots, episodes, ["ncc"], None, seed)
         found += [Measurement(layer, split, metric, value) for metric, value in values]
     return Measurements(found)

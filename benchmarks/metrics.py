@@ -1,7 +1,7 @@
 """Time of the metrics against naive formulas, other packages and the memory's speed, side by side.
 
 python benchmarks/metrics.py [threads] on a quiet machine. Everything runs in turns in this process; medians
-of the turns count. Peers are timed where they are installed: uv run --group peers has kowalski,
+of the turns count. Peers are timed where they are installed: uv run --group peers has kowalski and MONAI,
 neural_collapse comes from its repository (see docs/metrics.md).
 
 python benchmarks/metrics.py language [threads] [classes] [tokens] instead takes a vocabulary: features are
@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import ModuleType
 from typing import TypeVar
 from unittest.mock import patch
@@ -23,9 +24,10 @@ import torch
 from torch import Tensor
 
 from ncpipe.metrics import statistics as statistics_module
-from ncpipe.metrics.collapse import cdnv_and_log
+from ncpipe.metrics.collapse import cdnv
+from ncpipe.metrics.ranks import weight_spectrum
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.metrics.table import measure, spectrum_metrics
+from ncpipe.metrics.table import measure
 from ncpipe.metrics.uniformity import means_uniformity, weight_uniformity
 from ncpipe.metrics.vocabulary import TokenPass, measure_vocabulary
 
@@ -103,6 +105,13 @@ def kowalski(features: Tensor, labels: Tensor, classes: int) -> float:
     return float(peer("kowalski.neural_collapse").within_class_variability(by_class))
 
 
+def monai(features: Tensor, labels: Tensor, classes: int) -> float:
+    """MONAI's two indicators, other quantities: cosines of class means, entropy rank of features."""
+    compute = peer("monai.metrics.embedding_collapse").compute_embedding_collapse
+    wanted = ["centroid_similarity", "effective_rank"]
+    return float(compute(features, labels, include_indicators=wanted, reduction="none")[wanted[0]])
+
+
 def our_statistics(features: Tensor, labels: Tensor, classes: int) -> float:
     """Counts, means and spread of every class: NC1 by traces, CDNV, NC2 of the means."""
     return float(class_statistics(features, labels, classes).squares.sum() / len(labels))
@@ -130,6 +139,7 @@ CONTENDERS: dict[str, Callable[[Tensor, Tensor, int], float]] = {
     "NumPy one-hot: NC1": one_hot,
     "neural_collapse: NC1": rhubarb,
     "kowalski: NC1": kowalski,
+    "MONAI: centroids and rank": monai,
 }
 
 
@@ -213,7 +223,7 @@ def one_by_one(seen: TokenPass, text: Language) -> None:
     """What takes most of the time after the pass, each on its own."""
     learned = seen.accumulator.result_of(torch.arange(text.classes))
     timed("ours: singular values of the means and of W", lambda: spectra(learned.means, text.weight))
-    timed("ours: CDNV and its logarithm, every pair", lambda: cdnv_and_log(learned))
+    timed("ours: CDNV and its logarithm, every pair", lambda: cdnv(learned))
     timed("ours: uniformity of the means, every pair", lambda: means_uniformity(learned))
     timed("ours: uniformity of W, every pair", lambda: weight_uniformity(text.weight))
 
@@ -246,8 +256,8 @@ def beside(text: Language, ours: dict[str, float]) -> None:
         ),
     }
     own: dict[str, Callable[[], float]] = {
-        "CDNV": lambda: cdnv_and_log(learned)[0],
-        "spread of log inverse distances": lambda: means_uniformity(learned)["gnc2_spread_means"],
+        "CDNV": lambda: cdnv(replace(learned)),
+        "spread of log inverse distances": lambda: means_uniformity(learned)[1],
     }
     print(f"\nevery pair of {PEER_CLASSES:,} classes{'':24}{'ours':>12}{'neural_collapse':>18}")
     for name, function in theirs.items():
@@ -265,8 +275,8 @@ def one_pass(seen: TokenPass, text: Language) -> None:
         seen.update(rows, labels)
 
 
-def spectra(*matrices: Tensor) -> list[tuple[str, float]]:
-    return [found for matrix in matrices for found in spectrum_metrics("matrix", matrix)]
+def spectra(*matrices: Tensor) -> list[object]:
+    return [weight_spectrum(matrix) for matrix in matrices]
 
 
 def timed(name: str, function: Callable[[], Found], seen_by: Language | None = None) -> Found:

@@ -57,6 +57,7 @@ SOURCES_OF_FORMULAS = """\
 - **RV07**: Roy, Vetterli, EUSIPCO 2007.
 - **ZDBGT24**: Zangrando, Deidda, Brugiapaglia, Guglielmi, Tudisco, arXiv 2402.03991.
 - **W27**: Wilson, *Probable inference, the law of succession, and statistical inference*, 1927.
+- **LSG26**: Luthra, Salunkhe, Galanti, *Directional neural collapse*, 2026 (arXiv 2603.03530).
 - **ADGZR24**: Andriopoulos, Dong, Guo, Zhao, Ross, NeurIPS 2024 (arXiv 2409.04180)."""
 # heading: what has these metrics, and the metrics
 METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
@@ -71,9 +72,11 @@ METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         RANKS,
     ),
     "Transfer": (
+        "Of classes that no classifier knows, as a frozen encoder's.\n"
+        "`nc.measure(features, labels, shots=(1, 5))` and `ncpipe metrics FILE --shots 5` have them.\n"
         "With `data.transfer` the split `target` holds the classes that the network was not trained on.\n"
-        "It has `nc1_trace_ratio`, `cdnv`, and a value of each of these for every number of shots, "
-        "such as `transfer_ncc_error_005`.",
+        "It has `nc1_trace_ratio` and `cdnv` too.\n"
+        "Each number of shots n has a value of its own, such as `transfer_ncc_error_005`.",
         TRANSFERS,
     ),
     "Tokens": (

@@ -1,5 +1,7 @@
 """What follows from a metric's entry in the catalogue: nothing else has to know a new metric."""
 
+import sys
+
 import pandas as pd
 import pytest
 import torch
@@ -7,50 +9,58 @@ from made_tables import grid, measure, noisy
 
 from ncpipe.config.params import Slopes
 from ncpipe.figures.labels import Column
-from ncpipe.metrics import table
-from ncpipe.metrics.catalogue import CATALOGUE, Metric, page_table
+from ncpipe.metrics import catalogue, table
+from ncpipe.metrics.catalogue import page_table
+from ncpipe.metrics.collapse import between_trace
+from ncpipe.metrics.entry import families_of, metric
+from ncpipe.metrics.meters import SampleStatistics
+from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.tables.floors import QUADRATIC_FLOOR
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 
-NEW = Metric(
-    "nc1_largest_class",
+RULE = Slopes(seed=0, level=0.9)
+
+
+@metric(
     "NC1",
     "0",
     "largest variance of a class",
     "max_k Var_k / tr Σ_B",
     "[0, ∞]",
     "nobody",
-    "every, both",
     order=2,
-    rounding="features",
     label="NC1 (largest)",
 )
-SHARE = Metric("share_beyond", "NC4", "0", "share beyond", "a share", "[0, 1]", "", "last, both", "linear")
-RULE = Slopes(seed=0, level=0.9)
+def nc1_largest_class(statistics: ClassStatistics) -> float:
+    return ((statistics.squares / statistics.counts).max() / between_trace(statistics)).item()
+
+
+@metric("NC4", "0", "share beyond", "a share", "[0, 1]", scale="linear")
+def share_beyond(samples: SampleStatistics, misalignment: torch.Tensor) -> float:
+    return 0.25
+
+
+FAMILIES = families_of((sys.modules[__name__],), catalogue.GROUPS)
+NEW, SHARE = (family.entries[0] for family in FAMILIES)
 
 
 @pytest.fixture(autouse=True)
 def two_more_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their functions, in the line that emits them, and their entries."""
-    emitted = table.two_pass_metrics
-
-    def with_two_more(statistics, samples, train, weight):
-        yield from emitted(statistics, samples, train, weight)
-        variances = statistics.squares / statistics.counts
-        yield NEW.name, (variances.max() / table.between_trace(statistics)).item()
-        yield SHARE.name, 0.25
-
-    monkeypatch.setattr(table, "two_pass_metrics", with_two_more)
-    catalogue = CATALOGUE | {entry.name: entry for entry in (NEW, SHARE)}
+    """Functions with their entries, in a module of the catalogue: nothing else."""
+    monkeypatch.setattr(table, "OF_STATISTICS", [*table.OF_STATISTICS, FAMILIES[0]])
+    monkeypatch.setattr(table, "OF_SAMPLES", [*table.OF_SAMPLES, FAMILIES[1]])
+    every = catalogue.CATALOGUE | {entry.name: entry for entry in (NEW, SHARE)}
     for module in ("catalogue", "measurements"):
-        monkeypatch.setattr(f"ncpipe.metrics.{module}.CATALOGUE", catalogue)
+        monkeypatch.setattr(f"ncpipe.metrics.{module}.CATALOGUE", every)
 
 
 def test_it_is_measured_and_printed_among_its_group() -> None:
     """Red: a list of names in the report."""
     draw = torch.Generator().manual_seed(0)
-    rows = table.measure(torch.randn(30, 4, generator=draw), torch.arange(30) % 3)
+    features, labels = torch.randn(30, 4, generator=draw), torch.arange(30) % 3
+    rows = table.measure(features, labels, torch.randn(3, 4, generator=draw))
+    assert (rows["last", "train", SHARE.name], rows[NEW.name] > 0) == (0.25, True)
     lines = [line.split() for line in str(rows).splitlines()]
     (row,) = [line for line in lines if NEW.name in line]
     assert " ".join(row).endswith("0 largest variance of a class")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import ncpipe as nc
-from ncpipe.metrics.catalogue import ENTRIES
+from ncpipe.metrics.catalogue import ENTRIES, TRANSFERS
 from ncpipe.metrics.conformance import suite
 from ncpipe.metrics.table import measure
 
@@ -54,7 +54,8 @@ def test_functions_are_exact_and_equal_the_streamed_form(file: str) -> None:
 
 def test_every_metric_of_the_catalogue_is_a_function() -> None:
     """But single singular values. Red: a new entry without a function."""
-    assert [metric.name for metric in ENTRIES if not metric.name.startswith("singular_")] == NAMES
+    names = [metric.name for metric in (*ENTRIES, *TRANSFERS)]
+    assert [name for name in names if not name.startswith("singular_")] == NAMES
     assert dir(nc.functional) == sorted(NAMES)
     with pytest.raises(AttributeError, match="has no attribute 'nc9'"):
         _ = nc.functional.nc9
@@ -63,7 +64,7 @@ def test_every_metric_of_the_catalogue_is_a_function() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_docstrings_say_what_is_computed_and_run(name: str) -> None:
     function = getattr(nc.functional, name)
-    (metric,) = [each for each in ENTRIES if each.name == name]
+    (metric,) = [each for each in (*ENTRIES, *TRANSFERS) if each.name == name]
     text = function.__doc__
     assert function.__name__ == name
     assert text.startswith(f"Return the {metric.group} metric `{name}`: {metric.meaning}.")
@@ -126,6 +127,8 @@ def test_arrays_tensors_and_lists_are_taken(kind: str) -> None:
         (lambda f: f.cdnv([[1.0], [2.0]], [0, 0]), "labels name 1 class; collapse needs at least 2"),
         (lambda f: f.cdnv([[1.0], [2.0]], [0, 2]), "labels go up to 2, but only 2 samples"),
         (lambda f: f.cdnv([[1.0], [math.nan]], [0, 1]), "features hold NaN or inf, first in row 1"),
+        (lambda f: f.transfer_bound(*EXAMPLE, shots=0), "shots: whole numbers, 1 or more, not 0"),
+        (lambda f: f.transfer_ncc_error(*EXAMPLE, shots=2), "class 0 has 2 samples; 2 shots leave none"),
         (lambda f: f.nc2_etf([1.0, 2.0]), r"weight must be \(classes, width\)"),
         (lambda f: f.nc2_etf([[1.0, math.inf], [1.0, 2.0]]), "weight hold NaN or inf"),
         (lambda f: f.nc3_duality(*EXAMPLE, [[1.0], [2.0]]), "weight must have a row per class"),

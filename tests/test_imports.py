@@ -63,8 +63,9 @@ FORBIDDEN = {
     },  # a stored run is taken at once
     "runs/fingerprint": {"dvc", "typer", "torch"},
 }
-# Of a module, what a method imports whose name says so, and which is refused in one line where it is missing.
-OFFERED = {"metrics/measurements": {"pandas"}}
+# Of a module, what is imported when it is first used: by a method whose name says so, which is refused in one
+# line where it is missing, and by the functions beside the entries that tables and figures read.
+OFFERED = {"metrics/measurements": {"pandas"}, "system/lazy_torch": {"torch"}}
 
 
 def modules() -> list[Path]:
@@ -164,6 +165,14 @@ METRIC_MODULES = [
     for path in sorted((PACKAGE / "metrics").glob("*.py"))
     if path.stem not in ("__init__", "compiled")  # compiled: for numba, imported only where it is installed
 ]
+
+
+@pytest.mark.parametrize("module", ["metrics.catalogue", "tables.results", "figures.labels", "report.page"])
+def test_entries_are_read_without_torch(module: str) -> None:
+    """Red: a metric's function that takes something of PyTorch's as its module is imported."""
+    code = f"import sys, ncpipe.{module}; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_metrics_need_torch_and_numpy_alone() -> None:

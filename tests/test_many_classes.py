@@ -16,8 +16,7 @@ from ncpipe.commands.cli import app
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import measure
-from ncpipe.metrics.uniformity import means_uniformity, weight_uniformity
-from ncpipe.metrics.uniformity import uniform_duality as duality
+from ncpipe.metrics.uniformity import means_uniformity, unc3_cosine, unc3_spread, weight_uniformity
 from ncpipe.system.errors import MeasurementWarning
 
 UNDEFINED = {"nc2_means", "nc2_equiangular_means", "nc3_duality"}
@@ -47,23 +46,23 @@ def test_axes_and_their_opposites(width: int) -> None:
     found = weight_uniformity(torch.cat([turned, -3 * turned]))
     opposite = width / math.comb(classes, 2)
     near, far = -0.5 * math.log(2), -math.log(2)
-    assert found["gnc2_energy_weights"] == pytest.approx(near + opposite * (far - near), rel=1e-13)
+    assert found[0] == pytest.approx(near + opposite * (far - near), rel=1e-13)
     spread = (near - far) * math.sqrt(opposite * (1 - opposite))
-    assert found["gnc2_spread_weights"] == pytest.approx(spread, rel=1e-12)
-    assert found["gnc2_cosine_weights"] == pytest.approx(0, abs=1e-14)
+    assert found[1] == pytest.approx(spread, rel=1e-12)
+    assert found[2] == pytest.approx(0, abs=1e-14)
 
 
 def test_the_icosahedron() -> None:
     """12 corners in 3 dimensions: the largest cosine is 1/sqrt 5."""
     corners = [(0, a, b * GOLDEN) for a in (1, -1) for b in (1, -1)]
     rows = torch.tensor([c[i:] + c[:i] for c in corners for i in range(3)], dtype=torch.float64)
-    assert weight_uniformity(rows)["gnc2_cosine_weights"] == pytest.approx(5**-0.5, rel=1e-14)
+    assert weight_uniformity(rows)[2] == pytest.approx(5**-0.5, rel=1e-14)
 
 
 def test_even_directions_have_less_energy_than_any_others() -> None:
     """Axes in 5 dimensions against random directions; none is below the simplex's value."""
-    best = weight_uniformity(torch.cat([torch.eye(5), -torch.eye(5)]))["gnc2_energy_weights"]
-    found = [weight_uniformity(normal(10, 5, seed=seed))["gnc2_energy_weights"] for seed in range(50)]
+    best = weight_uniformity(torch.cat([torch.eye(5), -torch.eye(5)]))[0]
+    found = [weight_uniformity(normal(10, 5, seed=seed))[0] for seed in range(50)]
     assert -0.5 * math.log(20 / 9) < best < min(found)
 
 
@@ -79,29 +78,27 @@ def test_rows_at_one_angle_to_their_means_are_uniformly_dual(angle: float) -> No
     turned = torch.empty_like(centred)
     turned[:, ::2] = math.cos(angle) * first - math.sin(angle) * second
     turned[:, 1::2] = math.sin(angle) * first + math.cos(angle) * second
-    found = duality(statistics, turned * torch.arange(1, classes + 1).unsqueeze(1))
-    assert found["unc3_cosine"] == pytest.approx(math.cos(angle), rel=1e-12)
-    assert found["unc3_spread"] < 1e-14
-    assert duality(statistics, normal(classes, width, seed=3))["unc3_spread"] > 0.1
+    rows = turned * torch.arange(1, classes + 1).unsqueeze(1)
+    assert unc3_cosine(statistics, rows) == pytest.approx(math.cos(angle), rel=1e-12)
+    assert unc3_spread(statistics, rows) < 1e-14
+    assert unc3_spread(statistics, normal(classes, width, seed=3)) > 0.1
 
 
 def test_where_directions_coincide_or_are_none() -> None:
     """Two means that point the same way to rounding, far from 0; a mean at the centre; a row of zeros."""
     rows = normal(8, 3)
     rows[1] = 2 * rows[0]
-    found = weight_uniformity(rows)
-    assert (found["gnc2_energy_weights"], found["gnc2_spread_weights"]) == (math.inf, math.inf)
-    assert found["gnc2_cosine_weights"] == 1
+    assert weight_uniformity(rows)[:3] == (math.inf, math.inf, 1)
     means = normal(4, 2)
     means[1] = 2 * means[0] + torch.tensor([2e-13, 0])
     means = torch.cat([means, -means])  # about 0
     far = class_statistics(means + 100, torch.arange(8), 8)
-    assert means_uniformity(far)["gnc2_energy_means"] == math.inf
+    assert means_uniformity(far)[0] == math.inf
     near = class_statistics(means, torch.arange(8), 8)
-    assert 0 < means_uniformity(near)["gnc2_energy_means"] < math.inf
+    assert 0 < means_uniformity(near)[0] < math.inf
     rows[1] = 0
-    assert all(math.isnan(value) for value in weight_uniformity(rows).values())
-    assert math.isnan(duality(near, rows[:, :2])["unc3_cosine"])
+    assert all(math.isnan(value) for value in weight_uniformity(rows))
+    assert math.isnan(unc3_cosine(near, rows[:, :2]))
 
 
 def test_a_thousand_classes_of_width_64(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ncpipe.metrics.checks import check_arrays
 from ncpipe.metrics.collapse import nc1_pinv
-from ncpipe.metrics.geometry import nc2_equiangular, nc2_equinorm
+from ncpipe.metrics.geometry import nc2_equiangular_weights, nc2_equinorm_weights
 from ncpipe.metrics.meters import SampleMeter
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
 from ncpipe.metrics.statistics import class_statistics
@@ -123,8 +123,8 @@ def test_a_diverged_layer_is_nan_not_a_crash() -> None:
 def test_frames_by_hand() -> None:
     """Two vectors of lengths 1 and 3 at a right angle."""
     vectors = torch.tensor([[1.0, 0.0], [0.0, 3.0]])
-    assert nc2_equinorm(vectors) == pytest.approx(1 / 2)
-    assert nc2_equiangular(vectors) == pytest.approx(1)
+    assert nc2_equinorm_weights(vectors) == pytest.approx(1 / 2)
+    assert nc2_equiangular_weights(vectors) == pytest.approx(1)
     values = singular_values(vectors)
     assert values.tolist() == [3, 1]
     assert stable_rank(values) == pytest.approx(10 / 9)

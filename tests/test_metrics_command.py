@@ -113,6 +113,22 @@ def test_pipeline_files_are_read_too(tmp_path: Path) -> None:
     assert json.loads(text)["warnings"] == []
 
 
+def test_shots_add_what_a_frozen_encoder_is_judged_by(tmp_path: Path) -> None:
+    """Without a classifier, of both splits. Red: shots left out in silence."""
+    path = saved(tmp_path, weight=None, bias=None)
+    values = values_of(run(path, "--json", "--shots", "1", "--shots", "3"))
+    names = {"transfer_ncc_error_001", "transfer_directional_bound_003", "transfer_bound_003", "ncc_error"}
+    assert {(split, name) for split in ("train", "test") for name in {"directional_cdnv", *names}} <= set(
+        values
+    )
+    for options, message in (
+        (("--shots", "4"), "shots: class 0 has 4 samples; 4 shots leave none to decide"),
+        (("--shots", "1", "--classes", "present"), "shots need labels of classes that are all there"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run(path, *options)
+
+
 def test_the_table_says_what_collapse_is(tmp_path: Path) -> None:
     lines = run(saved(tmp_path)).splitlines()
     row = next(line for line in lines if "nc1_trace_ratio" in line)

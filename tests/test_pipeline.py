@@ -114,14 +114,11 @@ def add_one_of_each_kind(clone: Clone) -> None:
             '    "more_digits": prepare_digits,\n    "digits": prepare_digits,',
         ),
         (
-            "metrics/table.py",
-            '        "cdnv": cdnv,\n',
-            '        "twice_cdnv": lambda statistics: 2 * cdnv(statistics),\n        "cdnv": cdnv,\n',
-        ),
-        (
-            "metrics/catalogue.py",
-            "ENTRIES = (\n",
-            'ENTRIES = (\n    Metric("twice_cdnv", "NC1", "0", "", "", "[0, ∞]", "", EVERY, order=2),\n',
+            "metrics/collapse.py",
+            "def within_trace(",
+            '@metric("NC1", "twice CDNV", "twice `cdnv`", "[0, ∞]", order=2)\n'
+            "def twice_cdnv(statistics: ClassStatistics) -> float:\n"
+            "    return 2 * cdnv(statistics)\n\n\ndef within_trace(",
         ),
     ):
         replace(clone, name, old, new)

@@ -29,7 +29,8 @@ from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared, VectorSplit, read_prepared, write_prepared
 from ncpipe.metrics.hooks import measure_model
-from ncpipe.metrics.regression import measure_regression, nrc1, nrc2, nrc3
+from ncpipe.metrics.nrc import nrc1, nrc2, nrc3
+from ncpipe.metrics.regression import measure_regression
 from ncpipe.metrics.table import Measurement
 from ncpipe.system.errors import InputError
 from ncpipe.tables.convergence import judge_run

@@ -1,5 +1,6 @@
 """Transfer: classes that are kept from a network, and what a few samples' features say of them."""
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from conftest import experiment, experiment_tree, image_data, measure_runs, write_params
 from torch import Tensor
 
+import ncpipe as nc
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.config.records import check, read
 from ncpipe.config.specs import Experiment, ImageData
@@ -20,14 +22,15 @@ from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared, Split, read_prepared
 from ncpipe.datasets.transfer import split_for_transfer
 from ncpipe.features.files import read_features
-from ncpipe.metrics import transfer as episodes
 from ncpipe.metrics.catalogue import UNKNOWN
 from ncpipe.metrics.collapse import cdnv
+from ncpipe.metrics.few_shot import draw_shots, nearest_shots, ridge_shots
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.study_metrics import entry
-from ncpipe.metrics.transfer import nearest_shots, ridge_shots, transfer_metrics
+from ncpipe.metrics.transfer import transfer_metrics
 from ncpipe.runs.fingerprint import choices_of
 from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 
 KEYS: dict[str, Any] = {
     "source": [7, 2, 5], "target": [0, 1, 9], "shots": [1, 5], "episodes": 20, "seed": 4,
@@ -190,8 +193,8 @@ def test_the_naive_twin_agrees_episode_by_episode(width: int) -> None:
     """Red: shots among the samples tried; one class with more samples weighing more; uncentred regression."""
     features, labels = clouds(0.8, width=width, per_class=12)
     features, labels = torch.cat([features, features[:3] + 0.1]), torch.cat([labels, labels[:3] * 0])
-    draws = episodes.seeded_generator(5, "transfer episodes 4")
-    wanted = [naive_errors(features, labels, episodes.draw_shots(labels, 3, 4, draws), 0.3) for _ in range(6)]
+    draws = seeded_generator(5, "transfer episodes 4")
+    wanted = [naive_errors(features, labels, draw_shots(labels, 3, 4, draws), 0.3) for _ in range(6)]
     found = dict(transfer_metrics(features + 50, labels, [4], 6, ["ncc", "ridge"], 0.3, 5))
     assert found["transfer_ncc_error_004"] == pytest.approx(np.mean([n for n, _ in wanted]), abs=1e-12)
     assert found["transfer_ridge_error_004"] == pytest.approx(np.mean([r for _, r in wanted]), abs=1e-12)
@@ -212,7 +215,8 @@ def test_two_isotropic_clouds_are_told_apart_as_their_cdnv_says(width: int) -> N
     features = torch.randn(len(labels), width, generator=generator(1), dtype=torch.float64)
     features[:, 0] += 2.0 * labels
     exact = width / 4  # CDNV
-    (error, _) = (value for _, value in transfer_metrics(features, labels, [4000], 2, ["ncc"], None, 0))
+    found = dict(transfer_metrics(features, labels, [4000], 2, ["ncc"], None, 0))
+    error = found["transfer_ncc_error_4000"]
     wanted = 0.5 * math.erfc(math.sqrt(width / exact) / 2 / math.sqrt(2))
     assert error == pytest.approx(wanted, abs=4 * math.sqrt(wanted * (1 - wanted) / 8000))
     assert cdnv(class_statistics(features, labels, 2)) == pytest.approx(exact, rel=0.05)
@@ -228,6 +232,7 @@ def test_the_bound_holds_for_whatever_distribution(shots: int, spread: float) ->
     bound = 8 * 2 * (1 + 1 / shots) * cdnv(class_statistics(features, labels, 3))
     assert found[f"transfer_bound_{shots:03d}"] == pytest.approx(bound, rel=1e-12)
     assert found[f"transfer_ncc_error_{shots:03d}"] <= bound
+    assert found[f"transfer_ncc_error_{shots:03d}"] <= found[f"transfer_directional_bound_{shots:03d}"]
     assert bound < 1 or spread > 0.02
 
 
@@ -235,16 +240,78 @@ def test_limits() -> None:
     """Collapsed classes are told apart by one shot; of a dead network nothing is; NaN stays NaN."""
     features, labels = clouds(0.0)
     found = dict(transfer_metrics(features, labels, [1], 3, ["ncc", "ridge"], 0.1, 0))
-    assert found == {"transfer_ncc_error_001": 0, "transfer_ridge_error_001": 0, "transfer_bound_001": 0}
+    assert set(found.values()) == {0}
     found = dict(transfer_metrics(0 * features, labels, [1], 3, ["ncc", "ridge"], 0.1, 0))
     assert found["transfer_ncc_error_001"] == found["transfer_ridge_error_001"] == pytest.approx(2 / 3)
-    assert found["transfer_bound_001"] == math.inf
+    bounds = ("transfer_bound_001", "transfer_directional_bound_001", "directional_cdnv")
+    assert {found[name] for name in bounds} == {math.inf}
     features[3, 0] = math.nan
     values = dict(transfer_metrics(features, labels, [1], 3, ["ncc", "ridge"], 0.1, 0)).values()
     assert all(math.isnan(value) for value in values)
     rows = torch.tensor([[0.0], [1.0], [3.0]], dtype=torch.float64)
     shots = torch.tensor([[[0.0], [1.0]], [[3.0], [4.0]]], dtype=torch.float64)
     assert nearest_shots(shots, rows).tolist() == ridge_shots(shots, rows, 1.0).tolist() == [0, 0, 1]
+
+
+def naive_axes(features: np.ndarray, labels: np.ndarray, shots: int) -> tuple[float, float]:
+    """Directional CDNV and the bound of arXiv 2603.03530, Thm 4.1, pair by pair from covariances."""
+    classes = labels.max() + 1
+    of = [features[labels == k] for k in range(classes)]
+    means = [own.mean(0) for own in of]
+    covariances = [np.cov(own.T, bias=True) for own in of]
+    fourth = [np.mean(np.sum((own - own.mean(0)) ** 2, 1) ** 2) for own in of]
+    shares, total = [], 0.0
+    for i, j in itertools.permutations(range(classes), 2):
+        axis = means[i] - means[j]
+        size = axis @ axis
+        along = axis @ covariances[i] @ axis / size**2
+        own, other = np.trace(covariances[i]) / size, np.trace(covariances[j]) / size
+        both = own + other
+        of_samples = 4 / shots * (both**2 + both / 4)
+        of_squares = ((fourth[i] + fourth[j]) / size**2 + 2 * (shots - 1) * both**2) / shots**3
+        noise = (math.sqrt(of_samples) + math.sqrt(both / shots) + math.sqrt(of_squares)) ** 2
+        total += (4 * along + noise) / (1 + (other - own) / shots) ** 2
+        shares.append(along)
+    return float(np.mean(shares)), total / classes
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-200, 1e200])
+@pytest.mark.parametrize("shots", [1, 10])
+def test_the_axes_agree_with_covariances(shots: int, scale: float) -> None:
+    """Red: variances of the other class of a pair; squares that leave float64's range."""
+    features, labels = clouds(0.3, width=4, per_class=15)
+    features[labels == 1] *= 1.5
+    features[:, 3] *= 20
+    found = dict(transfer_metrics(scale * (features + 7), labels, [shots], 1, [], None, 0))
+    cdnv_along, bound = naive_axes(features.numpy(), labels.numpy(), shots)
+    assert found["directional_cdnv"] == pytest.approx(cdnv_along, rel=1e-12)
+    assert found[f"transfer_directional_bound_{shots:03d}"] == pytest.approx(bound, rel=1e-12)
+    assert found["directional_cdnv"] <= cdnv(class_statistics(features, labels, 3))
+
+
+def test_variance_across_the_axes_costs_nothing() -> None:
+    """Two classes at (-1, 0) and (1, 0), spread along the second axis alone. Red: the ordinary CDNV."""
+    features, labels = [[-1.0, 3.0], [-1.0, -3.0], [1.0, 3.0], [1.0, -3.0]], [0, 0, 1, 1]
+    assert nc.functional.directional_cdnv(features, labels) == 0
+    assert nc.functional.cdnv(features, labels) == 9 / 4
+    turned = [row[::-1] for row in features]
+    assert nc.functional.directional_cdnv(turned, [0, 1, 0, 1]) == 0
+
+
+def test_arrays_of_a_frozen_encoder_have_them() -> None:
+    """By `nc.measure` and by functions alike, without a classifier. Red: other episodes."""
+    features, labels = clouds(0.8)
+    values = nc.measure(features, labels, shots=(2, 5), episodes=7, seed=3)
+    assert "transfer_ncc_error_002" in values
+    call = {"shots": 5, "episodes": 7, "seed": 3}
+    assert values["transfer_ncc_error_005"] == nc.functional.transfer_ncc_error(features, labels, **call)
+    assert values["directional_cdnv"] == nc.functional.directional_cdnv(features, labels)
+    assert values["transfer_directional_bound_005"] == nc.functional.transfer_directional_bound(
+        features, labels, shots=5
+    )
+    assert not [row for row in nc.measure(features, labels) if row.metric.startswith(("transfer", "direct"))]
+    with pytest.raises(nc.InputError, match=r"class 0 has \d+ samples; 5000 shots leave none to decide"):
+        nc.measure(features, labels, shots=(5000,))
 
 
 # Through the stages

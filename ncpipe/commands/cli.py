@@ -397,6 +397,14 @@ def metrics(
         int,
         typer.Option(min=1, help="With --classes present: samples drawn for NC3, NC4 and margins."),
     ] = 2000,
+    shots: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="Also print directional CDNV, and nearest-mean errors of so many samples of each class with "
+            "their bounds, as of a frozen encoder; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Print every collapse metric (NC1 to NC4) of features stored in FILE; needs no params.yaml."""
     if as_json and as_csv:
@@ -408,6 +416,7 @@ def metrics(
         file,
         "json" if as_json else "csv" if as_csv else "table",
         Present(min_per_class or 1, decisions) if present else None,
+        shots or (),
     )
 
 

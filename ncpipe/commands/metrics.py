@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,12 +22,18 @@ class Present:
     decisions: int
 
 
-def print_metrics(path: Path, form: Literal["table", "json", "csv"], present: Present | None = None) -> None:
+def print_metrics(
+    path: Path,
+    form: Literal["table", "json", "csv"],
+    present: Present | None = None,
+    shots: Sequence[int] = (),
+) -> None:
     """Print the metrics of the arrays in an .npz or .safetensors file; warnings go to standard error.
 
-    present: selects the classes; None for all, each of which must have a sample.
+    present: selects the classes; None for all, each of which must have a sample. shots: of few-shot errors.
     """
-    found = measure_named(path, None if present is None else (present.min_per_class, present.decisions))
+    chosen = None if present is None else (present.min_per_class, present.decisions)
+    found = measure_named(path, chosen, shots)
     for warning in found.warnings:
         say(f"ncpipe: {path}: {warning}")
     if form == "csv":

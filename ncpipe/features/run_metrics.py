@@ -20,12 +20,15 @@ from ncpipe.features.passes import Features
 from ncpipe.metrics.catalogue import one_of_a_spectrum, series_name
 from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
-from ncpipe.metrics.losses import prediction_error, unregularised_loss
+from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
 from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
 from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import (
     LAST_LAYER,
+    OF_SAMPLES,
+    OF_STATISTICS,
+    OF_WEIGHT,
     TARGET,
     TEST,
     TRAIN,
@@ -35,10 +38,9 @@ from ncpipe.metrics.table import (
     measure_matrix,
     measure_means,
     measure_weights,
+    values_of,
 )
 from ncpipe.metrics.transfer import transfer_metrics
-from ncpipe.metrics.uniformity import uniform_duality, weight_uniformity
-from ncpipe.metrics.vocabulary import many_class_metrics
 from ncpipe.models.network import INNER
 from ncpipe.models.penalties import head_input_strength
 from ncpipe.system.artifacts import PREPARED
@@ -142,10 +144,11 @@ def _of_tokens(run: Run, features: Features) -> Iterator[Measurement]:
     if run.spec.data.kind != "next_tokens":
         return
     if simplex_fits(*features.weight.shape):  # else they are among the others
+        many = [each for each in (*OF_STATISTICS, *OF_SAMPLES) if each.many]
         for split, seen in features.layers[LAST_LAYER].items():
-            found = many_class_metrics(seen.statistics) | uniform_duality(seen.statistics, features.weight)
-            yield from (Measurement(LAST_LAYER, split, metric, value) for metric, value in found.items())
-        for metric, value in weight_uniformity(features.weight).items():
+            for metric, value in values_of(many, statistics=seen.statistics, weight=features.weight):
+                yield Measurement(LAST_LAYER, split, metric, value)
+        for metric, value in values_of([each for each in OF_WEIGHT if each.many], weight=features.weight):
             yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
     if isinstance(run.spec.data, MarkovData) and run.spec.loss == "ce":
         least = read_facts(PREPARED / run.data)["facts"]["least_loss"]
@@ -174,8 +177,10 @@ def _by_size(run: Run, features: Features) -> Iterator[Measurement]:
     yield Measurement(LAST_LAYER, WEIGHTS, "minority_spread", minority_spread(features.weight, majority))
     for name, split in ((TRAIN, features.train), (TEST, features.test)):
         if split is not None:
-            own = errors_by_size(split.inputs, split.labels, features.weight, features.bias, majority)
-            yield from (Measurement(LAST_LAYER, name, metric, value) for metric, value in own)
+            decided = logits_of(split.inputs, features.weight, features.bias).argmax(1)
+            errors = errors_by_size(decided != split.labels, split.labels, majority)
+            for metric, value in zip(("majority_error", "minority_error"), errors, strict=True):
+                yield Measurement(LAST_LAYER, name, metric, value)
 
 
 def _of_target(run: Run, features: Features) -> Iterator[Measurement]:

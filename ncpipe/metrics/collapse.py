@@ -6,23 +6,36 @@ Sigma_B = 1/K sum_k (mu_k - mu_G)(mu_k - mu_G)^T with mu_G the mean of the class
 
 import math
 
-from torch import Tensor
-
-from ncpipe.metrics.pairs import tiles
+from ncpipe.metrics.entry import S24, S25, WP24, Metric, family, metric
 from ncpipe.metrics.scales import value_times_two_to
 from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.system.lazy_torch import Tensor
 
 
+@metric(
+    "NC1", "0", "within-class over between-class variance", "tr Σ_W / tr Σ_B", "[0, ∞]", S25, order=2,
+    label="NC1", headline=True,
+)  # fmt: skip
 def nc1_trace_ratio(statistics: ClassStatistics) -> float:
-    """Return tr(Sigma_W)/tr(Sigma_B); lower is more collapsed, 0 at collapse [S25 Def. 3.4 NC1].
+    """Return within-class over between-class variance.
 
     inf where all class means coincide to rounding, also where no class has any spread.
     """
     return _ratio(within_trace(statistics), between_trace(statistics))
 
 
+@family(
+    Metric(
+        "nc1_pinv", "NC1", "0", "within-class over between-class variance by direction, over K",
+        "tr(Σ_W Σ_B⁺)/K, Σ_B⁺ of rank at most K−1", "[0, ∞]", "K23 eq. 4", order=2, rounding="features",
+    ),
+    Metric(
+        "nc1_pinv_rank", "NC1", "min(K-1, d)", "rank of the pseudoinverse in nc1_pinv",
+        "rank of Σ_B⁺ in `nc1_pinv`", "0..min(K−1, d)", scale="linear", where="every, both; no direction",
+    ),
+)  # fmt: skip
 def nc1_pinv(statistics: ClassStatistics, spread: Tensor) -> tuple[float, int]:
-    """Return tr(Sigma_W Sigma_B^+)/K and the rank of Sigma_B used; 0 at collapse [K23 eq. 4].
+    """Return tr(Sigma_W Sigma_B^+)/K and the rank of Sigma_B used.
 
     spread (r,): sum_i (v_j^T(h_i - mu_y))^2/s_j^2 along each of the `between_directions`. From the SVD of the
     centred means, mu_k - mu_G = sum_j s_j u_jk v_j, the trace is 1/K sum_j v_j^T Sigma_W v_j/(s_j^2/K), so
@@ -34,12 +47,16 @@ def nc1_pinv(statistics: ClassStatistics, spread: Tensor) -> tuple[float, int]:
     return (math.inf if bool(statistics.means.isfinite().all()) else math.nan), 0
 
 
+@metric(
+    "NC1", "0", "within-class variance over trace of the pseudoinverse",
+    "tr Σ_W / tr Σ_B⁺; grows with the fourth power of scale", "[0, ∞]", f"{S24}, as printed", order=2,
+    rounding="none",
+)  # fmt: skip
 def dnc1_trace_pinv(statistics: ClassStatistics) -> float:
-    """Return tr(Sigma_W)/tr(Sigma_B^+) as S24 prints DNC1 [S24 sec. 6]; 0 at collapse.
+    """Return within-class variance over trace of the pseudoinverse.
 
-    It grows with the fourth power of the features' scale, so compare it only between layers of one scale;
-    `nc1_trace_ratio` is free of scale. The rank of Sigma_B^+ is that of `nc1_pinv`. inf where all class means
-    coincide.
+    Compare it only between layers of one scale; `nc1_trace_ratio` is free of scale. The rank of Sigma_B^+ is
+    that of `nc1_pinv`. inf where all class means coincide.
     """
     singular, _ = statistics.between_directions
     within = within_trace(statistics)
@@ -49,45 +66,41 @@ def dnc1_trace_pinv(statistics: ClassStatistics) -> float:
     return value_times_two_to(ratio, 4 * statistics.exponent)
 
 
+@metric(
+    "NC1", "0", "total cluster variation: within-class variance as it is",
+    "tr Σ_W; grows with the square of scale", "[0, ∞]", "ZDBGT24 by name, formula ours", order=2,
+    rounding="none", label="TCV",
+)  # fmt: skip
 def tcv(statistics: ClassStatistics) -> float:
-    """Return tr(Sigma_W), the total cluster variation of the classes, in the features' squared unit.
+    """Return total cluster variation: within-class variance as it is.
 
-    0 at collapse; of features twice as long four times as much. Named after Zangrando et al. [arXiv
-    2402.03991]; `ncpipe.features.rank_bound` has what it bounds.
+    `ncpipe.features.rank_bound` has what it bounds.
     """
     return value_times_two_to(within_trace(statistics).item(), 2 * statistics.exponent)
 
 
+@metric(
+    "NC1", "0", "class variance over squared distance, mean over pairs",
+    "mean over pairs of (Var_i + Var_j)/(2‖μ_i − μ_j‖²)", "[0, ∞]", "K23 eq. 51", order=2,
+)  # fmt: skip
 def cdnv(statistics: ClassStatistics) -> float:
-    """Return the mean over pairs of (Var_i + Var_j)/(2 |mu_i - mu_j|^2), Var_k = 1/n_k sum_i |h_ki - mu_k|^2.
+    """Return class variance over squared distance, mean over pairs.
 
-    Class-distance normalised variance, 0 at collapse, lower is more collapsed [K23 eq. 51]. Var_k is the sum
-    over all coordinates. inf where any two class means coincide to rounding.
+    Class-distance normalised variance. inf where any two class means coincide to rounding.
     """
-    return _over_pairs(statistics, logarithm=False)[0]
+    return statistics.pair_ratios[0]
 
 
-def cdnv_and_log(statistics: ClassStatistics) -> tuple[float, float]:
-    """Return `cdnv` and the mean over the same pairs of its logarithm, which few close pairs cannot dominate.
+@metric(
+    "NC1", "−inf", "logarithm of class variance over squared distance, mean over pairs",
+    "mean over pairs of log((Var_i + Var_j)/(2‖μ_i − μ_j‖²))", "[−∞, ∞]", WP24, scale="linear", many=True,
+)  # fmt: skip
+def cdnv_log(statistics: ClassStatistics) -> float:
+    """Return logarithm of class variance over squared distance, mean over pairs.
 
-    The latter is -inf where two classes have no spread, and inf where any two class means coincide.
+    Few close pairs cannot dominate it. -inf where two classes have no spread.
     """
-    return _over_pairs(statistics, logarithm=True)
-
-
-def _over_pairs(statistics: ClassStatistics, logarithm: bool) -> tuple[float, float]:
-    """Return the mean over pairs of CDNV, and of its logarithm (0 unless asked for)."""
-    variances = statistics.squares / statistics.counts
-    total, logs, pairs = 0.0, 0.0, 0
-    for tile in tiles(statistics.means):
-        distances = tile.pairs(tile.distances)
-        if bool((distances <= statistics.cutoff).any()):
-            return math.inf, math.inf
-        values = tile.pairs(tile.sums(variances)) / (2 * distances.square())
-        total, pairs = total + values.sum().item(), pairs + len(values)
-        if logarithm:
-            logs += values.log_().sum().item()
-    return total / pairs, logs / pairs
+    return statistics.pair_ratios[1]
 
 
 def within_trace(statistics: ClassStatistics) -> Tensor:

@@ -3,21 +3,22 @@
 B  samples of a batch    K  classes    d  feature width
 """
 
-import torch
-from torch import Tensor
-
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.scales import row_scales
+from ncpipe.system.lazy_torch import Tensor, torch
 
 # Lengths whose squares, and those of 1e-16 of them, float64 holds.
 SHORTEST, LONGEST = 2.0**-400, 2.0**500
 
 
 def logit_margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return f_y - max_{k != y} f_k (B,) of logits (B, K); above 0 where a sample is classified correctly."""
-    places = labels.unsqueeze(1)
-    right = logits.gather(1, places).squeeze(1)
-    return right - logits.scatter(1, places, -torch.inf).amax(1)
+    """Return f_y - max_{k != y} f_k (B,) of logits (K, B), which are overwritten.
+
+    Above 0 where a sample is classified correctly.
+    """
+    places = labels.unsqueeze(0)
+    right = logits.gather(0, places).squeeze(0)
+    return right - logits.scatter_(0, places, -torch.inf).amax(0)
 
 
 def misalignments(features: Tensor, labels: Tensor, weight: Tensor, buffer: Tensor | None = None) -> Tensor:

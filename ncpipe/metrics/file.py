@@ -63,6 +63,7 @@ def measure_file(
     classes: Literal["all", "present"] = "all",
     min_per_class: int = 1,
     decisions: int = DECISIONS,
+    shots: Sequence[int] = (),
 ) -> Measurements:
     """Return every metric of the arrays in an .npz or .safetensors file.
 
@@ -73,31 +74,40 @@ def measure_file(
         classes: `all`, each with a sample; `present` for those with at least `min_per_class` samples, as
             where classes are tokens of a vocabulary.
         decisions: samples that NC4, `nc3_cosine` and margins are taken on where classes are `present`.
+        shots: of each class, for few-shot errors and their bounds, as in `measure`; with all classes alone.
 
     Raises InputError for a file that cannot be read or measured, and warns (MeasurementWarning) of what can
     be measured but says little.
     """
     if classes not in ("all", "present"):
         raise InputError(f"classes: {classes!r} is unknown; take 'all' or 'present'")
-    found = measure_named(Path(path), (min_per_class, decisions) if classes == "present" else None)
+    found = measure_named(Path(path), (min_per_class, decisions) if classes == "present" else None, shots)
     for message in found.warnings:
         warnings.warn(message, MeasurementWarning, stacklevel=2)
     return found.values
 
 
-def measure_named(path: Path, present: tuple[int, int] | None = None) -> MeasuredFile:
+def measure_named(
+    path: Path, present: tuple[int, int] | None = None, shots: Sequence[int] = ()
+) -> MeasuredFile:
     """Return the same with everything that `ncpipe metrics` prints of it.
 
-    present: least samples of a class and decisions, of `present` classes; None for all classes.
+    present: least samples of a class and decisions, of `present` classes; None for all classes. shots: as in
+    `measure_file`.
     """
     arrays, ignored = read_arrays(path, NAMES if present is None else TOKEN_NAMES)
     vectors = _has_vectors(path, arrays, ignored, present)
+    if shots and (vectors or present is not None):
+        what = "targets" if vectors else "`present` classes"
+        raise InputError(
+            f"{path}: shots need labels of classes that are all there; they were given with {what}"
+        )
     found: list[str] = []
     try:
         if vectors:
             values = measure_regression(*_in_order(arrays, VECTORS))
         elif present is None:
-            values, found = measure(*_checked(arrays)), _warnings(arrays)
+            values, found = measure(*_checked(arrays), shots=shots), _warnings(arrays)
         else:
             least, decisions = present
             values = measure_token_arrays(*_checked(arrays), min_per_class=least, decisions=decisions)

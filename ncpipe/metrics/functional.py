@@ -15,150 +15,93 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from ncpipe.metrics import geometry
-from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, SINGULAR, WEIGHTS
+from torch import Tensor
+
+from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, FAMILIES, FEW_SHOT, SINGULAR, TRANSFERS
 from ncpipe.metrics.checks import Array, as_tensor, check_arrays, check_finite, check_widths, count_classes
+from ncpipe.metrics.entry import OF_CLASSIFIER, Family
+from ncpipe.metrics.few_shot import decision_axes
 from ncpipe.metrics.meters import SampleMeter
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
-from ncpipe.metrics.table import (
-    MARGIN_QUANTILES,
-    OF_STATISTICS,
-    OF_WEIGHT,
-    TEST,
-    TRAIN,
-    means_spectrum,
-    spectrum_metrics,
-    two_pass_metrics,
-)
-from ncpipe.metrics.uniformity import uniform_duality, weight_uniformity
-from ncpipe.metrics.vocabulary import many_class_metrics
+from ncpipe.metrics.table import TEST, TRAIN
+from ncpipe.metrics.transfer import EPISODES, check_shots, episode_generator
 from ncpipe.system.errors import InputError
 
 Split = tuple[Array, Array]
+OF_DECISIONS = {"mismatched", "margins"}  # what the bias changes
+OF_FEW_SHOTS = {"axes", "target", "rows"}
 
 
-def _weight_metric(name: str, weight: Array) -> float:
-    rows = as_tensor(weight)
-    if rows.ndim != 2 or len(rows) < 2 or not rows.shape[1]:
-        raise InputError(f"weight must be (classes, width) of at least 2 classes, not {tuple(rows.shape)}")
-    check_finite("weight", rows)
-    if name in OF_WEIGHT:
-        return OF_WEIGHT[name](rows.double())
-    family = weight_uniformity(rows) if name.startswith("gnc2") else dict(spectrum_metrics("weights", rows))
-    return float(family[name])
+def _given(needs: frozenset[str], arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return what a metric's function takes, of checked arrays."""
+    weight, bias = (None if arrays.get(n) is None else as_tensor(arrays[n]) for n in ("weight", "bias"))
+    if "features" not in arrays:
+        assert weight is not None
+        if weight.ndim != 2 or len(weight) < 2 or not weight.shape[1]:
+            raise InputError(
+                f"weight must be (classes, width) of at least 2 classes, not {tuple(weight.shape)}"
+            )
+        check_finite("weight", weight)
+        return {"weight": weight.double()}
+    features, labels = as_tensor(arrays["features"]), as_tensor(arrays["labels"])
+    train = arrays.get("train")
+    known = None if train is None else (as_tensor(train[0]), as_tensor(train[1]))
+    classes = count_classes(labels if known is None else known[1]) if weight is None else len(weight)
+    check_arrays(features, labels, weight, bias, classes, TRAIN if known is None else TEST)
+    given: dict[str, Any] = {"statistics": class_statistics(features, labels, classes)}
+    if needs & OF_FEW_SHOTS:
+        return _of_few_shots(features, labels, given["statistics"], arrays)
+    if weight is not None:
+        given["weight"] = weight.to(features.device)
+    if known is not None:
+        check_arrays(*known, None, None, classes, TRAIN)
+        check_widths([known[0], features])
+        given["train"] = class_statistics(*known, classes)
+    if not needs <= given.keys():
+        meter = SampleMeter(given["statistics"], weight, bias, given.get("train"), spread="spread" in needs)
+        meter.update(features, labels)
+        found = meter.result()
+        given |= found.tensors() | {"samples": found}
+    return given
 
 
-def _statistics_metric(name: str, features: Array, labels: Array) -> float:
-    statistics = _Samples(features, labels).statistics
-    if name in OF_STATISTICS:
-        return OF_STATISTICS[name](statistics)
-    ranks = name.endswith("rank_means")
-    return float((dict(means_spectrum(statistics)) if ranks else many_class_metrics(statistics))[name])
+def _of_few_shots(
+    features: Tensor,
+    labels: Tensor,
+    statistics: ClassStatistics,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return what the metrics of `few_shot` take, of checked arrays and their shots."""
+    given: dict[str, Any] = {"target": statistics, "axes": decision_axes(features, labels, statistics)}
+    if "shots" not in options:
+        return given
+    given |= {"rows": features.double().cpu(), "labels": labels.long().cpu()}
+    given = {"episodes": EPISODES, **options} | given
+    check_shots([given["shots"]], given["episodes"], given["labels"])
+    return given | {"generator": episode_generator(options.get("seed", 0), given["shots"])}
 
 
-def _duality_metric(name: str, features: Array, labels: Array, weight: Array) -> float:
-    samples = _Samples(features, labels, weight)
-    assert samples.weight is not None
-    rows = samples.weight.to(samples.features.device)
-    if name == "nc3_duality":
-        return geometry.nc3_duality(samples.statistics, rows)
-    return uniform_duality(samples.statistics, rows)[name]
-
-
-def _direction_metric(name: str, features: Array, labels: Array) -> float:
-    return _Samples(features, labels).value(name)
-
-
-def _alignment_metric(name: str, features: Array, labels: Array, weight: Array) -> float:
-    return _Samples(features, labels, weight).value(name)
-
-
-def _margin_metric(
-    name: str, features: Array, labels: Array, weight: Array, bias: Array | None = None
-) -> float:
-    return _Samples(features, labels, weight, bias).value(name)
-
-
-def _nearest_metric(name: str, features: Array, labels: Array, *, train: Split | None = None) -> float:
-    return _Samples(features, labels, train=train).value(name)
-
-
-def _decision_metric(
-    name: str,
-    features: Array,
-    labels: Array,
-    weight: Array,
-    bias: Array | None = None,
-    *,
-    train: Split | None = None,
-) -> float:
-    return _Samples(features, labels, weight, bias, train).value(name)
-
-
-def _distance_metric(name: str, features: Array, labels: Array, *, train: Split) -> float:
-    return _Samples(features, labels, train=train).value(name)
-
-
-class _Samples:
-    """Checked arrays of one split, with what is computed of them; arguments as in the metrics' functions."""
-
-    def __init__(
-        self,
-        features: Array,
-        labels: Array,
-        weight: Array | None = None,
-        bias: Array | None = None,
-        train: Split | None = None,
-    ) -> None:
-        self.features, self.labels = as_tensor(features), as_tensor(labels)
-        self.weight, self.bias = (None if each is None else as_tensor(each) for each in (weight, bias))
-        known = None if train is None else (as_tensor(train[0]), as_tensor(train[1]))
-        about = self.labels if known is None else known[1]
-        classes = count_classes(about) if self.weight is None else len(self.weight)
-        split = TRAIN if known is None else TEST
-        check_arrays(self.features, self.labels, self.weight, self.bias, classes, split)
-        self.statistics = class_statistics(self.features, self.labels, classes)
-        self.train: ClassStatistics | None = None
-        if known is not None:
-            check_arrays(*known, None, None, classes, TRAIN)
-            check_widths([known[0], self.features])
-            self.train = class_statistics(*known, classes)
-
-    def value(self, name: str) -> float:
-        """Return a metric of single samples, in a second pass."""
-        meter = SampleMeter(
-            self.statistics, self.weight, self.bias, self.train, spread=name.startswith("nc1_pinv")
-        )
-        meter.update(self.features, self.labels)
-        about = self.statistics if self.train is None else self.train
-        return float(dict(two_pass_metrics(self.statistics, meter.result(), about))[name])
-
-
-# What each function takes. Metrics that are not named here are of class statistics.
-FORMS: Mapping[str, Callable[..., float]] = {
-    **dict.fromkeys(("nc3_duality", "unc3_cosine", "unc3_spread"), _duality_metric),
-    **dict.fromkeys(("nc1_pinv", "nc1_pinv_rank"), _direction_metric),
-    "nc3_cosine": _alignment_metric,
-    **dict.fromkeys(("margin_min", "margin_mean", *MARGIN_QUANTILES), _margin_metric),
-    "ncc_error": _nearest_metric,
-    "nc4_mismatch": _decision_metric,
-    **dict.fromkeys(("weak_test_collapse", "strong_test_collapse"), _distance_metric),
-}
 ARGUMENTS = {
     "features": "(N, d), of any float type",
     "labels": "(N,), integers in 0..K-1, each at least once",
     "weight": "(K, d), the classifier's rows",
     "bias": "(K,), the classifier's, where it has one",
     "train": "features and labels of the training samples, where the others are held-out ones",
+    "shots": "of each class, fewer than its samples",
+    "episodes": "draws of the shots, of which the error is the mean",
+    "seed": "of the draws",
+    "ridge": "strength of the regression's penalty, relative to the features' spread",
 }
 EXAMPLES = {
     "features": "[[1.0, 0.2], [1.0, -0.2], [-1.0, 0.2], [-1.0, 0.0]]",
     "labels": "[0, 0, 1, 1]",
     "weight": "[[1.0, 0.1], [-1.0, 0.0]]",
     "train": "([[1.0, 0.0], [-1.0, 0.1]], [0, 1])",
+    "shots": "1",
+    "ridge": "0.1",
 }
 WIDTH = 100  # characters of a docstring's lines
-__all__ = [metric.name for metric in ENTRIES if not metric.name.startswith(SINGULAR)]
+__all__ = [entry.name for entry in (*ENTRIES, *TRANSFERS) if not entry.name.startswith(SINGULAR)]
 
 
 def __getattr__(name: str) -> Callable[..., float]:
@@ -173,19 +116,50 @@ def __dir__() -> list[str]:
 
 @cache
 def _function(name: str) -> Callable[..., float]:
-    """Return a metric's function, with the signature of its form and a docstring of its entry."""
-    of_weight = CATALOGUE[name].where.startswith(WEIGHTS)
-    form = FORMS.get(name, _weight_metric if of_weight else _statistics_metric)
+    """Return a metric's function, with a signature of what it needs and a docstring of its entry."""
+    (family,) = (each for each in (*FAMILIES, *FEW_SHOT) if name in [entry.name for entry in each.entries])
+    signature = inspect.Signature(_parameters(family), return_annotation=float)
 
     def function(*given: Any, **named: Any) -> float:
-        return form(name, *given, **named)
+        arrays = signature.bind(*given, **named).arguments
+        return float(dict(family.values(_given(family.needs, arrays)))[name])
 
-    _, *parameters = inspect.signature(form).parameters.values()
     function.__name__ = function.__qualname__ = name
     function.__module__ = __name__
-    function.__signature__ = inspect.Signature(parameters, return_annotation=float)  # type: ignore[attr-defined]
-    function.__doc__ = _docstring(name, function, parameters)
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    function.__doc__ = _docstring(name, function, list(signature.parameters.values()))
     return function
+
+
+def _parameters(family: Family) -> list[inspect.Parameter]:
+    """Return the arguments from which follows what a metric needs."""
+
+    def argument(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+        named = name not in ("features", "labels", "weight", "bias")
+        return inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY if named else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=default,
+            annotation=kind | None if default is None else kind,
+        )
+
+    needs = family.needs
+    weight = argument("weight", Array)
+    if needs == {"weight"}:
+        return [weight]
+    found = [argument("features", Array), argument("labels", Array)]
+    if needs & OF_CLASSIFIER:
+        found.append(weight)
+    if needs & OF_DECISIONS:
+        found.append(argument("bias", Array, None))
+    if "train" in needs:
+        found.append(argument("train", Split))
+    elif needs & {"wrong", "mismatched"}:
+        found.append(argument("train", Split, None))
+    found += [argument(name, kind) for name, kind in (("shots", int), ("ridge", float)) if name in needs]
+    if "episodes" in needs:
+        found += [argument("episodes", int, EPISODES), argument("seed", int, 0)]
+    return found
 
 
 def _docstring(name: str, function: Callable[..., float], parameters: list[inspect.Parameter]) -> str:
@@ -196,7 +170,8 @@ def _docstring(name: str, function: Callable[..., float], parameters: list[inspe
     if metric.source:
         about += f" Source: {metric.source}, a work of docs/metric_tables.md."
     needed = [each.name for each in parameters if each.default is each.empty]
-    called = ", ".join(f"{each}={each}" if each == "train" else each for each in needed)
+    named = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    called = ", ".join(f"{each}={each}" if each in named else each for each in needed)
     values = {each: ast.literal_eval(EXAMPLES[each]) for each in needed}
     return "\n".join(
         [

@@ -8,9 +8,7 @@ K  classes    d  feature width    E_K = I - 11^T/K, |.| the Frobenius norm. All 
 
 import math
 
-import torch
-from torch import Tensor
-
+from ncpipe.metrics.entry import P20, S24, S25, metric
 from ncpipe.metrics.scales import (
     largest_entry,
     row_scales,
@@ -20,6 +18,7 @@ from ncpipe.metrics.scales import (
 )
 from ncpipe.metrics.spectrum import condition_number
 from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.system.lazy_torch import Tensor, torch
 
 
 def simplex_fits(classes: int, width: int) -> bool:
@@ -35,51 +34,72 @@ def simplex_etf_gram(classes: int) -> Tensor:
     return torch.eye(classes, dtype=torch.float64) - 1 / classes
 
 
+@metric(
+    "NC0", "0", "squared length of the sum of W's rows, over K",
+    "‖Σ_k W_k‖²/K; grows with the square of scale", "[0, ∞)", "ZCML26", order=2, rounding="none", label="NC0",
+)  # fmt: skip
 def nc0_row_sum(weight: Tensor) -> float:
-    """Return |sum_k W_k|^2/K of the rows of W (K, d), NC0 [ZCML26].
+    """Return squared length of the sum of W's rows, over K.
 
-    0 is necessary for NC2 and NC3, whose simplex ETF has rows that add up to 0; it is not sufficient. The
-    value grows with the square of W's scale, so W = 0 gives 0 too.
+    0 is necessary for NC2 and NC3, whose simplex ETF has rows that add up to 0; it is not sufficient. W = 0
+    gives 0 too.
     """
     exponent = size_exponent(largest_entry(weight))
     total = times_two_to(weight.double(), -exponent).sum(0)
     return value_times_two_to(total.square().sum().item() / len(weight), 2 * exponent)
 
 
+@metric(
+    "NC0", "0", "squared length of the sum of W's rows, over K ‖W‖²",
+    "‖Σ_k W_k‖²/(K ‖W‖²); 1 where all rows are equal", "[0, 1]", "ZCML26 divided by ‖W‖²", order=2,
+    label="NC0 (relative)",
+)  # fmt: skip
 def nc0_relative(weight: Tensor) -> float:
-    """Return |sum_k W_k|^2/(K |W|^2) of W (K, d): `nc0_row_sum` over |W|^2, free of scale.
+    """Return squared length of the sum of W's rows, over K ‖W‖².
 
-    In [0, 1] by Cauchy-Schwarz; 0 where the rows add up to 0, 1 where they are all equal. NaN for W = 0.
+    At most 1 by Cauchy-Schwarz. NaN for W = 0.
     """
     rows = scaled(weight)
     return (rows.sum(0).square().sum() / (len(rows) * rows.square().sum())).item()
 
 
+@metric(
+    "NC2", "0", "distance of the weights to a simplex ETF", "min_{c ≥ 0} ‖WWᵀ − cE‖/‖WWᵀ‖", "[0, 1]",
+    f"{S25} (NC2A; printed E lacks the 1/K)", order=1, label="NC2 (ETF)", headline=True,
+)  # fmt: skip
 def nc2_etf(weight: Tensor) -> float:
-    """Return min_{c >= 0} |W W^T - c E_K|_F/|W W^T|_F with E_K = I - 11^T/K; W (K, d) [S25 Def. 3.4 NC2A].
+    """Return distance of the weights to a simplex ETF.
 
-    In [0, 1]; 0 where the rows of W are a simplex ETF. NaN for W = 0 and for K > d + 1.
+    NaN for W = 0 and for K > d + 1.
     """
     if not simplex_fits(*weight.shape):
         return math.nan
     return _distance_to_ray(weight, simplex_etf_gram(len(weight)))
 
 
+@metric(
+    "NC2", "0", "distance of the weights to an orthogonal frame",
+    "min_{c ≥ 0} ‖WWᵀ − cI‖/‖WWᵀ‖; 0 at collapse without bias under MSE", "[0, 1]", f"{S25} (NC2B)", order=1,
+    label="NC2 (identity)", headline=True,
+)  # fmt: skip
 def nc2_identity(weight: Tensor) -> float:
-    """Return min_{c >= 0} |W W^T - c I_K|_F/|W W^T|_F; W (K, d) [S25 Def. 3.4 NC2B].
+    """Return distance of the weights to an orthogonal frame.
 
-    In [0, 1]; 0 where the rows of W are orthogonal and of one length. NaN for W = 0 and for K > d + 1.
+    NaN for W = 0 and for K > d + 1.
     """
     if not simplex_fits(*weight.shape):
         return math.nan
     return _distance_to_ray(weight, torch.eye(len(weight), dtype=torch.float64))
 
 
+@metric(
+    "NC2", "0", "distance of the class means to a simplex ETF", "‖MMᵀ/‖MMᵀ‖ − E/√(K−1)‖", "[0, √2]",
+    "K23 eq. 7", order=1, label="NC2 (class means)",
+)  # fmt: skip
 def nc2_means(statistics: ClassStatistics) -> float:
-    """Return |M M^T/|M M^T| - E_K/sqrt(K-1)|, M the centred class means at length 1 [K23 eq. 7].
+    """Return distance of the class means to a simplex ETF.
 
-    In [0, 2]; 0 where the centred means point along a simplex ETF. NaN where one is 0 to rounding, and for
-    K > d + 1.
+    NaN where a centred mean is 0 to rounding, and for K > d + 1.
     """
     if not simplex_fits(*statistics.means.shape):
         return math.nan
@@ -87,48 +107,80 @@ def nc2_means(statistics: ClassStatistics) -> float:
     return _distance_to_etf(rows @ rows.T)
 
 
-def nc3_duality(statistics: ClassStatistics, weight: Tensor) -> float:
-    """Return |A M^T/|A M^T| - E_K/sqrt(K-1)| with A = W (K, d), M as in `nc2_means` [K23 eq. 8].
+@metric(
+    "NC2", "0", "spread of the weights' lengths over their mean",
+    "standard deviation over mean of the lengths of W's rows", "[0, √(K−1)]", P20, order=1,
+)  # fmt: skip
+def nc2_equinorm_weights(weight: Tensor) -> float:
+    """Return spread of the weights' lengths over their mean.
 
-    In [0, 2]; 0 where W is M up to scale, and M is a simplex ETF. A common shift of W's rows counts, unless
-    it is orthogonal to all centred means. NaN for W = 0, where a centred mean is 0 to rounding, and for
-    K > d + 1.
+    NaN where all are 0.
+    """
+    return _equinorm(weight.double())
+
+
+@metric(
+    "NC2", "0", "spread of the class means' lengths over their mean",
+    "standard deviation over mean of the lengths of μ_k − μ_G", "[0, √(K−1)]", P20, order=1,
+)  # fmt: skip
+def nc2_equinorm_means(statistics: ClassStatistics) -> float:
+    """Return spread of the class means' lengths over their mean.
+
+    NaN where all are 0.
+    """
+    return _equinorm(statistics.centred_means())
+
+
+@metric(
+    "NC2", "0", "mean |cos + 1/(K-1)| of the weights", "mean over pairs of W's rows of abs(cos + 1/(K−1))",
+    "[0, K/(K−1)]", P20, order=1,
+)  # fmt: skip
+def nc2_equiangular_weights(weight: Tensor) -> float:
+    """Return mean |cos + 1/(K-1)| of the weights.
+
+    NaN where a row is 0, and for K > d + 1.
+    """
+    return _equiangular(weight.double())
+
+
+@metric(
+    "NC2", "0", "mean |cos + 1/(K-1)| of the class means",
+    "mean over pairs of μ_k − μ_G of abs(cos + 1/(K−1))", "[0, K/(K−1)]", P20, order=1,
+)  # fmt: skip
+def nc2_equiangular_means(statistics: ClassStatistics) -> float:
+    """Return mean |cos + 1/(K-1)| of the class means.
+
+    NaN where a centred mean is 0, and for K > d + 1.
+    """
+    return _equiangular(statistics.centred_means())
+
+
+@metric(
+    "NC2", "1 or inf", "condition number of the class means, not centred",
+    "condition number of the class means, **not** centred: 1 if orthogonal, ∞ for a simplex about 0",
+    "[1, ∞]", S24,
+)  # fmt: skip
+def nc2_condition(statistics: ClassStatistics) -> float:
+    """Return condition number of the class means, not centred.
+
+    S24's DNC2. inf where they are dependent to float64 rounding.
+    """
+    return condition_number(statistics.singular, statistics.means.shape)
+
+
+@metric(
+    "NC3", "0", "weights times class means: distance to a simplex ETF", "‖WMᵀ/‖WMᵀ‖ − E/√(K−1)‖", "[0, 2]",
+    "K23 eq. 8", order=1,
+)  # fmt: skip
+def nc3_duality(statistics: ClassStatistics, weight: Tensor) -> float:
+    """Return weights times class means: distance to a simplex ETF.
+
+    0 where W is M up to scale, and M is a simplex ETF. A common shift of W's rows counts, unless it is
+    orthogonal to all centred means. NaN for W = 0, where a centred mean is 0 to rounding, and for K > d + 1.
     """
     if not simplex_fits(*weight.shape):
         return math.nan
     return _distance_to_etf(scaled(weight) @ unit_rows(statistics.centred_means()).T)
-
-
-def nc2_equinorm(vectors: Tensor) -> float:
-    """Return the standard deviation over the mean of the lengths of K vectors (K, d) [Papyan et al. 2020].
-
-    Of the centred class means or the rows of W; 0 where all are of one length. NaN where all are 0.
-    """
-    rows = vectors.double()
-    lengths = (rows / row_scales(rows.reshape(1, -1))).norm(dim=1)
-    return (lengths.std(correction=0) / lengths.mean()).item()
-
-
-def nc2_equiangular(vectors: Tensor) -> float:
-    """Return the mean over pairs of abs(cos + 1/(K-1)) of K vectors (K, d) [Papyan et al. 2020].
-
-    Of the centred class means or the rows of W; 0 where they point along a simplex ETF. NaN where one is 0,
-    and for K > d + 1.
-    """
-    if not simplex_fits(*vectors.shape):
-        return math.nan
-    rows = unit_rows(vectors.double())
-    cosines = rows @ rows.T
-    first, second = torch.triu_indices(len(rows), len(rows), 1, device=rows.device).unbind()
-    return (cosines[first, second] + 1 / (len(rows) - 1)).abs().mean().item()
-
-
-def nc2_condition(statistics: ClassStatistics) -> float:
-    """Return the condition number of the uncentred class means (K, d), S24's DNC2 [S24 sec. 6].
-
-    1 where the means are orthogonal and of one length; inf where they are dependent to float64 rounding.
-    """
-    return condition_number(statistics.singular, statistics.means.shape)
 
 
 def unit_rows(vectors: Tensor) -> Tensor:
@@ -140,6 +192,22 @@ def unit_rows(vectors: Tensor) -> Tensor:
 def scaled(matrix: Tensor) -> Tensor:
     """Return the matrix over its largest entry, in float64, so that its squares stay in range."""
     return matrix.double() / matrix.abs().max().double()
+
+
+def _equinorm(rows: Tensor) -> float:
+    """Return the standard deviation over the mean of the lengths of K vectors (K, d)."""
+    lengths = (rows / row_scales(rows.reshape(1, -1))).norm(dim=1)
+    return (lengths.std(correction=0) / lengths.mean()).item()
+
+
+def _equiangular(vectors: Tensor) -> float:
+    """Return the mean over pairs of abs(cos + 1/(K-1)) of K vectors (K, d)."""
+    if not simplex_fits(*vectors.shape):
+        return math.nan
+    rows = unit_rows(vectors)
+    cosines = rows @ rows.T
+    first, second = torch.triu_indices(len(rows), len(rows), 1, device=rows.device).unbind()
+    return (cosines[first, second] + 1 / (len(rows) - 1)).abs().mean().item()
 
 
 def _distance_to_ray(weight: Tensor, direction: Tensor) -> float:

@@ -3,16 +3,16 @@
 B  samples of a batch    b  samples of a chunk of it    K  classes    d  feature width
 """
 
-from dataclasses import dataclass, replace
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass, replace
 
 from ncpipe.metrics.decisions import logit_margins, misalignments
 from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.statistics import ClassStatistics, check_batch, chunks
 from ncpipe.metrics.ties import LargestLogits, NearestMeans
 from ncpipe.system.errors import InputError
+from ncpipe.system.lazy_torch import Tensor, torch
 
 FAR = 2.0**20
 
@@ -129,7 +129,7 @@ class SampleMeter:
         if self._weight is not None:
             logits = self._largest.logits(seen) if self._direct else scores[self._own.classes :]
             self._counts[2] += (self._largest.decide(logits, seen) != decided).sum()
-            self._margins.append(logit_margins(logits.T, labels))
+            self._margins.append(logit_margins(logits, labels))
         if self._test:
             torch.index_select(self._about.means, 0, decided, out=buffer)
             self._sums[1] += _squared_norm(torch.sub(seen, buffer, out=buffer))

@@ -4,19 +4,23 @@ K  classes    M  large ones, the first    B  small ones, the others    d  featur
 """
 
 import math
-from collections.abc import Iterator
 
-import torch
-from torch import Tensor
-
+from ncpipe.metrics.entry import LAST, Metric, family, metric
 from ncpipe.metrics.geometry import scaled, unit_rows
-from ncpipe.metrics.losses import prediction_error
+from ncpipe.system.lazy_torch import Tensor, torch
+
+K23 = "K23 sec. 3.1.6"
 
 
+@metric(
+    "minority", "1", "cosine of the small classes' rows of weights",
+    "mean over pairs of small classes of cos(W_k, W_j)", "[−1, 1]", K23, scale="linear",
+    label="cosine of minority rows", where="last, weights; 1 is minority collapse, −1/(K−1) a simplex",
+)  # fmt: skip
 def minority_cosine(weight: Tensor, majority: int) -> float:
-    """Return the mean cosine over pairs of the small classes' rows of W (K, d), rows M, ..., K - 1.
+    """Return cosine of the small classes' rows of weights.
 
-    -1/(K-1) for a simplex, 1 at minority collapse; NaN for fewer than two small classes and rows of 0.
+    Rows M, ..., K - 1 of W (K, d). NaN for fewer than two small classes and rows of 0.
     """
     rows = unit_rows(weight[majority:].double())
     pairs = torch.triu_indices(len(rows), len(rows), offset=1)
@@ -24,19 +28,32 @@ def minority_cosine(weight: Tensor, majority: int) -> float:
     return cosines.mean().item() if len(cosines) else math.nan
 
 
+@metric(
+    "minority", "0", "what tells the small classes' rows of weights apart",
+    "‖W_B − its mean row‖/‖W‖, W_B the rows of small classes", "[0, 1]", "formula ours", scale="linear",
+    label="spread of minority rows", where="last, weights; 0 is minority collapse",
+)  # fmt: skip
 def minority_spread(weight: Tensor, majority: int) -> float:
-    """Return |W_B - its mean row|_F/|W|_F of W (K, d): 0 at minority collapse, also where W_B goes to 0.
+    """Return what tells the small classes' rows of weights apart.
 
-    sqrt((B - 1)/(K - 1)) for a simplex. NaN for W = 0.
+    0 also where W_B goes to 0; sqrt((B - 1)/(K - 1)) for a simplex. NaN for W = 0.
     """
     rows = scaled(weight)
     small = rows[majority:]
     return ((small - small.mean(0)).norm() / rows.norm()).item()
 
 
-def errors_by_size(
-    features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None, majority: int
-) -> Iterator[tuple[str, float]]:
-    """Yield the classifier's error on the samples (N, d) of the large classes and of the small ones."""
-    for name, own in (("majority_error", labels < majority), ("minority_error", labels >= majority)):
-        yield name, prediction_error(features[own], labels[own], weight, bias)
+@family(
+    *(
+        Metric(
+            f"{which}_error", "minority", "-", f"the classifier's error on {size} classes",
+            f"share of the samples of {size} classes with argmax(Wh + b) ≠ y", "[0, 1]", K23, scale="linear",
+            where=LAST,
+        )
+        for which, size in (("majority", "large"), ("minority", "small"))
+    ),
+)  # fmt: skip
+def errors_by_size(wrong: Tensor, labels: Tensor, majority: int) -> tuple[float, float]:
+    """Return the shares of wrong decisions (N,) on the large classes and on the small ones."""
+    large = labels < majority
+    return wrong[large].double().mean().item(), wrong[~large].double().mean().item()

@@ -6,7 +6,6 @@ authors' code has it. At the optimum of their features model the mean feature is
 N  samples    d  feature width    t  numbers of a target
 """
 
-import math
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -16,11 +15,9 @@ from ncpipe.metrics.checks import Array, as_tensor, check_finite
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.meters import check_classifier
-from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, WEIGHTS, spectrum_metrics
+from ncpipe.metrics.nrc import nrc1, nrc2, nrc3, relative_mse
+from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, WEIGHTS, measure_matrix
 from ncpipe.system.errors import InputError
-
-EPS = torch.finfo(torch.float64).eps
-ISOTROPIC = 1e-6  # relative spread of the targets' deviations from which on their covariance tells gamma
 
 
 def measure_regression(
@@ -60,77 +57,6 @@ def measure_vectors(
         yield from _of_samples(split, features, targets, weight, bias)
 
 
-def nrc1(features: Tensor, length: int) -> float:
-    """Return the mean of |h - P h|^2/|h|^2, P the projection on the t = `length` first principal axes.
-
-    features (N, d); a feature that is 0 counts as 0. It is 0 for d <= t, whatever the features.
-    """
-    if not bool(features.isfinite().all()):
-        return math.nan
-    centred = _scaled(features.double())
-    centred = centred - centred.mean(0)
-    _, sizes, axes = torch.linalg.svd(centred, full_matrices=False)
-    return _mean_outside(features, axes[:length][sizes[:length] > max(centred.shape) * EPS * sizes[0]])
-
-
-def nrc2(features: Tensor, weight: Tensor) -> float:
-    """Return the mean of |h - P h|^2/|h|^2, P the projection on the rows of W (t, d).
-
-    features (N, d); a feature that is 0 counts as 0.
-    """
-    if not bool(features.isfinite().all() and weight.isfinite().all()):
-        return math.nan
-    weight = _scaled(weight.double())
-    _, sizes, axes = torch.linalg.svd(weight, full_matrices=False)
-    return _mean_outside(features, axes[sizes > max(weight.shape) * EPS * sizes[0]])
-
-
-def nrc3(weight: Tensor, targets: Tensor) -> tuple[float, float]:
-    """Return the least |W W^T/|W W^T| - S/|S||^2, S = Sigma^(1/2) - sqrt(gamma) I, and the gamma of it.
-
-    weight (t, d); Sigma (t, t): covariance of the targets (N, t), over N. gamma is between 0 and the least
-    eigenvalue of Sigma. Both are NaN where that is 0, or W is. gamma is NaN where all eigenvalues are equal:
-    the value is the same for each then. The distance has one stationary point in sqrt(gamma), so it is
-    compared there and at the ends.
-    """
-    if not bool(weight.isfinite().all()):
-        return math.nan, math.nan
-    weight = _scaled(weight.double())
-    gram = weight @ weight.T
-    variances, axes = torch.linalg.eigh(covariance(targets))
-    if not bool(weight.any()) or variances[0] <= len(targets) * EPS * variances[-1]:
-        return math.nan, math.nan
-    gram, deviations = axes.T @ gram @ axes / gram.norm(), variances.sqrt()
-    least = float(deviations[0])
-
-    def distance(shift: float) -> float:
-        form = torch.diag(deviations - shift)
-        return float((gram - form / form.norm()).square().sum())
-
-    if float(deviations[-1]) - least < ISOTROPIC * least:
-        return distance(0.0), math.nan
-    inner, trace = float((gram.diagonal() * deviations).sum()), float(gram.trace())
-    total, square, count = float(deviations.sum()), float(deviations.square().sum()), len(deviations)
-    bottom = trace * total - inner * count
-    stationary = (trace * square - inner * total) / bottom if bottom else 0.0
-    shifts = (0.0, min(max(stationary, 0.0), least), least)
-    value, shift = min((distance(shift), shift) for shift in shifts)
-    return value, shift**2
-
-
-def relative_mse(predictions: Tensor, targets: Tensor) -> float:
-    """Return |f - Y|^2/|Y - mean|^2 of predictions and targets (N, t), 1 - R^2; NaN for constant targets."""
-    targets = targets.double()
-    spread = (targets - targets.mean(0)).square().sum()
-    return float((predictions - targets).square().sum() / spread) if spread > 0 else math.nan
-
-
-def covariance(targets: Tensor) -> Tensor:
-    """Return the covariance (t, t) of targets (N, t), over N, in float64."""
-    centred = targets.double() - targets.double().mean(0)
-    return centred.T @ centred / len(targets)
-
-
 def check_target_batch(targets: Tensor, outputs: int) -> None:
     """Raise InputError unless targets of a batch are floats (n, t), t the model's outputs."""
     if not targets.is_floating_point() or targets.dim() != 2 or targets.shape[1] != outputs:
@@ -156,11 +82,10 @@ def check_targets(targets: Tensor, name: str = TRAIN) -> None:
 
 
 def _of_weights(weight: Tensor, targets: Tensor) -> Iterator[Measurement]:
-    values = dict(spectrum_metrics("weights", weight))
+    yield from measure_matrix(LAST_LAYER, weight)
     if targets.shape[1] > 1:  # of one number any W has the form
-        values |= dict(zip(("nrc3", "nrc3_gamma"), nrc3(weight, targets), strict=True))
-    for metric, value in values.items():
-        yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
+        for metric, value in zip(("nrc3", "nrc3_gamma"), nrc3(weight, targets), strict=True):
+            yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
 
 
 def _of_samples(
@@ -190,19 +115,3 @@ def _checked(
         if array is not None:
             check_finite(title, array)
     return own.cpu(), wanted.cpu()
-
-
-def _mean_outside(features: Tensor, axes: Tensor) -> float:
-    """Return the mean of |h - P h|^2/|h|^2, P the projection on orthonormal rows (r, d)."""
-    features = features.double()
-    largest = features.abs().amax(1, keepdim=True)
-    units = features / largest.where(largest > 0, 1.0)
-    lengths = units.norm(dim=1, keepdim=True)
-    units = units / lengths.where(lengths > 0, 1.0)
-    return float((units - units @ axes.T @ axes).square().sum(1).mean())
-
-
-def _scaled(matrix: Tensor) -> Tensor:
-    """Return a matrix over its largest entry, so that no square leaves float64's range."""
-    largest = matrix.abs().max()
-    return matrix / largest if largest > 0 else matrix

@@ -5,8 +5,7 @@ Multiplying by a power of two is exact, so it changes nothing but what would hav
 
 import math
 
-import torch
-from torch import Tensor
+from ncpipe.system.lazy_torch import Tensor, torch
 
 # Sizes from 2^-150 to 2^150, all of float32's among them, are taken as they are: their fourth powers stay in
 # range, and so do squares of 1e-60 of them.

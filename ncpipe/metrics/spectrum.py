@@ -4,11 +4,10 @@ Low-rank bias shows as a rank of the uncentred class means below K, their rank a
 """
 
 import math
-
-import torch
-from torch import Tensor
+from collections.abc import Sequence
 
 from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.system.lazy_torch import Tensor, torch
 
 RANK_TOLERANCE = 1e-3  # `rank` counts singular values above this share of the largest
 
@@ -45,7 +44,7 @@ def effective_rank(singular: Tensor) -> float:
     return torch.special.entr(shares).sum().exp().item()
 
 
-def condition_number(singular: Tensor, shape: torch.Size) -> float:
+def condition_number(singular: Tensor, shape: Sequence[int]) -> float:
     """Return s_1/s_min: 1 for orthogonal rows of one length, inf where s_min is rounding, NaN for A = 0."""
     if singular[0] == 0:
         return math.nan

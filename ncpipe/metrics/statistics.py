@@ -3,18 +3,19 @@
 B  samples of a batch    b  samples of a chunk of it    K  classes    d  feature width
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
-from torch import Tensor
-
+from ncpipe.metrics.pairs import tiles
 from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.spectrum import singular_values
 from ncpipe.system.compile import can_compile
 from ncpipe.system.errors import InputError
+from ncpipe.system.lazy_torch import Tensor, torch
 
 # Two float64 copies of a CPU chunk are 4 MiB: half of that and less costs more in calls than it saves in
 # the cache, and makes threads wait for each other more often.
@@ -90,6 +91,23 @@ class ClassStatistics:
         return singular[:rank], directions[:rank]
 
     @cached_property
+    def pair_ratios(self) -> tuple[float, float]:
+        """Mean over pairs of (Var_i + Var_j)/(2 |mu_i - mu_j|^2), and of its logarithm.
+
+        Both inf where two class means coincide to rounding.
+        """
+        variances = self.squares / self.counts
+        total, logs, pairs = 0.0, 0.0, 0
+        for tile in tiles(self.means):
+            distances = tile.pairs(tile.distances)
+            if bool((distances <= self.cutoff).any()):
+                return math.inf, math.inf
+            values = tile.pairs(tile.sums(variances)) / (2 * distances.square())
+            total, pairs = total + values.sum().item(), pairs + len(values)
+            logs += values.log_().sum().item()
+        return total / pairs, logs / pairs
+
+    @cached_property
     def _singular(self) -> Tensor:
         return singular_values(self.means)
 
@@ -99,7 +117,7 @@ class ClassStatistics:
         rounding = torch.linalg.vector_norm(centred, dim=1, keepdim=True) <= self.cutoff
         return torch.where(rounding, 0.0, centred)
 
-    def to(self, device: torch.device) -> "ClassStatistics":
+    def to(self, device: torch.device) -> ClassStatistics:
         """Return the same statistics on a device."""
         if self.means.device == device:
             return self
@@ -107,7 +125,7 @@ class ClassStatistics:
             self.counts.to(device), self.means.to(device), self.squares.to(device), self.exponent
         )
 
-    def in_unit(self, exponent: int) -> "ClassStatistics":
+    def in_unit(self, exponent: int) -> ClassStatistics:
         """Return the same statistics in units of 2^exponent."""
         change = self.exponent - exponent
         means, squares = times_two_to(self.means, change), times_two_to(self.squares, 2 * change)
@@ -121,7 +139,7 @@ class ClassStatistics:
     @staticmethod
     def from_tensors(
         counts: Tensor, means: Tensor, squares: Tensor, exponent: Tensor | None = None
-    ) -> "ClassStatistics":
+    ) -> ClassStatistics:
         return ClassStatistics(counts, means, squares, 0 if exponent is None else int(exponent))
 
 
@@ -156,7 +174,7 @@ class StatisticsAccumulator:
         for chunk in chunks(features, labels, held, self.device):
             self._add(*chunk)
 
-    def merge(self, other: "StatisticsAccumulator") -> None:
+    def merge(self, other: StatisticsAccumulator) -> None:
         """Add everything that another accumulator of the same sizes has seen."""
         if (self.classes, self.width) != (other.classes, other.width):
             raise InputError("accumulators of different numbers of classes or widths cannot be merged")
@@ -186,7 +204,7 @@ class StatisticsAccumulator:
     @staticmethod
     def from_tensors(
         counts: Tensor, origins: Tensor, sums: Tensor, squares: Tensor, size: Tensor
-    ) -> "StatisticsAccumulator":
+    ) -> StatisticsAccumulator:
         classes, width = origins.shape
         found = StatisticsAccumulator(classes, width, origins.device)
         found._counts, found._origins, found._sums, found._squares = (

@@ -3,14 +3,14 @@
 N  samples    K  classes    d  feature width
 """
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ncpipe.metrics.catalogue import FAMILIES
 from ncpipe.metrics.checks import (
     Array,
     as_tensor,
@@ -19,40 +19,14 @@ from ncpipe.metrics.checks import (
     check_widths,
     count_classes,
 )
-from ncpipe.metrics.collapse import (
-    between_trace,
-    cdnv,
-    cdnv_and_log,
-    dnc1_trace_pinv,
-    nc1_pinv,
-    nc1_trace_ratio,
-    tcv,
-)
-from ncpipe.metrics.geometry import (
-    nc0_relative,
-    nc0_row_sum,
-    nc2_condition,
-    nc2_equiangular,
-    nc2_equinorm,
-    nc2_etf,
-    nc2_identity,
-    nc2_means,
-    nc3_duality,
-    simplex_fits,
-)
+from ncpipe.metrics.entry import Family
+from ncpipe.metrics.geometry import simplex_fits
 from ncpipe.metrics.measurements import Measurement, Measurements
-from ncpipe.metrics.meters import SampleStatistics, common_exponent
+from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.passes import first_pass, second_pass
-from ncpipe.metrics.scales import (
-    largest_entry,
-    size_exponent,
-    times_two_to,
-    unit_exponent,
-    value_times_two_to,
-)
-from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
+from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
 from ncpipe.metrics.statistics import ClassStatistics
-from ncpipe.metrics.uniformity import means_uniformity, uniform_duality, weight_uniformity
+from ncpipe.metrics.transfer import EPISODES, check_shots, transfer_metrics
 from ncpipe.system.errors import InputError
 
 LAST_LAYER = "last"
@@ -60,30 +34,11 @@ WEIGHTS = "weights"  # the split of metrics that look at no sample
 TRAIN, TEST = "train", "test"
 TRUE = "true_labels"  # the training samples by their true labels, where those that they are given are noisy
 TARGET = "target"  # samples of classes that the network was not trained on
-MARGIN_QUANTILES = {"margin_p05": 0.05, "margin_p50": 0.5, "margin_p95": 0.95}
-# The metrics that are computed one by one, in the table's order. `ncpipe.metrics.functional` has them too.
-OF_WEIGHT: Mapping[str, Callable[[Tensor], float]] = MappingProxyType(
-    {
-        "nc0_row_sum": nc0_row_sum,
-        "nc0_relative": nc0_relative,
-        "nc2_etf": nc2_etf,
-        "nc2_identity": nc2_identity,
-        "nc2_equinorm_weights": nc2_equinorm,
-        "nc2_equiangular_weights": nc2_equiangular,
-    }
-)
-OF_STATISTICS: Mapping[str, Callable[[ClassStatistics], float]] = MappingProxyType(
-    {
-        "nc1_trace_ratio": nc1_trace_ratio,
-        "dnc1_trace_pinv": dnc1_trace_pinv,
-        "tcv": tcv,
-        "cdnv": cdnv,
-        "nc2_means": nc2_means,
-        "nc2_equinorm_means": lambda statistics: nc2_equinorm(statistics.centred_means()),
-        "nc2_equiangular_means": lambda statistics: nc2_equiangular(statistics.centred_means()),
-        "nc2_condition": nc2_condition,
-    }
-)
+OF_WEIGHT = [each for each in FAMILIES if each.needs == {"weight"}]
+OF_STATISTICS = [each for each in FAMILIES if each.needs == {"statistics"}]
+OF_SAMPLES = [each for each in FAMILIES if each not in (*OF_WEIGHT, *OF_STATISTICS)]
+(MEANS_SPECTRUM,) = (each for each in FAMILIES if each.function is means_spectrum)
+(WEIGHT_SPECTRUM,) = (each for each in FAMILIES if each.function is weight_spectrum)
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 
@@ -97,13 +52,21 @@ def measure(
     test_labels: Array | None = None,
     batch_size: int = 65536,
     layer: str = LAST_LAYER,
+    *,
+    shots: Sequence[int] = (),
+    episodes: int = EPISODES,
+    seed: int = 0,
 ) -> Measurements:
     """Return every metric of features (N, d), of any float type, with labels (N,) in 0..K-1.
 
     Tensors, arrays and nested lists are taken. weight (K, d), bias (K,): the classifier on these features,
     for NC2-NC4 of the weights and the margins. test_features, test_labels: the same layer on held-out
     samples. K is the weight's number of rows, or 1 + the largest train label. batch_size: samples that are
-    worked on at a time. Raises InputError on what `check_arrays` finds.
+    worked on at a time.
+
+    shots: of each class, as few as (1, 5): then come `directional_cdnv`, and for each number the nearest-mean
+    error on all other samples with its bounds, as of a frozen encoder; episodes: draws that it is a mean of,
+    which follow from the seed. Raises InputError on what `check_arrays` finds.
     """
     if (test_features is None) != (test_labels is None):
         raise InputError("test features and test labels come together; give both or neither")
@@ -113,13 +76,20 @@ def measure(
     rows, offsets = (None if array is None else as_tensor(array) for array in (weight, bias))
     classes = count_classes(train[1]) if rows is None else len(rows)
     check_arrays(*train, rows, offsets, classes, TRAIN)
-    test = None
+    splits = {TRAIN: train}
     if test_features is not None and test_labels is not None:
-        held_out = as_tensor(test_features), as_tensor(test_labels)
+        splits[TEST] = held_out = as_tensor(test_features), as_tensor(test_labels)
         check_arrays(*held_out, rows, offsets, classes, TEST)
         check_widths([train[0], held_out[0]])
-        test = _batches_of(*held_out, batch_size)
-    return measure_batches(_batches_of(*train, batch_size), classes, test, rows, offsets, layer)
+    if shots:
+        for _, wanted in splits.values():
+            check_shots(shots, episodes, wanted)
+    batches = {split: _batches_of(*given, batch_size) for split, given in splits.items()}
+    found = list(measure_batches(batches[TRAIN], classes, batches.get(TEST), rows, offsets, layer))
+    for split, (own, wanted) in splits.items() if shots else ():
+        values = transfer_metrics(own, wanted, shots, episodes, ["ncc"], None, seed)
+        found += [Measurement(layer, split, metric, value) for metric, value in values]
+    return Measurements(found)
 
 
 def measure_batches(
@@ -161,61 +131,31 @@ def measure_layer(
     train: the train split's statistics, for the test-collapse distances, which are of test samples only.
     weight (K, d): for nc3_duality and UNC3. GNC2 and UNC3 where there are too many classes for a simplex.
     """
-    trace_ratio, *others = one_pass_metrics(statistics)
-    pinv, rank, *rest = two_pass_metrics(statistics, samples, train, weight)
-    values = (trace_ratio, pinv, rank, *others, *rest)
+    values = *one_pass_metrics(statistics), *two_pass_metrics(statistics, samples, train, weight)
     return [Measurement(layer, split, metric, value) for metric, value in values]
 
 
 def measure_weights(weight: Tensor, layer: str = LAST_LAYER) -> Iterator[Measurement]:
     """Yield every metric of the classifier's weights (K, d) alone."""
-    values = {name: function(weight) for name, function in OF_WEIGHT.items()}
-    if not simplex_fits(*weight.shape):
-        values |= weight_uniformity(weight)
-    values |= dict(spectrum_metrics("weights", weight))
-    for metric, value in values.items():
+    for metric, value in values_of(OF_WEIGHT, weight.shape, weight=weight):
         yield Measurement(layer, WEIGHTS, metric, value)
 
 
 def measure_matrix(layer: str, weight: Tensor) -> Iterator[Measurement]:
     """Yield ranks and singular values of an inner layer's weights [S24 sec. 6]."""
-    for metric, value in spectrum_metrics("weights", weight):
+    for metric, value in WEIGHT_SPECTRUM.values({"weight": weight}):
         yield Measurement(layer, WEIGHTS, metric, value)
 
 
 def measure_means(layer: str, split: str, statistics: ClassStatistics) -> Iterator[Measurement]:
     """Yield ranks and singular values of class means alone, as of pre-activations [S24 sec. 6]."""
-    for metric, value in means_spectrum(statistics):
+    for metric, value in MEANS_SPECTRUM.values({"statistics": statistics}):
         yield Measurement(layer, split, metric, value)
-
-
-def spectrum_metrics(name: str, matrix: Tensor) -> Iterator[tuple[str, float]]:
-    """Yield ranks and singular values of a matrix as (metric, value); metrics are named after the matrix."""
-    unit = unit_exponent(size_exponent(largest_entry(matrix)))
-    return _of_singular(name, singular_values(times_two_to(matrix.double(), -unit)), unit)
-
-
-def _of_singular(name: str, singular: Tensor, exponent: int) -> Iterator[tuple[str, float]]:
-    """Yield the same of singular values in units of 2^exponent.
-
-    Ranks are computed before the values return to the unit 1, where subnormal ones would lose their digits.
-    """
-    yield f"rank_{name}", numerical_rank(singular)
-    yield f"stable_rank_{name}", stable_rank(singular)
-    yield f"effective_rank_{name}", effective_rank(singular)
-    for place, value in enumerate(times_two_to(singular, exponent).tolist(), 1):
-        yield f"singular_{name}_{place:03d}", value
 
 
 def one_pass_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
     """Yield the metrics that follow from class statistics alone, as (metric, value)."""
-    pairs = None if simplex_fits(*statistics.means.shape) else cdnv_and_log(statistics)
-    for name, function in OF_STATISTICS.items():  # of many classes, going through all pairs twice takes long
-        yield name, pairs[0] if pairs is not None and name == "cdnv" else function(statistics)
-    if pairs is not None:
-        yield "cdnv_log", pairs[1]
-        yield from means_uniformity(statistics).items()
-    yield from means_spectrum(statistics)
+    return values_of(OF_STATISTICS, statistics.means.shape, statistics=statistics)
 
 
 def two_pass_metrics(
@@ -228,60 +168,25 @@ def two_pass_metrics(
 
     Arguments as in `measure_layer`.
     """
-    value, rank = nc1_pinv(statistics, samples.spread)
-    yield "nc1_pinv", value
-    yield "nc1_pinv_rank", rank
-    yield from classifier_metrics(samples)
+    given: dict[str, Any] = samples.tensors() | {"statistics": statistics, "samples": samples}
+    if samples.nearest is not None:
+        given["train"] = train
     if weight is not None:
-        weight = weight.to(statistics.means.device)
-        yield "nc3_duality", nc3_duality(statistics, weight)
-        if not simplex_fits(*weight.shape):
-            yield from uniform_duality(statistics, weight).items()
-    yield from decision_metrics(samples)
-    yield from _distance_metrics(statistics, samples, train)
+        given["weight"] = weight.to(statistics.means.device)
+    return values_of(OF_SAMPLES, statistics.means.shape, **given)
 
 
-def means_spectrum(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
-    """Yield ranks and singular values of the class means, not centred, as (metric, value)."""
-    return _of_singular("means", statistics.singular, statistics.exponent)
-
-
-def classifier_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]:
-    """Yield NC3 of samples and their margins, as (metric, value); nothing without a classifier."""
-    if samples.misalignment is not None and samples.margins is not None:
-        margins = samples.margins.cpu().numpy()
-        yield "nc3_cosine", samples.misalignment.item() / len(margins)
-        yield "margin_min", float(margins.min())
-        exponent = size_exponent(np.abs(margins).max())  # their sum may leave float64's range
-        with np.errstate(over="ignore", invalid="ignore"):  # where the margins themselves left it
-            yield "margin_mean", float(np.ldexp(np.ldexp(margins, -exponent).mean(), exponent))
-        places = {metric: math.ceil(share * len(margins)) - 1 for metric, share in MARGIN_QUANTILES.items()}
-        parted = np.partition(margins, list(places.values()))  # sorting them all takes several times as long
-        for metric, place in places.items():
-            yield metric, float(parted[place])
-
-
-def decision_metrics(samples: SampleStatistics) -> Iterator[tuple[str, float]]:
-    """Yield the shares of samples with a wrong nearest mean or two decisions, as (metric, value)."""
-    finite = bool(samples.within.isfinite())
-    for metric, count in (("ncc_error", samples.wrong), ("nc4_mismatch", samples.mismatched)):
-        if count is not None:  # integer tensors would be divided in float32
-            yield metric, count.item() / samples.samples.item() if finite else math.nan
-
-
-def _distance_metrics(
-    statistics: ClassStatistics, samples: SampleStatistics, train: ClassStatistics
+def values_of(
+    families: Iterable[Family], shape: Sequence[int] | None = None, **given: Any
 ) -> Iterator[tuple[str, float]]:
-    if samples.nearest is None:
-        return
-    between = between_trace(train)
-    exponent = common_exponent(statistics, train)
-    own, other = statistics.in_unit(exponent), train.in_unit(exponent)
-    # sum |h - mu|^2 about another mean than the class's own: every term is positive, so no digit is lost.
-    right = (own.squares + own.counts * (own.means - other.means).square().sum(1)).sum()
-    for metric, total in (("weak_test_collapse", samples.nearest), ("strong_test_collapse", right)):
-        ratio = math.inf if between == 0 else (total / own.samples / between).item()
-        yield metric, value_times_two_to(ratio, 2 * (exponent - train.exponent))
+    """Yield, as (metric, value), the metrics that can be computed of what is given by name.
+
+    shape: (K, d) of which those for K > d + 1 are left out elsewhere; None for all.
+    """
+    few = shape is not None and simplex_fits(*shape)
+    for each in families:
+        if each.needs <= given.keys() and not (each.many and few):
+            yield from each.values(given)
 
 
 def _first_pass(layer: str, split: str, batches: Batches, classes: int) -> ClassStatistics:

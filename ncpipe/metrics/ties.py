@@ -6,11 +6,9 @@ look at scores that one matrix product gives, and compute anew, more exactly, on
 b  samples of a chunk    m  those of them that are close    K  classes    d  feature width
 """
 
-import torch
-from torch import Tensor
-
 from ncpipe.metrics.pairs import tiles
 from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.system.lazy_torch import Tensor, torch
 
 EPS = 2.0**-52
 SLACK = 8  # the product's and the centring's rounding are below this many cutoffs

@@ -1,7 +1,4 @@
-"""Few-shot errors on classes that the network was not trained on, in float64 [K23 sec. 4.3].
-
-N  samples    t  target classes    n  shots of each    d  feature width
-"""
+"""Measure what frozen features tell of classes that no classifier has, by episodes of a few shots."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,9 +6,19 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from ncpipe.metrics.collapse import cdnv
+from ncpipe.metrics.few_shot import (
+    decision_axes,
+    directional_cdnv,
+    transfer_bound,
+    transfer_directional_bound,
+    transfer_ncc_error,
+    transfer_ridge_error,
+)
 from ncpipe.metrics.statistics import class_statistics
+from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
+
+EPISODES = 100
 
 
 def transfer_metrics(
@@ -23,85 +30,45 @@ def transfer_metrics(
     ridge: float | None,
     seed: int,
 ) -> Iterator[tuple[str, float]]:
-    """Yield mean few-shot errors of each head, and their bound; features (N, d), labels (N,) in 0..t-1.
+    """Yield directional CDNV, and for each number of shots the errors of the heads and their bounds.
 
-    An episode draws n samples of every class, without replacement; a head learns from them, and its error is
-    over all others, each class weighing the same. All heads see the same episodes. NaN of NaN features.
+    features (N, d), labels (N,) in 0..t-1. All heads see the same episodes. NaN of NaN features.
     """
-    classes = int(labels.max()) + 1
-    rows = features.double()
+    rows, labels = features.double().cpu(), labels.long().cpu()
     finite = bool(rows.isfinite().all())
+    seen = class_statistics(rows, labels, int(labels.max()) + 1)
+    axes = decision_axes(rows, labels, seen)
+    yield "directional_cdnv", directional_cdnv(axes)
     for count in shots:
-        errors: dict[str, list[float]] = {head: [] for head in heads}
-        generator = seeded_generator(seed, f"transfer episodes {count}")
-        for _ in range(episodes if finite else 0):
-            chosen = draw_shots(labels, classes, count, generator)
-            others = torch.ones(len(labels), dtype=torch.bool)
-            others[chosen.flatten()] = False
-            for head in heads:
-                known = rows[chosen]
-                decided = (
-                    nearest_shots(known, rows[others])
+        for head in heads:
+            error = math.nan
+            if finite:
+                draws = (rows, labels, count, episodes, episode_generator(seed, count))
+                error = (
+                    transfer_ncc_error(*draws)
                     if head == "ncc"
-                    else ridge_shots(known, rows[others], ridge or 0.0)
+                    else transfer_ridge_error(*draws, ridge or 0.0)
                 )
-                errors[head].append(balanced_error(decided, labels[others], classes))
-        for head, found in errors.items():
-            yield f"transfer_{head}_error_{count:03d}", math.fsum(found) / len(found) if found else math.nan
-        bound = transfer_bound(rows, labels, classes, count) if finite else math.nan
-        yield f"transfer_bound_{count:03d}", bound
+            yield f"transfer_{head}_error_{count:03d}", error
+        yield f"transfer_bound_{count:03d}", transfer_bound(seen, count) if finite else math.nan
+        yield f"transfer_directional_bound_{count:03d}", transfer_directional_bound(axes, count)
 
 
-def draw_shots(labels: Tensor, classes: int, count: int, generator: torch.Generator) -> Tensor:
-    """Return indices (t, n) of n samples of every class."""
-    chosen = []
-    for label in range(classes):
-        members = torch.nonzero(labels == label).flatten()
-        chosen.append(members[torch.randperm(len(members), generator=generator)[:count]])
-    return torch.stack(chosen)
+def episode_generator(seed: int, shots: int) -> torch.Generator:
+    """Return the draws of the episodes with so many shots, the same for every head."""
+    return seeded_generator(seed, f"transfer episodes {shots}")
 
 
-def nearest_shots(shots: Tensor, rows: Tensor) -> Tensor:
-    """Return classes (m,) of rows (m, d) by the nearest mean of shots (t, n, d); ties go to the lowest."""
-    return torch.cdist(rows, shots.mean(1), compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
-
-
-def ridge_shots(shots: Tensor, rows: Tensor, strength: float) -> Tensor:
-    """Return classes (m,) of rows (m, d) by ridge regression of one-hot labels on shots (t, n, d).
-
-    A minimises 1/(tn) sum |A (h - c) - (e_y - 1/t)|^2 + strength s |A|^2 over the shots, with c their mean
-    and s their mean squared distance from it, so that the features' scale changes nothing. Shots that are all
-    one point tell nothing: the lowest class.
-    """
-    classes, count, width = shots.shape
-    known = shots.reshape(-1, width)
-    centre = known.mean(0)
-    centred = known - centre
-    size = centred.square().sum() / len(known)
-    if size == 0:
-        return torch.zeros(len(rows), dtype=torch.int64)
-    targets = torch.eye(classes, dtype=torch.float64).repeat_interleave(count, 0) - 1 / classes
-    scale = size.sqrt()
-    # The dual: a (tn, tn) system however wide the features are.
-    scaled = centred / scale
-    gram = scaled @ scaled.T / len(known)
-    gram.diagonal().add_(strength)
-    dual = torch.linalg.solve(gram, targets) / len(known)
-    scores: Tensor = ((rows - centre) / scale) @ (scaled.T @ dual)
-    return scores.argmax(1)
-
-
-def balanced_error(decided: Tensor, labels: Tensor, classes: int) -> float:
-    """Return the share of wrong decisions, averaged over classes."""
-    wrong = torch.bincount(labels, weights=(decided != labels).double(), minlength=classes)
-    return (wrong / torch.bincount(labels, minlength=classes)).mean().item()
-
-
-def transfer_bound(rows: Tensor, labels: Tensor, classes: int, shots: int) -> float:
-    """Return 8 (t-1)(1 + 1/n) CDNV, an upper bound of the expected nearest-shot-mean error; often > 1.
-
-    For any distribution, the samples' own here. With m the means of the shots, a sample h of class i is
-    nearer to m_j than to m_i only if h - m_i, or h - m_j less its mean, is at least |mu_i - mu_j|/2 long: two
-    inequalities of Chebyshev, averaged over ordered pairs of classes.
-    """
-    return 8 * (classes - 1) * (1 + 1 / shots) * cdnv(class_statistics(rows, labels, classes))
+def check_shots(shots: Sequence[int], episodes: int, labels: Tensor) -> None:
+    """Raise InputError unless each class has more samples than there are shots, and there are episodes."""
+    counts = torch.bincount(labels.long())
+    least = int(counts.argmin())
+    for count in shots:
+        if not isinstance(count, int) or count < 1:
+            raise InputError(f"shots: whole numbers, 1 or more, not {count!r}")
+        if count >= counts[least]:
+            raise InputError(
+                f"shots: class {least} has {int(counts[least])} samples; {count} shots leave none to decide"
+            )
+    if not isinstance(episodes, int) or episodes < 1:
+        raise InputError(f"episodes: a whole number, 1 or more, not {episodes!r}")

@@ -9,6 +9,7 @@ V  tokens of the vocabulary    K  classes among them    N  positions    m  kept 
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +23,6 @@ from ncpipe.metrics.checks import (
     check_statistics,
     check_widths,
 )
-from ncpipe.metrics.collapse import cdnv_and_log
-from ncpipe.metrics.geometry import nc3_duality, simplex_fits
 from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.meters import SampleMeter, check_classifier
 from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
@@ -31,15 +30,14 @@ from ncpipe.metrics.selection import IGNORE_INDEX, measured_entries
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 from ncpipe.metrics.table import (
     LAST_LAYER,
+    OF_SAMPLES,
+    OF_STATISTICS,
+    OF_WEIGHT,
     TEST,
     TRAIN,
     WEIGHTS,
-    classifier_metrics,
-    decision_metrics,
-    measure_weights,
-    one_pass_metrics,
+    values_of,
 )
-from ncpipe.metrics.uniformity import means_uniformity, uniform_duality, weight_uniformity
 from ncpipe.system.errors import InputError
 
 DECISIONS = 2000  # positions that NC4 is taken on: its 95 % interval is at most 4.4 points wide
@@ -142,7 +140,9 @@ def measure_vocabulary(
     learned = train.accumulator.result_of(classes)
     rows: list[Measurement] = []
     if weight is not None:
-        rows += _weight_measurements(weight[classes.to(weight.device)].to(learned.means.device))
+        own_rows = weight[classes.to(weight.device)].to(learned.means.device)
+        found = values_of(OF_WEIGHT, weight=own_rows)
+        rows += [Measurement(LAST_LAYER, WEIGHTS, metric, value) for metric, value in found]
     for split, seen in ((TRAIN, train), (TEST, test)):
         if seen is None:
             continue
@@ -153,7 +153,7 @@ def measure_vocabulary(
         check_statistics(split, LAST_LAYER, statistics)
         values = {
             **_position_counts(seen, statistics),
-            **statistics_metrics(statistics, None if weight is None else weight[own.to(weight.device)]),
+            **dict(statistics_metrics(statistics, None if weight is None else weight[own.to(weight.device)])),
             **_decision_values(seen, classes, learned, weight, bias),
         }
         rows += [Measurement(LAST_LAYER, split, metric, float(value)) for metric, value in values.items()]
@@ -210,21 +210,10 @@ def _pass_over(
     return seen
 
 
-def statistics_metrics(statistics: ClassStatistics, weight: Tensor | None) -> dict[str, float]:
-    """Return one-pass metrics by name, including those of many classes where there are few; weight (K, d)."""
-    found = dict(one_pass_metrics(statistics))
-    if simplex_fits(*statistics.means.shape):
-        found |= many_class_metrics(statistics)
-    if weight is not None:
-        weight = weight.to(statistics.means.device)
-        found["nc3_duality"] = nc3_duality(statistics, weight)
-        found |= uniform_duality(statistics, weight)
-    return found
-
-
-def many_class_metrics(statistics: ClassStatistics) -> dict[str, float]:
-    """Return the metrics that `one_pass_metrics` gives only for K > d + 1."""
-    return {"cdnv_log": cdnv_and_log(statistics)[1], **means_uniformity(statistics)}
+def statistics_metrics(statistics: ClassStatistics, weight: Tensor | None) -> Iterator[tuple[str, float]]:
+    """Yield the metrics of class statistics, and of them with weight (K, d), for any K: (metric, value)."""
+    given: dict[str, Any] = {} if weight is None else {"weight": weight.to(statistics.means.device)}
+    return values_of((*OF_STATISTICS, *OF_SAMPLES), statistics=statistics, **given)
 
 
 def wilson_interval(count: int, total: int) -> tuple[float, float]:
@@ -251,13 +240,6 @@ def _frequent_tokens(counts: Tensor, least: int, split: str) -> Tensor:
             "tokens"
         )
     return found
-
-
-def _weight_measurements(weight: Tensor) -> Iterator[Measurement]:
-    yield from measure_weights(weight)
-    if simplex_fits(*weight.shape):
-        for metric, value in weight_uniformity(weight).items():
-            yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
 
 
 def _position_counts(seen: TokenPass, statistics: ClassStatistics) -> dict[str, float]:
@@ -295,10 +277,13 @@ def _decision_values(
     )
     meter.update(features, labels)
     found = meter.result()
-    values = {"decisions": float(found.samples), **dict(classifier_metrics(found))}
-    for metric, share in decision_metrics(found):
-        low, high = wilson_interval(round(share * len(labels)), len(labels))
-        values |= {metric: share, f"{metric}_low": low, f"{metric}_high": high}
+    values = {"decisions": float(found.samples)}
+    given: dict[str, Any] = found.tensors() | {"samples": found}
+    for metric, value in values_of(OF_SAMPLES, **given):
+        values[metric] = value
+        if metric in ("ncc_error", "nc4_mismatch"):
+            low, high = wilson_interval(round(value * len(labels)), len(labels))
+            values |= {f"{metric}_low": low, f"{metric}_high": high}
     return values
 
 

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from ncpipe.metrics.catalogue import CATALOGUE
 from ncpipe.metrics.study_metrics import entry
 
 GAP = "loss_gap"
@@ -11,7 +12,7 @@ PAPER_METRICS = ("nc1_trace_ratio", "nc2_etf", "nc2_identity", GNC2, "nc3_cosine
 # The same where the targets are vectors.
 REGRESSION_SERIES = (("nrc1", "train"), ("nrc2", "train"), ("nrc3", "weights"))
 # The metrics that `dvc plots` draws against depth; the tables have all.
-HEADLINES = (*PAPER_METRICS, *(metric for metric, _ in REGRESSION_SERIES), "strong_test_collapse", GAP)
+HEADLINES = tuple(name for name, metric in CATALOGUE.items() if metric.headline)
 
 
 def nc2_of(loss_name: str, last_bias: bool) -> str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
-from ncpipe.metrics.regression import covariance
+from ncpipe.metrics.nrc import covariance
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory.numerical import descend

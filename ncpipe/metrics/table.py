@@ -42,6 +42,7 @@ from ncpipe.metrics.geometry import (
 )
 from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.meters import SampleStatistics, common_exponent
+from ncpipe.metrics.outliers import check_outliers, outlier_metrics
 from ncpipe.metrics.passes import first_pass, second_pass
 from ncpipe.metrics.scales import (
     largest_entry,
@@ -60,6 +61,7 @@ WEIGHTS = "weights"  # the split of metrics that look at no sample
 TRAIN, TEST = "train", "test"
 TRUE = "true_labels"  # the training samples by their true labels, where those that they are given are noisy
 TARGET = "target"  # samples of classes that the network was not trained on
+OOD = "ood"  # samples of other data, told from test samples
 MARGIN_QUANTILES = {"margin_p05": 0.05, "margin_p50": 0.5, "margin_p95": 0.95}
 # The metrics that are computed one by one, in the table's order. `ncpipe.metrics.functional` has them too.
 OF_WEIGHT: Mapping[str, Callable[[Tensor], float]] = MappingProxyType(
@@ -97,18 +99,21 @@ def measure(
     test_labels: Array | None = None,
     batch_size: int = 65536,
     layer: str = LAST_LAYER,
+    ood: Array | None = None,
 ) -> Measurements:
     """Return every metric of features (N, d), of any float type, with labels (N,) in 0..K-1.
 
     Tensors, arrays and nested lists are taken. weight (K, d), bias (K,): the classifier on these features,
     for NC2-NC4 of the weights and the margins. test_features, test_labels: the same layer on held-out
     samples. K is the weight's number of rows, or 1 + the largest train label. batch_size: samples that are
-    worked on at a time. Raises InputError on what `check_arrays` finds.
+    worked on at a time. ood (m, d): the same layer on samples of other data, for scores that tell them from
+    test samples. Raises InputError on what `check_arrays` and `check_outliers` find.
     """
     if (test_features is None) != (test_labels is None):
         raise InputError("test features and test labels come together; give both or neither")
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise InputError(f"batch_size: a whole number of samples, 1 or more, not {batch_size!r}")
+    outliers = None if ood is None else check_outliers(ood, features, test_features)
     train = as_tensor(features), as_tensor(labels)
     rows, offsets = (None if array is None else as_tensor(array) for array in (weight, bias))
     classes = count_classes(train[1]) if rows is None else len(rows)
@@ -119,7 +124,11 @@ def measure(
         check_arrays(*held_out, rows, offsets, classes, TEST)
         check_widths([train[0], held_out[0]])
         test = _batches_of(*held_out, batch_size)
-    return measure_batches(_batches_of(*train, batch_size), classes, test, rows, offsets, layer)
+    values = measure_batches(_batches_of(*train, batch_size), classes, test, rows, offsets, layer)
+    if outliers is None or test_features is None:
+        return values
+    found = outlier_metrics(*train, as_tensor(test_features), outliers, rows, offsets)
+    return Measurements([*values, *(Measurement(layer, OOD, metric, value) for metric, value in found)])
 
 
 def measure_batches(

@@ -129,7 +129,7 @@ def _place_x(axes: Axes, own: pd.DataFrame, kind: str) -> None:
     elif kind == "layer":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     label = own["xlabel"].iloc[0]
-    axes.set_xlabel(NAMES.get(label, (label, ""))[0])
+    axes.set_xlabel(_short(label) if kind == "metric" else NAMES.get(label, (label, ""))[0])
 
 
 def _label(mine: pd.DataFrame, several: bool) -> str:

@@ -21,6 +21,7 @@ from ncpipe.datasets.digits import prepare_digits
 from ncpipe.datasets.prepared import Prepared, Split, read_prepared
 from ncpipe.features.files import read_features
 from ncpipe.metrics import outliers
+from ncpipe.metrics.catalogue import OUTLIERS
 from ncpipe.metrics.outliers import auroc, fpr95, outlier_metrics
 from ncpipe.system.errors import InputError
 
@@ -118,6 +119,7 @@ def test_every_score_is_its_formula() -> None:
     scores = outliers.outlier_scores(*train, means, rows, given["weight"], given["bias"])
     scores["msp"] = torch.sigmoid(scores["msp"])  # their order is that of these
     found = dict(outlier_metrics(**given))
+    assert found.keys() == {metric.name for metric in OUTLIERS}
     wanted = dict(naive_scores({key: value.numpy() for key, value in given.items()}))
     assert scores.keys() == wanted.keys()
     for name, own in wanted.items():

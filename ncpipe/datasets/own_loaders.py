@@ -70,7 +70,7 @@ def loader_digests(run: Run, most: int | None = None) -> dict[str, tuple[str, Te
 
     most: batches of each split; None for all. Raises InputError if a second pass gives other samples.
     """
-    found = {}
+    found: dict[str, tuple[str, Tensor]] = {}
     for name, loader in measured_loaders(run, most).items():
         with global_generators(run.seed, "loaders"):
             one = _digest(run, name, loader)

@@ -1,7 +1,7 @@
 """From what params.yaml says of the data to prepared tensors."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -37,19 +37,18 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
     data = SOURCES[spec.source](spec, raw, mirror, progress)
     data = with_label_changes(data, spec)
 
-    def images(other: OtherImages, normalisation: str) -> Prepared:
+    def images(other: OtherImages, **changes: str) -> Prepared:
         """Draw them as the data themselves are, but for one test image of each class, which nothing reads."""
         own: Any = spec
-        drawn = {"per_class": other.per_class, "test_per_class": 1, "seed": other.seed, "transfer": None}
-        images = replace(own, source=other.source, normalisation=normalisation, ood=None, **drawn)
-        return SOURCES[other.source](images, raw, mirror, progress)
+        drawn = asdict(other) | {"test_per_class": 1, "transfer": None, "ood": None} | changes
+        return SOURCES[other.source](replace(own, **drawn), raw, mirror, progress)
 
     if spec.transfer is not None:
         target = spec.transfer.data
-        other = None if target is None else images(target, spec.normalisation)
+        other = None if target is None else images(target)
         data = split_for_transfer(data, spec.transfer, other)
     if isinstance(spec, ImageData) and spec.ood is not None:
-        data = with_other_images(data, spec.ood, images(spec.ood, "unit"))
+        data = with_other_images(data, spec.ood, images(spec.ood, normalisation="unit"))
     return data
 
 

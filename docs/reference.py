@@ -19,6 +19,7 @@ from ncpipe.metrics.catalogue import (
     ENTRIES,
     GAPS,
     MINORITIES,
+    OUTLIERS,
     RANKS,
     REGRESSION,
     SOURCES,
@@ -58,7 +59,14 @@ SOURCES_OF_FORMULAS = """\
 - **ZDBGT24**: Zangrando, Deidda, Brugiapaglia, Guglielmi, Tudisco, arXiv 2402.03991.
 - **W27**: Wilson, *Probable inference, the law of succession, and statistical inference*, 1927.
 - **LSG26**: Luthra, Salunkhe, Galanti, *Directional neural collapse*, 2026 (arXiv 2603.03530).
-- **ADGZR24**: Andriopoulos, Dong, Guo, Zhao, Ross, NeurIPS 2024 (arXiv 2409.04180)."""
+- **ADGZR24**: Andriopoulos, Dong, Guo, Zhao, Ross, NeurIPS 2024 (arXiv 2409.04180).
+- **BBPMF24**: Ben Ammar, Belkhir, Popescu, Manzanera, Franchi, *NECO*, ICLR 2024 (arXiv 2310.06823).
+- **HG17**: Hendrycks, Gimpel, ICLR 2017 (arXiv 1610.02136).
+- **LLLS18**: Lee, Lee, Lee, Shin, NeurIPS 2018 (arXiv 1807.03888).
+- **LQ25**: Liu, Qin, CVPR 2025 (arXiv 2311.01479).
+- **LWOL20**: Liu, Wang, Owens, Li, NeurIPS 2020 (arXiv 2010.03759).
+- **SMZL22**: Sun, Ming, Zhu, Li, ICML 2022 (arXiv 2204.06507).
+- **WLFZ22**: Wang, Li, Feng, Zhang, *ViM*, CVPR 2022 (arXiv 2203.10807)."""
 # heading: what has these metrics, and the metrics
 METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
     "Features and classifier": ("Everything that is measured has these metrics.", ENTRIES),
@@ -78,6 +86,11 @@ METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         "It has `nc1_trace_ratio` and `cdnv` too.\n"
         "Each number of shots n has a value of its own, such as `transfer_ncc_error_005`.",
         TRANSFERS,
+    ),
+    "Other data": (
+        "With [a third split](outliers.md) of other data the split `ood` has these, of its samples against "
+        "those of `test`.",
+        OUTLIERS,
     ),
     "Tokens": (
         "The classes are the tokens of a vocabulary ([language models](language.md)).\n"

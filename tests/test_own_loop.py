@@ -92,7 +92,7 @@ def loaders(spec, seed):
 
 
 def train(model, spec, seed, device, log):
-    batches, _, _ = loaders(spec, seed)
+    batches, *_ = loaders(spec, seed)
     optimizer = torch.optim.SGD(model.parameters(), spec.learning_rate, momentum=0.9)
     if state := log.resume():
         model.load_state_dict(state["model"])
@@ -169,16 +169,17 @@ def test_what_is_measured_is_what_measure_model_measures(study: Path) -> None:
     """To 1e-12, at every layer and split, on the same weights and data.
 
     Red: a network that is rebuilt in training mode, or in another precision; layers that are read twice."""
-    run = write(STUDY)
+    other = "DataLoader(TensorDataset(samples(2).tensors[0] + 3, torch.full((60,), -7)), 25)"
+    run = changed("DataLoader(test, 25)", f"DataLoader(test, 25), {other}")
     trained = train_own(run, CPU)
     found = rows(run, trained.state)
     model = build_own(run)
     model.load_state_dict(trained.state)
     spec: Any = own_loop(run.spec)
-    _, measured, test = loaded().trainings[type(spec.training)].loaders(spec.training, run.seed)
-    wanted = measure_model(model, "fc", measured, test, layers=["stem", "body"])
+    _, *measured = loaded().trainings[type(spec.training)].loaders(spec.training, run.seed)
+    wanted = measure_model(model, "fc", *measured, layers=["stem", "body"])
     assert {row.layer for row in wanted} == {"stem", "body", "last"}
-    assert {row.split for row in wanted} == {"train", "test", "weights"}
+    assert {row.split for row in wanted} == {"train", "test", "weights", "ood"}
     for row in wanted:
         value = found[row.layer, row.split, row.metric]
         assert value == pytest.approx(row.value, rel=1e-12, abs=1e-300, nan_ok=True), row
@@ -258,7 +259,13 @@ def test_a_loop_that_diverges_ends_as_every_run_does(study: Path) -> None:
          "study.py: line _: loaders gives a list_iterator to measure on (train); give a DataLoader or a "
          "list of batches"),
         (", DataLoader(train, 25), DataLoader(test, 25)", "",
-         "study.py: line _: loaders gives DataLoader; return (train, measured) or (train, measured, test)"),
+         "study.py: line _: loaders gives DataLoader; return (train, measured), and test and ood if there "
+         "are"),
+        ("DataLoader(train, 25), DataLoader(test, 25)", "DataLoader(train, 25), None, DataLoader(test, 25)",
+         "study.py: line _: loaders gives ood and no test, with whose samples its scores are compared; give "
+         "both"),
+        ("DataLoader(test, 25)", "DataLoader(test, 25), DataLoader(test, 25)",
+         "study.py: line _: loaders gives the same samples as ood too; give those of other data"),
         ("return Net(depth)", "return depth", "study.py: line _: build gives an int; return a module"),
         ("train_error=wrong / count)", "accuracy=1.0)",
          "study.py: line _: train: TypeError: Log.__call__() got an unexpected keyword argument 'accuracy'"),

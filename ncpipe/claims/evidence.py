@@ -274,20 +274,27 @@ def _ranked(claim: Spearman, used: pd.DataFrame, rule: Slopes) -> Number:
 
 def _ranked_along(claim: Spearman, used: pd.DataFrame, tables: Tables, rule: Slopes) -> Number:
     """Return the rank correlation with another metric over all runs, of every depth and value."""
-    other = numbers(
-        replace(claim, metric=claim.along, split=claim.along_split or claim.split, along=""), tables
-    )
-    if isinstance(other, str):
-        return _none(other)
-    keys = run_keys(used)
-    both = used.merge(other[[*keys, "value"]], on=keys, suffixes=("", "_along")).sort_values(keys)
-    both = both.dropna(subset=["value", "value_along"])
+    both = with_along(claim, used, tables)
+    if isinstance(both, str):
+        return _none(both)
     groups = [np.array([value]) for value in both["value"]]
     name = f"{_name(claim)}|{claim.along_split or claim.split}|{claim.along}"
     rho, p_value = rank_correlation(both["value_along"].to_numpy(), groups, name, rule)
     if math.isnan(rho):
         return _none(f"all values of {claim.metric} or of {claim.along} are equal")
     return Number(rho, math.nan, math.nan, p_value=p_value, rejected=p_value < 1 - rule.level)
+
+
+def with_along(claim: Spearman, found: pd.DataFrame, tables: Tables) -> pd.DataFrame | str:
+    """Return runs with the other metric of a claim as the column value_along, or why there are none."""
+    other = numbers(
+        replace(claim, metric=claim.along, split=claim.along_split or claim.split, along=""), tables
+    )
+    if isinstance(other, str):
+        return other
+    keys = run_keys(found)
+    both = found.merge(other[[*keys, "value"]], on=keys, suffixes=("", "_along")).sort_values(keys)
+    return both.dropna(subset=["value", "value_along"])
 
 
 def _mean(claim: Measured, table: pd.DataFrame, used: pd.DataFrame, rule: Slopes) -> Number:

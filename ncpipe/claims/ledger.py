@@ -47,7 +47,7 @@ OVER_DEPTHS = ("slope", "bend")  # kinds of difference that are computed over al
 
 Author = Literal["paper", "ours", "yours"]
 Scale = Literal["stated settings", "reduced", "toy"]
-Split = Literal["train", "test", "weights", "true_labels", "target"]
+Split = Literal["train", "test", "weights", "true_labels", "target", "ood"]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ncpipe.claims.evidence import Tables, numbers
+from ncpipe.claims.evidence import Tables, numbers, with_along
 from ncpipe.claims.ledger import (
     Across,
     DepthBound,
@@ -33,8 +33,8 @@ COLUMNS = ["panel", "kind", "series", "metric", "split", "xlabel", "x", "name", 
 def panel_points(judged: Sequence[Judged], tables: Tables) -> pd.DataFrame:
     """Return one row for each value behind a claim with a panel, by claim, setting and seed.
 
-    kind: the meaning of x: `number` (of `xlabel`), `epoch`, `layer`, or `place` for experiments side by side;
-    `slope` for the same of slopes on the layer.
+    kind: the meaning of x: `number` (of `xlabel`), `metric` (another one, `xlabel`), `epoch`, `layer`, or
+    `place` for experiments side by side; `slope` for the same of slopes on the layer.
     series: name of a line: `metric (split)`, or the experiment if x is a layer. verdict: of the claim. Rows
     that two claims share appear once.
     """
@@ -51,6 +51,12 @@ def _rows(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
         yield from _by_epoch(claim, tables)
     elif isinstance(claim, LayerRise) or (isinstance(claim, Spearman) and claim.layer):
         yield from _by_layer(claim, tables)
+    elif isinstance(claim, Spearman) and claim.along:
+        found = numbers(claim, tables)
+        both = found if isinstance(found, str) else with_along(claim, found, tables)
+        if isinstance(both, pd.DataFrame):
+            points = both.assign(at=both["value_along"], name="")
+            yield from _points(points, "metric", claim.metric, claim.split, claim.along)
     elif isinstance(claim, Across):
         found = numbers(claim, tables)
         if isinstance(found, pd.DataFrame):

@@ -378,7 +378,7 @@ def metrics(
         typer.Argument(
             metavar="FILE",
             help=".npz or .safetensors file with features (N,d) and labels (N,); optional: weight (K,d), "
-            "bias (K,), test_features, test_labels.",
+            "bias (K,), test_features, test_labels, ood_features.",
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with inf and nan as strings.")] = False,

@@ -31,7 +31,7 @@ from ncpipe.config.bounds import (
     key_of,
 )
 from ncpipe.config.loss_specs import Loss, is_plain, name_of, objective_incompatibility
-from ncpipe.config.transfer_specs import Transfer
+from ncpipe.config.transfer_specs import OtherImages, Transfer
 from ncpipe.config.unions import ByPresence, TaggedBy
 from ncpipe.system.errors import shown
 
@@ -109,6 +109,7 @@ class ImageData:
     label_noise: wrong training labels; none without it.
     imbalance: classes with fewer training samples; none without it.
     transfer: classes to train on and others to try features on; all are trained on without it.
+    ood: images of another set, for scores that tell them from test images; none without it.
     """
 
     kind: ClassVar[Kind] = "image"
@@ -122,6 +123,11 @@ class ImageData:
     label_noise: LabelNoise | None = None
     imbalance: Imbalance | None = None
     transfer: Transfer | None = None
+    ood: OtherImages | None = None
+
+    def __post_init__(self) -> None:
+        if self.ood is not None and self.ood.source == self.source:
+            raise ValueError(f"ood: {self.source} is what the network is trained on; take another set")
 
     @property
     def classes(self) -> int:
@@ -317,8 +323,9 @@ class ArraysData:
     source: arrays.
     file: an .npz or .safetensors file with the arrays inputs, labels (N,) and, if there are test samples,
     test_inputs, test_labels; its path from params.yaml. The stage fetch of dvc.yaml has to list it too.
+    Samples of other data, for scores that tell them from test samples, are the array ood_inputs.
     kind: what inputs are: `vector` (N, D), `image` (N, channels, height, width), or `tokens` (N, C), ids from
-    0, padded on the right where arrays `lengths` and `test_lengths` (N,) say how many are real.
+    0, padded on the right where arrays `lengths`, `test_lengths`, `ood_lengths` (N,) say how many are real.
     per_class: training samples of each class; null takes all of them, which need not be balanced then.
     test_per_class: test samples of each class; null takes all there are.
     seed: seed of the random draw of samples.

@@ -15,6 +15,7 @@ from ncpipe.config.study import call, loaded
 from ncpipe.config.study_files import FETCH
 from ncpipe.datasets.array_files import Names, named_tensors, read_arrays
 from ncpipe.datasets.facts import describe
+from ncpipe.datasets.outliers import with_outliers
 from ncpipe.datasets.prepared import Prepared, Split, VectorSplit, draw_balanced
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
@@ -57,9 +58,10 @@ VECTOR_NAMES = Names(
     ("test_inputs", "test_targets", "lengths", "test_lengths"),
     {},
 )
+OUTLIERS = "ood_inputs"
 NAMES = Names(
     ("inputs", "labels"),
-    ("test_inputs", "test_labels", "lengths", "test_lengths"),
+    ("test_inputs", "test_labels", "lengths", "test_lengths", OUTLIERS, "ood_lengths"),
     {},
     labels={"inputs": "labels", "test_inputs": "test_labels"},
     check_labels=_count_classes,
@@ -124,25 +126,39 @@ def _prepare(source: Any, spec: ArraysData, arrays: dict[str, Tensor]) -> Prepar
                 raise InputError(f"has {other} and no {name}; give both or neither")
         held_out = _checked(spec, arrays, "test_", classes)
         sizes["test"] = len(held_out)
-        if held_out.inputs.shape[1:] != whole.inputs.shape[1:]:
-            shapes = [tuple(split.inputs.shape[1:]) for split in (held_out, whole)]
-            raise InputError(f"test_inputs has samples of shape {shapes[0]}, inputs of shape {shapes[1]}")
+        _check_shape("test_inputs", held_out, whole)
         test = held_out[_draw(spec, held_out, classes, "test")]
     elif spec.test_per_class is not None:
         raise InputError("has no test_inputs; write null for data.test_per_class")
+    ood = None
+    if OUTLIERS in arrays:  # no class has a number there
+        unlabelled = arrays | {"ood_labels": torch.zeros(len(arrays[OUTLIERS]), dtype=torch.int64)}
+        ood = _checked(spec, unlabelled, "ood_", 1)
+        _check_shape(OUTLIERS, ood, whole)
     raw = {f"{spec.file or source.source}/{name}": _digest(array) for name, array in arrays.items()}
     rule: dict[str, object] = {"rule": spec.normalisation}
     if spec.normalisation == "standardise":
         mean, std = _constants(spec, train.inputs)
         rule |= {"mean": mean.ravel().tolist(), "std": std.ravel().tolist()}
         train = replace(train, inputs=_normalise(train.inputs, mean, std))
-        test = None if test is None else replace(test, inputs=_normalise(test.inputs, mean, std))
+        test, ood = (
+            None if split is None else replace(split, inputs=_normalise(split.inputs, mean, std))
+            for split in (test, ood)
+        )
     facts = describe(source.source, classes, getattr(source, "seed", None), train, test, raw)
     facts |= {"in_file": sizes, "normalisation": rule}
     vocabulary = None
     if spec.kind == "tokens":
-        vocabulary = 1 + max(int(arrays[name].max()) for name in ("inputs", "test_inputs") if name in arrays)
-    return Prepared(spec.kind, classes, vocabulary, train, test, facts)
+        inputs = ("inputs", "test_inputs", OUTLIERS)
+        vocabulary = 1 + max(int(arrays[name].max()) for name in inputs if name in arrays)
+    data = Prepared(spec.kind, classes, vocabulary, train, test, facts)
+    return data if ood is None else with_outliers(OUTLIERS, data, ood, {})
+
+
+def _check_shape(name: str, split: Split, like: Split) -> None:
+    shapes = [tuple(each.inputs.shape[1:]) for each in (split, like)]
+    if shapes[0] != shapes[1]:
+        raise InputError(f"{name} has samples of shape {shapes[0]}, inputs of shape {shapes[1]}")
 
 
 def _draw(spec: ArraysData, whole: Split, classes: int, split: str) -> Tensor:

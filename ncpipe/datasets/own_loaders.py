@@ -1,8 +1,8 @@
 """Take the samples that a loop of study.py is measured on from its loaders, and record what they give.
 
-A study's `loaders(spec, seed)` returns (train, measured) or (train, measured, test). `train` has batches to
-train on, which only the loop itself reads; `measured` has the training samples without augmentation, in one
-order; `test` has held-out ones.
+A study's `loaders(spec, seed)` returns (train, measured), (train, measured, test) or these and ood. `train`
+has batches to train on, which only the loop itself reads; `measured` has the training samples without
+augmentation, in one order; `test` has held-out ones, and `ood` others, whose labels mean nothing.
 """
 
 import hashlib
@@ -39,19 +39,23 @@ class _Watched:
 
 
 def measured_loaders(run: Run, most: int | None = None) -> dict[str, Loader]:
-    """Return the loaders that a run is measured on, `train` and, if there is one, `test`.
+    """Return the loaders that a run is measured on, `train` and, where there are such, `test` and `ood`.
 
     most: batches of each; None for all. Raises InputError for what `loaders` may not return.
     """
     training, function = _loaders_of(run)
     with global_generators(run.seed, "loaders"):
         given = call(function, training, run.seed, stage=FETCH)
-    if not isinstance(given, tuple | list) or len(given) not in (2, 3):
+    if not isinstance(given, tuple | list) or len(given) not in (2, 3, 4):
         count = f"{len(given)} values" if isinstance(given, tuple | list) else type(given).__name__
-        raise _mistake(run, f"gives {count}; return (train, measured) or (train, measured, test)")
+        raise _mistake(run, f"gives {count}; return (train, measured), and test and ood if there are")
     found = {
-        name: loader for name, loader in zip(("train", "test"), given[1:], strict=False) if loader is not None
+        name: loader
+        for name, loader in zip(("train", "test", "ood"), given[1:], strict=False)
+        if loader is not None
     }
+    if "ood" in found and "test" not in found:
+        raise _mistake(run, "gives ood and no test, with whose samples its scores are compared; give both")
     for name, loader in found.items():
         if hasattr(loader, "__next__") or not hasattr(loader, "__iter__"):
             kind = type(loader).__name__
@@ -66,12 +70,14 @@ def loader_digests(run: Run, most: int | None = None) -> dict[str, tuple[str, Te
 
     most: batches of each split; None for all. Raises InputError if a second pass gives other samples.
     """
-    found = {}
+    found: dict[str, tuple[str, Tensor]] = {}
     for name, loader in measured_loaders(run, most).items():
         with global_generators(run.seed, "loaders"):
             one = _digest(run, name, loader)
             if _digest(run, name, loader)[0] != one[0]:
                 raise _mistake(run, f"gives other samples to measure on ({name}) in a second pass; {REPEAT}")
+        if name == "ood" and one[0] in [digest for digest, _ in found.values()]:
+            raise _mistake(run, "gives the same samples as ood too; give those of other data")
         found[name] = one
     return found
 

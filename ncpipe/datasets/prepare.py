@@ -1,7 +1,7 @@
 """From what params.yaml says of the data to prepared tensors."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,12 +10,14 @@ import torch
 
 from ncpipe.config.specs import Data, FreeData, ImageData, MarkovData, NextTokenData, TextData
 from ncpipe.config.study import loaded
+from ncpipe.config.transfer_specs import OtherImages
 from ncpipe.datasets.arrays import prepare_arrays, prepare_own
 from ncpipe.datasets.digits import prepare_digits
 from ncpipe.datasets.free import free_facts, free_labels
 from ncpipe.datasets.gaussian_mixture import prepare_gaussian_mixture
 from ncpipe.datasets.labels import with_label_changes
 from ncpipe.datasets.modular_addition import prepare_modular
+from ncpipe.datasets.outliers import with_other_images
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.datasets.teacher import prepare_teacher
 from ncpipe.datasets.transfer import split_for_transfer
@@ -34,18 +36,20 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
         return prepare_own(spec, function)
     data = SOURCES[spec.source](spec, raw, mirror, progress)
     data = with_label_changes(data, spec)
-    if spec.transfer is None:
-        return data
-    other = spec.transfer.data
-    if other is None:
-        return split_for_transfer(data, spec.transfer, None)
-    # Drawn as the data themselves are, but for one test image of each class, which nothing reads.
-    own: Any = spec
-    images = replace(
-        own, source=other.source, per_class=other.per_class, test_per_class=1, seed=other.seed, transfer=None
-    )
-    target = SOURCES[other.source](images, raw, mirror, progress)
-    return split_for_transfer(data, spec.transfer, target)
+
+    def images(other: OtherImages, **changes: str) -> Prepared:
+        """Draw them as the data themselves are, but for one test image of each class, which nothing reads."""
+        own: Any = spec
+        drawn = asdict(other) | {"test_per_class": 1, "transfer": None, "ood": None} | changes
+        return SOURCES[other.source](replace(own, **drawn), raw, mirror, progress)
+
+    if spec.transfer is not None:
+        target = spec.transfer.data
+        other = None if target is None else images(target)
+        data = split_for_transfer(data, spec.transfer, other)
+    if isinstance(spec, ImageData) and spec.ood is not None:
+        data = with_other_images(data, spec.ood, images(spec.ood, normalisation="unit"))
+    return data
 
 
 def _free(spec: FreeData, *_: object) -> Prepared:

@@ -132,7 +132,8 @@ class Prepared:
     done to the raw data (source, checksums, normalisation constants),
     as plain JSON values. checksum: sha256 of the tensors, empty before it is written. true_labels (N,): of
     the training samples, where those that they are given are noisy; else None. target: samples of classes
-    that the network is not trained on, numbered on their own, where there are such.
+    that the network is not trained on, numbered on their own, where there are such. ood: samples of other
+    data, whose labels mean nothing, where there are such.
     """
 
     kind: Kind
@@ -144,6 +145,7 @@ class Prepared:
     checksum: str = ""
     true_labels: Tensor | None = None
     target: Split | None = None
+    ood: Split | None = None
 
     def splits(self) -> Iterator[tuple[str, Split]]:
         """Return the splits that there are, by name."""
@@ -162,7 +164,7 @@ def write_prepared(folder: Path, data: Prepared) -> None:
     """Write `data` as `folder`, whole or not at all."""
     tensors = {
         f"{name}.{part}": tensor.contiguous()
-        for name, split in (*data.splits(), ("target", data.target))
+        for name, split in (*data.splits(), ("target", data.target), ("ood", data.ood))
         if split is not None
         for part, tensor in (
             ("inputs", split.inputs),
@@ -203,6 +205,7 @@ def read_prepared(folder: Path) -> Prepared:
         facts["checksum"],
         tensors.get("train.true_labels"),
         split("target") if "target.labels" in tensors else None,
+        split("ood") if "ood.labels" in tensors else None,
     )
 
 

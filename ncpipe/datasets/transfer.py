@@ -25,7 +25,7 @@ def split_for_transfer(data: Prepared, transfer: Transfer, other: Prepared | Non
     _check_classes("source", transfer.trained, data)
     train = _of_classes(data.train, transfer.trained)
     test = None if data.test is None else _of_classes(data.test, transfer.trained)
-    pool = _both(data) if other is None else _resized(other.train, data.train.inputs)
+    pool = _both(data) if other is None else resized("data.transfer.data", other.train, data.train.inputs)
     _check_classes("target", transfer.target, data if other is None else other)
     target = _of_classes(pool, transfer.target)
     counts = torch.bincount(target.labels, minlength=len(transfer.target))
@@ -69,11 +69,14 @@ def _both(data: Prepared) -> Split:
     return Split(torch.cat([each.inputs for each in splits]), torch.cat([each.labels for each in splits]))
 
 
-def _resized(split: Split, like: Tensor) -> Split:
-    """Resize images (N, channels, height, width) to the size of `like`, bilinear, smoothed first."""
+def resized(key: str, split: Split, like: Tensor) -> Split:
+    """Resize images (N, channels, height, width) to the size of `like`, bilinear, smoothed first.
+
+    Raises InputError that begins with the key if the channels differ.
+    """
     if split.inputs.shape[1] != like.shape[1]:
         raise InputError(
-            f"data.transfer.data: has images of {split.inputs.shape[1]} channels, the network reads "
+            f"{key}: has images of {split.inputs.shape[1]} channels, the network reads "
             f"{like.shape[1]}; take a set with as many"
         )
     size = like.shape[2:]

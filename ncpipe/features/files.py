@@ -41,6 +41,8 @@ def write_features(path: Path, features: Features) -> None:
         tensors |= {"test.features": features.test.inputs, f"test.{answers}": features.test.labels}
     if features.target is not None:
         tensors |= {"target.features": features.target.inputs, "target.labels": features.target.labels}
+    if features.ood is not None:
+        tensors["ood.features"] = features.ood.inputs
     if features.bias is not None:
         tensors["bias"] = features.bias
     for name, rank in features.ranks.items():
@@ -91,6 +93,9 @@ def _features(tensors: dict[str, Tensor], metadata: NetworkMetadata) -> Features
             for key in sorted(tensors)
             if key.startswith("ranks/")
         },
+        Split(tensors["ood.features"], torch.zeros(len(tensors["ood.features"]), dtype=torch.int64))
+        if "ood.features" in tensors
+        else None,
     )
 
 

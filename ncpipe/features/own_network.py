@@ -20,7 +20,7 @@ from ncpipe.metrics.checks import check_statistics
 from ncpipe.metrics.classifier import Classifier
 from ncpipe.metrics.hooks import Pass, passes
 from ncpipe.metrics.passes import first_pass, same_samples, second_pass
-from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
+from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN
 from ncpipe.models.network import Role
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
@@ -63,6 +63,7 @@ def extract_own(run: Run, state: dict[str, Tensor], device: torch.device) -> Fea
     What no loop of study.py says is NaN: its penalty, and the gradient of its objective.
     """
     with own_passes(run, state, device) as (model, head, found):
+        other = found.pop(OOD, None)
         kept: dict[str, list[tuple[Tensor, Tensor]]] = {split: [] for split in found}
         seen = {}
         for split, run_through in found.items():
@@ -78,6 +79,9 @@ def extract_own(run: Run, state: dict[str, Tensor], device: torch.device) -> Fea
             for layer, statistics in seen[split].items():
                 if not same_samples(statistics, about[split][layer], rounding):
                     raise InputError(f"the {split} loader gave other samples in a second pass; {REPEAT}")
+        outliers = []
+        if other is not None:
+            outliers = [(layers[LAST_LAYER].cpu().double(), labels.cpu()) for layers, labels in other()]
         names = [name for name in seen[TRAIN] if name != LAST_LAYER] + [LAST_LAYER]
         splits = {split: Split(*map(torch.cat, zip(*parts, strict=True))) for split, parts in kept.items()}
         return Features(
@@ -97,6 +101,7 @@ def extract_own(run: Run, state: dict[str, Tensor], device: torch.device) -> Fea
                 roles(model, head.module),
                 {name: place * run.depth / len(names) for place, name in enumerate(names, 1)},
             ),
+            ood=Split(*map(torch.cat, zip(*outliers, strict=True))) if outliers else None,
         )
 
 

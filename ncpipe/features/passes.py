@@ -53,7 +53,8 @@ class Features:
     lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else that is penalised, of features too. gradient_norm:
     `ncpipe.features.gradient`. layers: by name, in the order of the network, then by split; none where the
     targets are vectors. target: features (N, d) of classes that it was not trained on, where there are such.
-    ranks: of its decayed matrices, by name (`ncpipe.features.rank_bound`).
+    ranks: of its decayed matrices, by name (`ncpipe.features.rank_bound`). ood: features (m, d) of other
+    data, where there are such; their labels mean nothing.
     """
 
     train: Split
@@ -67,6 +68,7 @@ class Features:
     metadata: NetworkMetadata
     target: Split | None = None
     ranks: dict[str, MatrixRank] = field(default_factory=dict)
+    ood: Split | None = None
 
 
 def last_layer_of(features: Features) -> Features:
@@ -75,7 +77,7 @@ def last_layer_of(features: Features) -> Features:
         return features
     layers = {LAST_LAYER: features.layers[LAST_LAYER]}
     test = None if features.test is None else features.test[:0]
-    return replace(features, train=features.train[:0], test=test, layers=layers, target=None)
+    return replace(features, train=features.train[:0], test=test, layers=layers, target=None, ood=None)
 
 
 def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device) -> Features:
@@ -137,6 +139,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
         ),
         None if data.target is None else _last_layer(network, run, data, data.target, device),
         matrix_ranks(network, run, data, device),
+        None if data.ood is None else _last_layer(network, run, data, data.ood, device),
     )
 
 

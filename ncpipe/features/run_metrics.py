@@ -22,6 +22,7 @@ from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
 from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
 from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
+from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import (
@@ -29,6 +30,7 @@ from ncpipe.metrics.table import (
     OF_SAMPLES,
     OF_STATISTICS,
     OF_WEIGHT,
+    OOD,
     TARGET,
     TEST,
     TRAIN,
@@ -57,6 +59,7 @@ def measure_run(
     """Yield every metric of a finished run; description: its row by `describe`."""
     yield from _measure(features, whole.state)
     yield from own_measurements(run, features, whole)
+    yield from _of_outliers(features)
     if own_loop(run.spec):
         return
     if features.train.has_vectors:
@@ -195,6 +198,15 @@ def _of_target(run: Run, features: Features) -> Iterator[Measurement]:
         target.inputs, target.labels, asked.shots, asked.episodes, asked.head, asked.ridge, asked.seed
     ):
         yield Measurement(LAST_LAYER, TARGET, metric, value)
+
+
+def _of_outliers(features: Features) -> Iterator[Measurement]:
+    """Yield how well the last layer tells samples of other data from test samples."""
+    train, test, ood = features.train, features.test, features.ood
+    if test is not None and ood is not None:
+        layer = features.weight, features.bias
+        found = outlier_metrics(train.inputs, train.labels, test.inputs, ood.inputs, *layer)
+        yield from (Measurement(LAST_LAYER, OOD, metric, value) for metric, value in found)
 
 
 def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:

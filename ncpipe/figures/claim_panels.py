@@ -81,7 +81,10 @@ def _draw(axes: Axes, own: pd.DataFrame) -> None:
             markersize=2.5,
             alpha=0.5,
             markeredgewidth=0,
+            label=label if kind == "metric" else None,  # there is no line
         )
+        if kind == "metric":
+            continue
         axes.plot(
             means.index + shift, means, "_" if kind == "place" else "-", color=colour, linewidth=1.2,
             markersize=9, markeredgewidth=1.5, label=label,
@@ -104,7 +107,7 @@ def _draw(axes: Axes, own: pd.DataFrame) -> None:
         axes.legend(
             frameon=False, handlelength=1.0, fontsize=6.5, labelcolor=INK, borderaxespad=0.2, labelspacing=0.3
         )
-    axes.margins(y=0.35 if kind == "place" and len(series) > 1 else 0.12)  # room for the legend
+    axes.margins(y=0.35 if kind in ("place", "metric") and len(series) > 1 else 0.12)  # room for the legend
     axes.tick_params(colors=INK)
     axes.grid(visible=True, color=FAINT, alpha=0.2)
 
@@ -129,7 +132,7 @@ def _place_x(axes: Axes, own: pd.DataFrame, kind: str) -> None:
     elif kind == "layer":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     label = own["xlabel"].iloc[0]
-    axes.set_xlabel(NAMES.get(label, (label, ""))[0])
+    axes.set_xlabel(_short(label) if kind == "metric" else NAMES.get(label, (label, ""))[0])
 
 
 def _label(mine: pd.DataFrame, several: bool) -> str:

@@ -59,7 +59,7 @@ class Column:
 
     @property
     def title(self) -> str:
-        return entry(self.metric).title + f", {self.split}" * (self.split in ("test", "target"))
+        return entry(self.metric).title + f", {self.split}" * (self.split in ("test", "target", "ood"))
 
 
 def paper_columns(own: pd.DataFrame, measured: pd.DataFrame) -> tuple[Column, ...]:

@@ -134,16 +134,50 @@ REGRESSION = (
         f"ADGZR24 Thm 4.1; {GAP}", "last, train", order=2, rounding="loss", label="gap to the features model",
     ),
 )  # fmt: skip
+# Where there are samples of other data (`ncpipe.metrics.outliers`), a third split.
+OUTLIERS = (
+    *(
+        Metric(
+            f"{score}_{value}", "outliers", "-", f"{meaning} {name}", f"{formula}; {what}", "[0, 1]", source,
+            f"last, ood; {better} tells more apart", scale="linear", label=f"{measure} of {name}",
+        )
+        for score, name, what, source in (
+            ("msp", "largest softmax", "s = max_k softmax(Wh + b)_k", "HG17"),
+            ("energy", "energy", "s = log Σ_k exp(Wh + b)_k", "LWOL20"),
+            ("nci", "NCI", "s = W_c(h − μ_G)/‖h − μ_G‖ + 10⁻⁴‖h‖₁, c the decision", "LQ25"),
+            ("vim", "ViM", "s = log Σ_k exp(Wh + b)_k − α‖R(h + W⁺b)‖, R off the first axes", "WLFZ22"),
+            ("neco", "NECO", "s = ‖Ph‖/‖h‖, h standardised, P onto the first K − 1 axes", "BBPMF24"),
+            ("mahalanobis", "Mahalanobis", "s = −min_k (h − μ_k)ᵀΣ_W⁺(h − μ_k)", "LLLS18"),
+            ("knn", "k-nearest", "s = −distance of h/‖h‖ to its 50th nearest", "SMZL22"),
+        )
+        for value, measure, meaning, formula, better in (
+            (
+                "auroc", "AUROC", "test samples above outliers, share of pairs by",
+                "share of pairs with s of test > s of ood", "higher",
+            ),
+            (
+                "fpr95", "FPR95", "outliers above the 5 % quantile of test samples by",
+                "share of ood with s from that on which 95 % of test have", "lower",
+            ),
+        )
+    ),
+    Metric(
+        "nc5_orthogonality", "NC5", "0", "mean |cos| of class means and the mean of outliers",
+        "mean over k of abs(cos(μ_k, mean of ood)), **not** centred", "[0, 1]", "BBPMF24 eq. 5", "last, ood",
+        scale="linear", label="NC5",
+    ),
+)  # fmt: skip
 CATALOGUE = MappingProxyType(
     {
         metric.name: metric
-        for metric in (*ENTRIES, *TOKENS, *GAPS, *MINORITIES, *TRANSFERS, *RANKS, *SOURCES, *REGRESSION)
+        for group in (ENTRIES, TOKENS, GAPS, MINORITIES, TRANSFERS, RANKS, SOURCES, REGRESSION, OUTLIERS)
+        for metric in group
     }
 )
 SINGULAR = "singular_"  # names of metrics that are one value of a spectrum each begin so
 NUMBERED = re.compile(rf"^({SINGULAR}\w+|transfer_\w+)_\d+$")
 # Of what series of these splits are called.
-SUFFIXES = {"test": "_test", "true_labels": "_true_labels", "target": "_target"}
+SUFFIXES = {"test": "_test", "true_labels": "_true_labels", "target": "_target", "ood": "_ood"}
 UNKNOWN = Metric("", "other", "-", "", "", "", "", "")
 
 

@@ -17,6 +17,7 @@ from ncpipe.metrics.vocabulary import DECISIONS, measure_token_arrays
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 OPTIONAL = ("weight", "bias", "test_features")
+OUTLIERS = "ood_features"
 LABELS = ("labels", "test_labels")
 VECTORS = ("targets", "test_targets")  # in place of labels, for regression
 # The names of these arrays in the pipeline's files below data/features.
@@ -24,7 +25,7 @@ PIPELINE = {
     f"{s}.{kind}": f"{p}{kind}"
     for s, p in (("train", ""), ("test", "test_"))
     for kind in ("features", LABELS[0], VECTORS[0])
-}
+} | {"ood.features": OUTLIERS}
 
 
 def check_labels(labels: Tensor) -> None:
@@ -35,7 +36,7 @@ def check_labels(labels: Tensor) -> None:
 
 NAMES = Names(
     ("features",),
-    (*LABELS[:1], *OPTIONAL, *LABELS[1:], *VECTORS),
+    (*LABELS[:1], *OPTIONAL, *LABELS[1:], OUTLIERS, *VECTORS),
     PIPELINE,
     passed_over=("penalty.", "gradient.", "target.", "layers/"),
     labels={"features": "labels", "test_features": "test_labels"},
@@ -69,8 +70,8 @@ def measure_file(
 
     Args:
         path: holds features (N, d) and labels (N,); where there are any, weight (K, d), bias (K,),
-            test_features (M, d) and test_labels (M,). A study's files below data/features do. Of regression:
-            targets (N, t) and test_targets (M, t) in place of labels.
+            test_features (M, d) and test_labels (M,), and ood_features (m, d) of other data. A study's files
+            below data/features do. Of regression: targets (N, t) and test_targets (M, t) in place of labels.
         classes: `all`, each with a sample; `present` for those with at least `min_per_class` samples, as
             where classes are tokens of a vocabulary.
         decisions: samples that NC4, `nc3_cosine` and margins are taken on where classes are `present`.
@@ -107,7 +108,7 @@ def measure_named(
         if vectors:
             values = measure_regression(*_in_order(arrays, VECTORS))
         elif present is None:
-            values, found = measure(*_checked(arrays), shots=shots), _warnings(arrays)
+            values, found = measure(*_checked(arrays), shots=shots, ood=arrays.get(OUTLIERS)), _warnings(arrays)
         else:
             least, decisions = present
             values = measure_token_arrays(*_checked(arrays), min_per_class=least, decisions=decisions)
@@ -135,6 +136,8 @@ def _has_vectors(
         raise InputError(f"{path}: has {classes[0]} and {vectors[0]}; leave out one of them")
     if vectors and present is not None:
         raise InputError(f"{path}: has {vectors[0]}, of regression, where classes cannot be chosen")
+    if OUTLIERS in arrays and (vectors or present is not None):
+        raise InputError(f"{path}: has {OUTLIERS}, whose scores need labels and every class; leave it out")
     if not {LABELS[0], VECTORS[0]} & arrays.keys():
         raise InputError(f"{path}: has no 'labels'; it has {', '.join([*arrays, *ignored])}")
     return bool(vectors)

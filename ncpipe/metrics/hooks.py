@@ -6,7 +6,7 @@ N  samples    n  samples of a batch    K  classes    d  feature width    T  posi
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,11 @@ from ncpipe.metrics.checks import check_finite, check_statistics, data_warnings
 from ncpipe.metrics.classifier import Classifier, find_classifier, find_module, with_article
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
 from ncpipe.metrics.measurements import Measurement, Measurements
+from ncpipe.metrics.outliers import check_outliers, outlier_metrics
 from ncpipe.metrics.passes import Classifiers, first_pass, same_samples, second_pass
 from ncpipe.metrics.regression import check_target_batch, measure_regression
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, renumber, select_classes
-from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, measure_layer, measure_weights
+from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure_layer, measure_weights
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -48,6 +49,7 @@ def measure_model(
     classifier: str | nn.Module,
     loader: Iterable[Any],
     test_loader: Iterable[Any] | None = None,
+    ood_loader: Iterable[Any] | None = None,
     *,
     device: torch.device | str | None = None,
     forward: Forward | None = None,
@@ -66,6 +68,8 @@ def measure_model(
     through twice (class means first), in eval mode and without gradients, and must give the same samples each
     time: shuffling is fine; random augmentation, sampling with replacement or a shuffled `drop_last` is not,
     and raises.
+    ood_loader: batches of the same form with samples of other data, whose labels mean nothing, for scores
+    that tell them from test samples. One more pass then keeps the last layer's features of all loaders.
     classifier: the last nn.Linear, or a layer that replaces it (LoRA's), or its name (`fc`, `score`).
     device: where model and inputs go; None leaves the model where it is. forward(model, inputs): how to call
     it, if not model(inputs) or model(**inputs).
@@ -86,12 +90,17 @@ def measure_model(
     `ncpipe metrics` does.
     """
     head = find_classifier(model, classifier, least=1 if targets else 2)
+    if ood_loader is not None and (test_loader is None or ood_loader is loader or ood_loader is test_loader):
+        raise InputError(
+            "ood_loader: its scores tell other data from test samples; give test_loader too, each of its own"
+        )
     if targets:
         for name, given in (
             ("layers", bool(layers)),
             ("classes", classes != "all"),
             ("ignore_index", ignore_index != IGNORE_INDEX),
             ("mask", mask is not None),
+            ("ood_loader", ood_loader is not None),
         ):
             if given:
                 raise InputError(f"{name}: does not apply to targets that are vectors; leave it out")
@@ -113,7 +122,12 @@ def measure_model(
             for name, each in (("loader", loader), ("test_loader", test_loader))
         )
         assert train is not None
-        return _measure(train, test, read, chosen)
+        other = replace(read, selection=replace(read.selection, classes="all"))
+        ood = _loader_pass(other, "ood_loader", ood_loader, chosen)
+        values = _measure(train, test, read, chosen)
+        return (
+            values if ood is None else Measurements([*values, *_outliers((train, test, ood), read, chosen)])
+        )
 
 
 def collect_features(
@@ -121,6 +135,7 @@ def collect_features(
     classifier: str | nn.Module,
     loader: Iterable[Any],
     test_loader: Iterable[Any] | None = None,
+    ood_loader: Iterable[Any] | None = None,
     *,
     device: torch.device | str | None = None,
     forward: Forward | None = None,
@@ -130,19 +145,21 @@ def collect_features(
     """Return the arrays that `measure_model` would measure: one pass, everything in memory.
 
     `numpy.savez(path, **arrays)` writes what `ncpipe metrics` reads: features (N, d), labels (N,), weight
-    (K, d), bias (K,) if there is one, and test_features, test_labels. Arguments as in `measure_model`.
+    (K, d), bias (K,) if there is one, test_features, test_labels and ood_features. Arguments as in
+    `measure_model`.
     """
     head = find_classifier(model, classifier)
     hook_point = _HookPoint(LAST_LAYER, head.module, select, output=False)
     read = _Reader(model, head, [hook_point], forward or call, _Selection("all", labels_key))
     arrays: dict[str, np.ndarray] = {}
     with eval_mode(unwrapped(model), device):
-        for prefix, each in (("", loader), ("test_", test_loader)):
+        for prefix, each in (("", loader), ("test_", test_loader), ("ood_", ood_loader)):
             if run := _loader_pass(read, f"{prefix}loader", each, torch.arange(head.classes)):
                 batches = [(values[LAST_LAYER].cpu(), answers.cpu()) for values, answers in run()]
                 values, answers = zip(*batches, strict=True)
                 arrays |= {f"{prefix}features": _to_numpy(torch.cat(values))}
                 arrays |= {f"{prefix}labels": _to_numpy(torch.cat(answers))}
+    arrays.pop("ood_labels", None)
     arrays["weight"] = _to_numpy(head.weight)
     if head.bias is not None:
         arrays["bias"] = _to_numpy(head.bias)
@@ -436,6 +453,22 @@ def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) ->
             rows = measure_layer(layer, split, statistics, samples[layer], learned[layer], own)
             results.setdefault(layer, []).extend(rows)
     return Measurements(row for rows in results.values() for row in rows)
+
+
+def _outliers(passes: Sequence[Pass | None], reader: _Reader, chosen: Tensor) -> Iterator[Measurement]:
+    """Yield how well scores tell samples of other data from test samples; passes: of train, test and ood."""
+    found = [
+        [(values[LAST_LAYER].cpu(), labels.cpu()) for values, labels in run()]
+        for run in passes
+        if run is not None
+    ]
+    (features, labels), (held_out, _), (others, _) = (
+        map(torch.cat, zip(*parts, strict=True)) for parts in found
+    )
+    check_outliers(others, features, held_out)
+    weight, bias = _rows(reader.head, chosen)
+    for metric, value in outlier_metrics(features, labels, held_out, others, weight, bias):
+        yield Measurement(LAST_LAYER, OOD, metric, value)
 
 
 def _rows(head: Classifier, chosen: Tensor) -> tuple[Tensor, Tensor | None]:

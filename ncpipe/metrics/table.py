@@ -23,6 +23,7 @@ from ncpipe.metrics.entry import Family
 from ncpipe.metrics.geometry import simplex_fits
 from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.meters import SampleStatistics
+from ncpipe.metrics.outliers import check_outliers, outlier_metrics
 from ncpipe.metrics.passes import first_pass, second_pass
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
 from ncpipe.metrics.statistics import ClassStatistics
@@ -34,6 +35,7 @@ WEIGHTS = "weights"  # the split of metrics that look at no sample
 TRAIN, TEST = "train", "test"
 TRUE = "true_labels"  # the training samples by their true labels, where those that they are given are noisy
 TARGET = "target"  # samples of classes that the network was not trained on
+OOD = "ood"  # samples of other data, told from test samples
 OF_WEIGHT = [each for each in FAMILIES if each.needs == {"weight"}]
 OF_STATISTICS = [each for each in FAMILIES if each.needs == {"statistics"}]
 OF_SAMPLES = [each for each in FAMILIES if each not in (*OF_WEIGHT, *OF_STATISTICS)]
@@ -53,6 +55,7 @@ def measure(
     batch_size: int = 65536,
     layer: str = LAST_LAYER,
     *,
+    ood: Array | None = None,
     shots: Sequence[int] = (),
     episodes: int = EPISODES,
     seed: int = 0,
@@ -62,16 +65,19 @@ def measure(
     Tensors, arrays and nested lists are taken. weight (K, d), bias (K,): the classifier on these features,
     for NC2-NC4 of the weights and the margins. test_features, test_labels: the same layer on held-out
     samples. K is the weight's number of rows, or 1 + the largest train label. batch_size: samples that are
-    worked on at a time.
+    worked on at a time. ood (m, d): the same layer on samples of other data, for scores that tell them from
+    test samples.
 
     shots: of each class, as few as (1, 5): then come `directional_cdnv`, and for each number the nearest-mean
     error on all other samples with its bounds, as of a frozen encoder; episodes: draws that it is a mean of,
-    which follow from the seed. Raises InputError on what `check_arrays` finds.
+    which follow from the seed. Raises InputError on what `check_arrays` and `check_outliers`
+    find.
     """
     if (test_features is None) != (test_labels is None):
         raise InputError("test features and test labels come together; give both or neither")
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise InputError(f"batch_size: a whole number of samples, 1 or more, not {batch_size!r}")
+    outliers = None if ood is None else check_outliers(ood, features, test_features)
     train = as_tensor(features), as_tensor(labels)
     rows, offsets = (None if array is None else as_tensor(array) for array in (weight, bias))
     classes = count_classes(train[1]) if rows is None else len(rows)
@@ -89,6 +95,9 @@ def measure(
     for split, (own, wanted) in splits.items() if shots else ():
         values = transfer_metrics(own, wanted, shots, episodes, ["ncc"], None, seed)
         found += [Measurement(layer, split, metric, value) for metric, value in values]
+    if outliers is not None:
+        values = outlier_metrics(*train, splits[TEST][0], outliers, rows, offsets)
+        found += [Measurement(layer, OOD, metric, value) for metric, value in values]
     return Measurements(found)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ncpipe.config.choices import STUDY_TABLES, Choices
-from ncpipe.config.specs import Compute, Experiment, Run, as_json, own_loop
+from ncpipe.config.specs import Compute, Experiment, ImageData, Run, as_json, own_loop
 from ncpipe.config.study_files import PACKAGE
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.closures import Reading
@@ -154,6 +154,8 @@ def choices_of(spec: Experiment) -> Choices:
         names = {spec.data.source, spec.loss_name, spec.optimizer.name, spec.model.start}
         if spec.data.transfer is not None and spec.data.transfer.data is not None:
             names.add(spec.data.transfer.data.source)
+        if isinstance(spec.data, ImageData) and spec.data.ood is not None:
+            names.add(spec.data.ood.source)
     own = {
         (STUDY_TABLES[part], record.__name__)
         for part, record in records.items()

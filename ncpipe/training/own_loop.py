@@ -31,8 +31,8 @@ class Training:
     """The functions of a training loop; spec is what params.yaml has below `training`.
 
     build: build(spec, depth) returns the network, a module. loaders: loaders(spec, seed) returns (train,
-    measured) or (train, measured, test), see `ncpipe.datasets.own_loaders`. train: train(model, spec, seed,
-    device, log) trains the network, which is on the device, in place; log is a `Log`.
+    measured), and test and ood where there are such, see `ncpipe.datasets.own_loaders`. train: train(model,
+    spec, seed, device, log) trains the network, which is on the device, in place; log is a `Log`.
     """
 
     build: Callable[..., Any]

@@ -1,0 +1,420 @@
+"""Scores that tell outliers from test samples, against formulas written out in NumPy, and the third split."""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import experiment_tree, measure_runs, write_params
+from torch import Tensor, nn
+
+import ncpipe as nc
+from ncpipe.commands.aggregate import aggregate
+from ncpipe.config.records import check, read
+from ncpipe.config.specs import ArraysData, ImageData
+from ncpipe.datasets import prepare as sources
+from ncpipe.datasets.digits import prepare_digits
+from ncpipe.datasets.prepared import Prepared, Split, read_prepared
+from ncpipe.features.files import read_features
+from ncpipe.metrics import outliers
+from ncpipe.metrics.catalogue import OUTLIERS
+from ncpipe.metrics.outliers import auroc, fpr95, outlier_metrics
+from ncpipe.system.errors import InputError
+
+CLASSES = 4
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def sample(width: int = 7) -> dict[str, Tensor]:
+    """120 training samples, 40 test samples and 30 outliers; coordinates are unlike, one is constant."""
+    labels = torch.arange(120) % CLASSES
+    means, scale = 3 * draw(0, CLASSES, width), torch.linspace(0.5, 2, width)
+    rows = {
+        "features": means[labels] + draw(1, 120, width) * scale,
+        "test": means[torch.arange(40) % CLASSES] + draw(2, 40, width) * scale,
+        "ood": 1 + 2.5 * draw(3, 30, width),
+    }
+    for each in rows.values():
+        each[:, 0] = 0.3
+    return {**rows, "labels": labels, "weight": draw(4, CLASSES, width), "bias": draw(5, CLASSES)}
+
+
+# The twin: one sample at a time, from the papers' formulas
+
+
+def naive_scores(given: dict[str, np.ndarray]) -> Iterator[tuple[str, list[float]]]:
+    train, labels, weight, bias = (given[name] for name in ("features", "labels", "weight", "bias"))
+    rows = np.concatenate([given["test"], given["ood"]])
+    classes, count = len(weight), len(train)
+    logits = [[float(w @ h + b) for w, b in zip(weight, bias, strict=True)] for h in rows]
+    yield (
+        "msp",
+        [
+            max(math.exp(f - max(own)) for f in own) / sum(math.exp(f - max(own)) for f in own)
+            for own in logits
+        ],
+    )
+    yield "energy", [math.log(sum(math.exp(f) for f in own)) for own in logits]
+    mean = train.mean(0)
+    deviation = np.array([1.0 if np.ptp(column) == 0 else column.std() for column in train.T])
+    _, _, axes = np.linalg.svd((train - mean) / deviation)
+    units = [(h - mean) / deviation for h in rows]
+    yield (
+        "neco",
+        [math.sqrt(sum(float(a @ u) ** 2 for a in axes[: classes - 1]) / float(u @ u)) for u in units],
+    )
+    decided = [int(np.argmax(own)) for own in logits]
+    yield (
+        "nci",
+        [
+            float(weight[c] @ (h - mean)) / float(np.linalg.norm(h - mean)) + 1e-4 * float(np.abs(h).sum())
+            for c, h in zip(decided, rows, strict=True)
+        ],
+    )
+    origin = -np.linalg.pinv(weight) @ bias
+    _, vectors = np.linalg.eigh((train - origin).T @ (train - origin) / count)
+    null = vectors[:, : len(mean) - len(mean) // 2]  # eigenvalues ascend
+    largest = np.mean([max(weight @ h + bias) for h in train])
+    scale = largest / np.mean([np.linalg.norm(null.T @ (h - origin)) for h in train])
+    yield (
+        "vim",
+        [
+            math.log(sum(math.exp(f) for f in own)) - scale * float(np.linalg.norm(null.T @ (h - origin)))
+            for own, h in zip(logits, rows, strict=True)
+        ],
+    )
+    means = np.array([train[labels == k].mean(0) for k in range(classes)])
+    inverse = np.linalg.pinv(
+        sum(np.outer(h - means[k], h - means[k]) for h, k in zip(train, labels, strict=True)) / count,
+        rcond=1e-12,
+        hermitian=True,
+    )
+    yield "mahalanobis", [-min(float((h - m) @ inverse @ (h - m)) for m in means) for h in rows]
+    known = [h / np.linalg.norm(h) for h in train]
+    yield "knn", [-sorted(float(np.linalg.norm(h / np.linalg.norm(h) - z)) for z in known)[49] for h in rows]
+
+
+def naive_auroc(inside: list[float], outside: list[float]) -> float:
+    return float(np.mean([(a > b) + 0.5 * (a == b) for a in inside for b in outside]))
+
+
+def naive_fpr95(inside: list[float], outside: list[float]) -> float:
+    """The least false positive rate of a threshold that accepts 95 % of test samples."""
+    kept = [t for t in inside if sum(s >= t for s in inside) * 20 >= 19 * len(inside)]
+    return min(sum(s >= t for s in outside) / len(outside) for t in kept)
+
+
+def test_every_score_is_its_formula() -> None:
+    given = sample()
+    means = torch.stack([given["features"][given["labels"] == k].mean(0) for k in range(CLASSES)])
+    rows = torch.cat([given["test"], given["ood"]])
+    train = given["features"], given["labels"]
+    scores = outliers.outlier_scores(*train, means, rows, given["weight"], given["bias"])
+    scores["msp"] = torch.sigmoid(scores["msp"])  # their order is that of these
+    found = dict(outlier_metrics(**given))
+    assert found.keys() == {metric.name for metric in OUTLIERS}
+    wanted = dict(naive_scores({key: value.numpy() for key, value in given.items()}))
+    assert scores.keys() == wanted.keys()
+    for name, own in wanted.items():
+        assert scores[name].tolist() == pytest.approx(own, rel=1e-9), name
+        assert found[f"{name}_auroc"] == pytest.approx(naive_auroc(own[:40], own[40:]), abs=1e-12), name
+        assert found[f"{name}_fpr95"] == pytest.approx(naive_fpr95(own[:40], own[40:]), abs=1e-12), name
+    other = given["ood"].mean(0).numpy()
+    cosines = [abs(m @ other) / np.linalg.norm(m) / np.linalg.norm(other) for m in means.numpy()]
+    assert found["nc5_orthogonality"] == pytest.approx(np.mean(cosines), rel=1e-12)
+    without = dict(outlier_metrics(*train, given["test"], given["ood"]))
+    assert without == {name: found[name] for name in without}
+    assert {name.partition("_")[0] for name in without} == {"neco", "mahalanobis", "knn", "nc5"}
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "area", "rate"),
+    [
+        ([3.0, 4.0], [1.0, 2.0], 1.0, 0.0),
+        ([1.0, 2.0], [3.0, 4.0], 0.0, 1.0),
+        ([1.0, 1.0], [1.0, 1.0], 0.5, 1.0),
+        ([math.inf, 2.0], [math.inf, -math.inf, 1.0], 4.5 / 6, 1 / 3),
+        ([float(i) for i in range(20)], [0.0, 0.5, 1.0, 1.5], 75 / 80, 0.5),
+    ],
+)
+def test_auroc_and_fpr95(inside: list[float], outside: list[float], area: float, rate: float) -> None:
+    tensors = torch.tensor(inside, dtype=torch.float64), torch.tensor(outside, dtype=torch.float64)
+    assert auroc(*tensors) == naive_auroc(inside, outside) == pytest.approx(area)
+    assert fpr95(*tensors) == naive_fpr95(inside, outside) == pytest.approx(rate)
+
+
+def test_confident_samples_are_not_ties() -> None:
+    """Red: a largest softmax of 1.0 in float64 for every sample from a margin of 37 on."""
+    logits = torch.tensor([[0.0, 50.0], [45.0, 0.0], [0.0, 60.0]], dtype=torch.float64)
+    assert torch.softmax(logits, 1).amax(1).tolist() == [1.0, 1.0, 1.0]
+    assert outliers.max_softmax(logits).tolist() == pytest.approx([50.0, 45.0, 60.0], rel=1e-15)
+
+
+def test_limits() -> None:
+    """Collapsed classes, a dead network, infinity, and fewer samples than neighbours."""
+    given = sample(width=9)
+    means, twice = given["weight"] * 2, given["labels"].repeat(2)
+    collapsed = {"features": means[twice], "labels": twice, "test": means[torch.arange(40) % CLASSES]}
+    collapsed = given | collapsed
+    found = dict(outlier_metrics(**collapsed))
+    assert math.isnan(found["vim_auroc"])  # four points and o lie in fewer axes than it leaves out
+    assert found["mahalanobis_auroc"] == 0.5  # no direction has a variance
+    assert found["knn_auroc"] == found["neco_auroc"] == 1.0
+    dead = {**given, **{name: 0 * given[name] for name in ("features", "test", "ood")}}
+    found = dict(outlier_metrics(**dead))
+    values = {name: value for name, value in found.items() if name[:3] not in ("vim", "nc5")}
+    assert set(values.values()) == {0.5, 1.0}  # all are alike
+    assert math.isnan(found["nc5_orthogonality"])
+    given["ood"][2, 3] = math.inf
+    assert all(math.isnan(value) for _, value in outlier_metrics(**given))
+    few = {name: value[:12] if len(value) == 120 else value for name, value in sample().items()}
+    assert all(0 <= value <= 1 for _, value in outlier_metrics(**few))  # k is at most N
+
+
+# The third split
+
+
+def arrays() -> dict[str, np.ndarray]:
+    """The sample as a file has it."""
+    found = {name: value.numpy() for name, value in sample().items()}
+    found |= {"test_features": found.pop("test"), "ood_features": found.pop("ood")}
+    return found | {"test_labels": np.arange(40) % CLASSES}
+
+
+class Model(nn.Module):
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.fc = nn.Linear(*weight.shape[::-1]).double()
+        self.fc.weight.data, self.fc.bias.data = weight, bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x)
+
+
+def loaders(given: dict[str, np.ndarray]) -> list[list[tuple[Tensor, Tensor]]]:
+    """Batches of train, test and other data, whose labels are none of the classes."""
+    rows = [torch.from_numpy(given[f"{name}features"]) for name in ("", "test_", "ood_")]
+    labels = [torch.from_numpy(given[f"{name}labels"]) for name in ("", "test_")] + [torch.full((30,), -1)]
+    return [list(zip(x.split(25), y.split(25), strict=True)) for x, y in zip(rows, labels, strict=True)]
+
+
+@pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
+def test_arrays_files_and_models_have_the_same_values(tmp_path: Path) -> None:
+    """The third split adds its own rows alone, and a file from a model's features has them too."""
+    given = arrays()
+    names = ("features", "labels", "weight", "bias", "test_features", "test_labels")
+    plain = nc.measure(*(given[name] for name in names))
+    found = nc.measure(*(given[name] for name in names), ood=given["ood_features"])
+    assert found.records[: len(plain)] == plain.records
+    wanted = {("last", "ood", name): value for name, value in outlier_metrics(**sample())}
+    assert {(row.layer, row.split, row.metric): row.value for row in found.records[len(plain) :]} == wanted
+    model = Model(sample()["weight"], sample()["bias"])
+    of_model = nc.measure_model(model, "fc", *loaders(given))
+    assert of_model.select(split="ood").to_dict() == found.select(split="ood").to_dict()
+    np.savez(tmp_path / "features.npz", **nc.collect_features(model, "fc", *loaders(given)))
+    assert nc.measure_file(tmp_path / "features.npz") == found
+    some = nc.measure_model(model, "fc", *loaders(given), classes=[0, 2, 3])
+    assert 0 <= some["last", "ood", "neco_auroc"] <= 1
+    kept = given["labels"] != 1
+    chosen = [given["features"][kept], np.searchsorted([0, 2, 3], given["labels"][kept])]
+    tested = given["test_features"][given["test_labels"] != 1]
+    own = outlier_metrics(*map(torch.from_numpy, (*chosen, tested, given["ood_features"])))
+    assert some["last", "ood", "mahalanobis_auroc"] == dict(own)["mahalanobis_auroc"]
+
+
+def of_arrays(**changes: Any) -> Callable[[], object]:
+    given = {name: value for name, value in (arrays() | changes).items() if value is not None}
+    given = given | {"ood": given.pop("ood_features")}
+    return lambda: nc.measure(**given)
+
+
+def of_model(train: int, test: int | None, ood: int, **options: Any) -> Callable[[], object]:
+    every = [*loaders(arrays()), None]
+    model = Model(sample()["weight"], sample()["bias"])
+    return lambda: nc.measure_model(
+        model, "fc", *(every[-1 if i is None else i] for i in (train, test, ood)), **options
+    )
+
+
+NO_TEST = "ood: its scores are compared with those of test samples; give test features too"
+THREE = "ood_loader: its scores tell other data from test samples; give test_loader too, each of its own"
+
+
+@pytest.mark.parametrize(
+    ("measured", "message"),
+    [
+        (of_arrays(test_features=None, test_labels=None), NO_TEST),
+        (of_arrays(ood_features=np.ones((3, 6))), "ood features are (3, 6); they must be (samples, 7)"),
+        (of_arrays(ood_features=np.ones(7)), "ood features are (7,); they must be (samples, 7)"),
+        (
+            of_arrays(ood_features=arrays()["features"]),
+            "ood features are the train features; give those of other data",
+        ),
+        (
+            of_arrays(ood_features=arrays()["test_features"]),
+            "ood features are the test features; give those of",
+        ),
+        (of_arrays(ood_features=np.full((3, 7), np.nan)), "ood features hold NaN or inf, first in row 0"),
+        (of_model(0, None, 2), THREE),
+        (of_model(0, 1, 0), THREE),
+        (of_model(0, 1, 1), THREE),
+        (of_model(0, 1, 2, targets=True), "ood_loader: does not apply to targets that are vectors"),
+    ],
+)
+def test_what_no_score_can_compare_is_one_line(measured: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError) as found:
+        measured()
+    assert str(found.value).startswith(message)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({"test_features": None, "test_labels": None}, {}, NO_TEST),
+        (
+            {},
+            {"classes": "present"},
+            "has ood_features, whose scores need labels and every class; leave it out",
+        ),
+        ({"labels": None, "test_labels": None, "targets": np.ones((120, 2))}, {}, "has ood_features, whose"),
+    ],
+)
+def test_a_file_with_other_data_needs_test_samples_and_classes(
+    changes: dict[str, Any], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    given = {name: value for name, value in (arrays() | changes).items() if value is not None}
+    np.savez(tmp_path / "f.npz", **given)
+    with pytest.raises(InputError) as found:
+        nc.measure_file(tmp_path / "f.npz", **options)
+    assert str(found.value).startswith(f"{tmp_path / 'f.npz'}: {message}")
+
+
+# In a sweep
+
+DIGITS: dict[str, Any] = {
+    "source": "digits", "per_class": 12, "test_per_class": 10, "seed": 3, "normalisation": "standardise",
+}  # fmt: skip
+OTHER = {"source": "mnist", "per_class": 5, "seed": 1}
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch) -> list[ImageData]:
+    """Images in place of MNIST's: a grey one, and a ramp; the specs that they were asked with."""
+    asked: list[ImageData] = []
+
+    def prepare(spec: ImageData, *_: object) -> Prepared:
+        asked.append(spec)
+        images = torch.linspace(0, 1, 28).repeat(8, 1, 28, 1)
+        images[0] = 0.25
+        return Prepared(
+            "image", 2, None, Split(images, torch.arange(8) % 2), None, {"raw": {"file": "md5:0"}}
+        )
+
+    monkeypatch.setattr(sources, "SOURCES", {**sources.SOURCES, "mnist": prepare})
+    return asked
+
+
+def test_other_images_come_in_the_size_and_units_of_ones_own(other: list[ImageData]) -> None:
+    """Grey 0.25 is (0.25 - mean)/std of the training images; these are what they were."""
+    whole = prepare_digits(read(ImageData, DIGITS))
+    data = sources.prepare(read(ImageData, DIGITS | {"ood": OTHER}), Path(), None, False)
+    assert [(spec.per_class, spec.seed, spec.normalisation) for spec in other] == [(5, 1, "unit")]
+    assert data.ood is not None
+    assert data.ood.inputs.shape == (8, 1, 8, 8)
+    rule: Any = whole.facts["normalisation"]
+    wanted = (0.25 - rule["mean"][0]) / rule["std"][0]
+    assert data.ood.inputs[0].unique().tolist() == pytest.approx([wanted], rel=1e-6)
+    assert torch.equal(data.train.inputs, whole.train.inputs)
+    assert data.facts == whole.facts | {"ood": {**OTHER, "raw": {"file": "md5:0"}, "samples": 8}}
+    plain = sources.prepare(
+        read(ImageData, DIGITS | {"ood": OTHER, "normalisation": "unit"}), Path(), None, False
+    )
+    assert plain.ood is not None
+    assert plain.ood.inputs[0].unique().tolist() == [0.25]
+
+
+def test_the_set_that_is_trained_on_is_no_other_data() -> None:
+    _, mistakes = check(ImageData, DIGITS | {"ood": OTHER | {"source": "digits"}}, "data")
+    assert mistakes == ["data: ood: digits is what the network is trained on; take another set"]
+
+
+def own_file(**changes: Any) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    labels = np.arange(36) % 3
+    inputs = generator.standard_normal((36, 5)) + 3 * labels[:, None]
+    found = {
+        "inputs": inputs[:24],
+        "labels": labels[:24],
+        "test_inputs": inputs[24:],
+        "test_labels": labels[24:],
+    }
+    found |= {"ood_inputs": generator.standard_normal((8, 5)) - 4} | changes
+    return {name: value for name, value in found.items() if value is not None}
+
+
+OWN = {
+    "source": "arrays", "file": "own.npz", "kind": "vector", "per_class": None, "test_per_class": None,
+    "seed": 0, "normalisation": "standardise",
+}  # fmt: skip
+MODEL = {
+    "architecture": "mlp", "norm": "none", "activation": "relu", "width": 16, "bias": True, "last_bias": True,
+    "initialisation": "normal", "gain": 1.4,
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
+def test_a_sweep_measures_the_third_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a file's array to points.csv, and the run's features are a file with these values."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("own.npz", **own_file())
+    write_params([3], [0], own=experiment_tree(data=OWN) | {"model": MODEL})
+    measure_runs("own", depths=[3])
+    aggregate()
+    data = read_prepared(Path("data/prepared/own"))
+    rule: Any = data.facts["normalisation"]
+    assert data.ood is not None
+    wanted = (own_file()["ood_inputs"] - rule["mean"]) / rule["std"]
+    assert data.ood.inputs.numpy() == pytest.approx(wanted, rel=1e-6)
+    path = Path("data/features/own/L3/s0.safetensors")
+    features = read_features(path)
+    assert features.ood is not None
+    found = nc.measure_file(path).select(split="ood").to_dict()
+    points = pd.read_csv("data/results/points.csv")
+    own = points[points["split"] == "ood"]
+    assert {f"last/ood/{row.metric}": row.value for row in own.itertuples()} == pytest.approx(found, rel=1e-9)
+    assert len(own) == 15
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"test_inputs": None, "test_labels": None},
+            "ood_inputs: its scores are compared with those of test samples",
+        ),
+        ({"ood_inputs": np.ones((4, 6))}, "ood_inputs has samples of shape (6,), inputs of shape (5,)"),
+        ({"ood_inputs": np.ones(4)}, "ood_inputs has shape (4,); kind: vector takes (N, D), none of them 0"),
+        (
+            {"ood_inputs": own_file()["inputs"][:7]},
+            "ood_inputs: 7 of its 7 samples are train samples; leave them out",
+        ),
+        ({"ood_inputs": own_file()["test_inputs"]}, "ood_inputs: 12 of its 12 samples are test samples"),
+    ],
+)
+def test_arrays_that_are_no_other_data_are_one_line(
+    changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("own.npz", **own_file(**changes))
+    spec = read(ArraysData, OWN)
+    with pytest.raises(InputError) as found:
+        sources.prepare(spec, Path(), None, False)
+    assert str(found.value).startswith(f"own.npz: {message}")

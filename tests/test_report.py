@@ -24,8 +24,10 @@ from ncpipe.config.params import load_params, parse_params
 from ncpipe.report.chart_data import chart_data, kept, number
 from ncpipe.report.grids import cell
 from ncpipe.report.page import script_json, typeset
+from ncpipe.report.rates import rate_rows
 from ncpipe.report.result_grids import side_by_side
-from ncpipe.report.words import MARKS, PAPERS, PROPERTIES, WORDS, meaning, network_words
+from ncpipe.report.summary import asked, how_sure
+from ncpipe.report.words import WORDS, meaning, network_words
 from ncpipe.runs import code_digests as code
 from ncpipe.system.errors import InputError
 
@@ -85,7 +87,7 @@ def test_everything_is_on_the_page(page):
     for words in (
         "Neural collapse against depth L",
         "11 of 12 runs converged (2 seeds at each of 3 depths).",
-        "4 claims: 1 agrees, 2 disagree (1 with a paper), 1 does not apply.",
+        "3 claims: 1 agrees, 2 disagree (1 with a paper).",
         "1 more claim ",
         HOSTILE,
         "NC1 falls.",
@@ -126,18 +128,22 @@ def test_the_first_screen_answers(study, page):
         assert f"<sup>{fit['slope']:.2f}</sup> [{low}, {high}]".replace("-", "−") in cell[2]
         assert repr(float(fit["slope"])) in cell[1]
         assert ("→" if fit["low"] <= 0 <= fit["high"] else "↓") in cell[2]
-        assert '<td data-column="NC3">–</td>' in row
         assert f"{fit['n_used']:.0f}" in re.search(r'data-column="runs used">(.*?)</td>', row)[1]
 
 
 def test_a_stranger_finds_every_word_on_the_page(page):
-    """Red: S25, L-RN1, NC2 or a triangle that only those who know the field can read."""
-    for paper in PAPERS:
-        assert f"{paper.name}: {paper.authors}, {paper.title}" in page.text
-    for words in (*WORDS, *MARKS, *(says for says, _ in PROPERTIES.values()), network_words("L-RN1", "post")):
+    """Red: S25, L-RN1, NC2 or a triangle that only those who know the field can read; a link to no entry."""
+    for name, paper in WORDS["papers"].items():
+        assert f"{name}: {paper['authors']}, {paper['title']}" in page.text
+    named = [name for part in ("terms", "headings", "marks", "properties") for name in WORDS[part]]
+    for words in (
+        *named,
+        *(own["says"] for own in WORDS["properties"].values()),
+        network_words("L-RN1", "post"),
+    ):
         assert words in page.text, words
     first = page.text[: page.text.index("runs used")]
-    for words in ("Asked", "Found", "How sure", HOSTILE, "11 of 12", "left out"):
+    for words in ("Asked", "Found", "How sure", HOSTILE, "11 of 12", "Left out"):
         assert words in first, words
     heading, headings = "", set()
     for tag, found in page.elements:
@@ -149,9 +155,36 @@ def test_a_stranger_finds_every_word_on_the_page(page):
 
 
 def test_red_is_what_contradicts_a_paper(page):
-    """Red: a sentence of ours, or one about optima alone, in the colour of a contradiction."""
+    """Red: a sentence of ours, in the colour of a contradiction."""
     tones = [found.get("class", "") for tag, found in page.elements if found.get("data-column") == "verdict"]
-    assert tones == ["bad", "open", "good", ""]  # disagrees, disagrees (ours), agrees, does not apply
+    assert tones == ["bad", "open", "good"]  # disagrees, disagrees (ours), agrees
+
+
+def test_runs_that_count_without_having_converged_are_named():
+    """Red: a page that calls a run left out that its means use."""
+    runs = tables()["runs"]
+    assert "Left out of all means and powers: 1 run." in how_sure(runs, 0.95, "")[0]
+    moving = how_sure(runs.assign(selected=True), 0.95, "")[0]
+    assert "11 of 12 runs converged" in moving
+    assert "Used although they did not converge: 1 run." in moving
+    assert "Left out" not in moving
+
+
+def test_the_question_has_the_condition_of_two_layer_blocks():
+    """Theorem 4.6 of S25; under a constant penalty their optima need not collapse (App. C)."""
+    runs = tables()["runs"]
+    assert "as L grows." in " ".join(asked(runs, {}))
+    assert "if the inner λ falls as 1/L" in " ".join(asked(runs.assign(architecture="L-RN2"), {}))
+    assert "S25" not in " ".join(asked(runs.assign(architecture="mlp"), {}))
+
+
+def test_regression_has_its_own_columns():
+    """Red: dashes below NC1 to NC3, which vectors as targets do not have."""
+    made = tables(metrics=[("nrc1", "train"), ("nrc2", "train"), ("loss_gap", "train")])
+    [one, two] = rate_rows(made["runs"], made["slopes"], {"two": "", "one": ""})
+    assert (one.line, two.line) == ("two", "one")
+    assert list(one.rates) == ["NRC1", "NRC2", "loss gap"]
+    assert "L^" in one.rates["NRC1"].text
 
 
 def test_headline_metrics_come_first_by_their_labels(page):
@@ -249,7 +282,7 @@ def test_nothing_is_asked_of_a_network(page):
     assert [address for address in asking if not address.startswith(("#", "data:"))] == []
     links = [found["href"] for tag, found in page.elements if tag == "a"]
     leaving = {address for address in links if not address.startswith(("#", "data:"))}
-    assert leaving == {paper.link for paper in PAPERS}  # followed by a click alone
+    assert leaving == {paper["link"] for paper in WORDS["papers"].values()}  # followed by a click alone
     policies = [
         found["content"] for _, found in page.elements if found.get("http-equiv") == "Content-Security-Policy"
     ]
@@ -270,8 +303,9 @@ def test_figures_are_on_the_page_to_the_byte(study, page):
         assert found["alt"]
     ids = page.all("id")
     assert len(ids) == len(set(ids))
-    for label in page.all("aria-labelledby"):
-        assert label in ids
+    aims = [aim.removeprefix("#") for aim in page.all("href") if aim.startswith("#")]
+    assert {*page.all("aria-labelledby"), *aims} <= {*ids}
+    assert {"word-S25", "word-NC2", "word-loss-gap"} <= {*aims}
 
 
 def test_tables_are_behind_their_links_to_the_byte(study, page):

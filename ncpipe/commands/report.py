@@ -14,14 +14,14 @@ from ncpipe.config.params import PARAMS_FILE, Params, Purpose, load_params, load
 from ncpipe.figures.labels import DATA_NAMES, caption
 from ncpipe.metrics.study_metrics import own_metrics
 from ncpipe.papers.outputs import REPORTED
-from ncpipe.report.chart_data import chart_data
+from ncpipe.report.chart_data import chart_data, plain
 from ncpipe.report.grids import Grid, grid
 from ncpipe.report.page import Chapter, Contents, Provenance, render
 from ncpipe.report.pictures import Picture, read_pictures
 from ncpipe.report.rates import rate_rows
 from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
 from ncpipe.report.summary import asked, found, how_sure
-from ncpipe.report.words import DATA, NEURAL_COLLAPSE, network_words
+from ncpipe.report.words import WORDS, network_words
 from ncpipe.runs.fingerprint import RUN_RECORD
 from ncpipe.system.artifacts import (
     CLAIMS,
@@ -44,14 +44,15 @@ RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml,
 COMMANDS = {"dvc repro": "which runs what is stale", "dvc repro report": "which makes this page"}
 RUN_COLUMNS = {
     "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "converged": "converged",
-    "reason": "reason", "loss": "loss", "loss_gap": "loss gap", "fit": "fit",
+    "selected": "used", "reason": "reason", "loss": "loss", "loss_gap": "loss gap", "fit": "fit",
     "inner_penalty": "inner penalty", "last_penalty": "last penalty",
     "train_error": "train error", "test_error": "test error", "loss_moved": "loss moved",
     "gradient_norm": "gradient",
 }  # fmt: skip
 FAILED_COLUMNS = {
-    "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "reason": "reason",
-    "last_train_error": "train error", "loss_moved": "loss moved", "gradient_norm": "gradient",
+    "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "selected": "used",
+    "reason": "reason", "last_train_error": "train error",
+    "loss_moved": "loss moved", "gradient_norm": "gradient",
     "diverged_at_epoch": "diverged at epoch",
 }  # fmt: skip
 OWN_COLUMNS = {
@@ -130,9 +131,10 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
     headline, *pictures = read_pictures(FIGURES, "", against, alts)
     chapters = _chapters(params, runs, slopes, sentences)
     failed = runs[~runs["converged"]]
+    charts = chart_data(runs, points, slopes, history, measurements, places)
     return Contents(
         title=f"Neural collapse against {against}",
-        lead=[NEURAL_COLLAPSE],
+        lead=[WORDS["neural_collapse"]],
         summary={
             "Asked": asked(runs, {chapter.name: chapter.question for chapter in chapters}),
             "Found": found(runs, points, slopes),
@@ -141,10 +143,11 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
         rates=rate_rows(runs, slopes, _line_networks(params, runs)),
         headline=headline,
         networks=_networks(runs),
+        metrics={plain(series["metric"]): series["means"] for series in charts["series"]},
         chapters=chapters,
         claims=claims,
         pictures=[*pictures, *_paper_pictures()],
-        charts=chart_data(runs, points, slopes, history, measurements, places),
+        charts=charts,
         failures=failure_lines(runs, params.convergence),
         failed=grid("failed", "Which they are", failed, FAILED_COLUMNS) if len(failed) else None,
         grids=[
@@ -195,7 +198,7 @@ def _networks(runs: pd.DataFrame) -> dict[str, str]:
     named = distinct(runs, ["architecture", "norm"])
     networks = {str(own["architecture"]): network_words(own["architecture"], own["norm"]) for own in named}
     sources = dict.fromkeys(runs["source"].astype(str))
-    return networks | {DATA_NAMES[name]: DATA[name] for name in sources if name in DATA}
+    return networks | {DATA_NAMES[name]: WORDS["data"][name] for name in sources if name in WORDS["data"]}
 
 
 def _line_networks(params: Params, runs: pd.DataFrame) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Build the first table of the report: how NC1, NC2, NC3 and the loss gap depend on L."""
+"""Build the first table of the report: how NC1, NC2, NC3 (or NRC1 to NRC3) and the loss gap depend on L."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,6 @@ from ncpipe.tables.sentences import p_text, power, tendency
 
 ARROWS = {"improve": "↓", "worsen": "↑", "show": "→", "go": "", "have": ""}
 WORDS = {"improve": "falls", "worsen": "rises", "show": "no clear change", "go": "", "have": ""}
-COLUMNS = ("NC1", "NC2", "NC3", "the loss gap")
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,11 @@ class Rate:
 
 @dataclass(frozen=True)
 class RateRow:
-    """Holds a row. line: its name (`keys.name_of`). used: runs in the fits, as '15 of 15'."""
+    """Holds a row. line: its name (`keys.name_of`). rates: by column. used: as '15 of 15'."""
 
     line: str
     network: str
-    rates: list[Rate]
+    rates: dict[str, Rate]
     used: str
 
 
@@ -55,17 +54,30 @@ def axis_note(of: str) -> str:
 
 def rate_rows(runs: pd.DataFrame, slopes: pd.DataFrame, networks: Mapping[str, str]) -> list[RateRow]:
     """Return a row for each line of a study. networks: captions by its `keys.name_of`, in the rows' order."""
-    order = list(networks)
-    rows = []
-    for line in sorted(distinct(runs, line_keys(runs)), key=lambda each: order.index(name_of(each))):
-        own = rows_at(slopes[slopes["layer"] == LAST], line)
-        titled = headline_series(rows_at(runs, line), slopes).items()
-        series = {title.removeprefix("G"): each for title, each in titled}  # GNC2 stands in NC2's column
-        found = [_row(own, *series[title]) if title in series else None for title in COLUMNS]
-        counted = [row for row in found if row is not None]
-        rates = [NO_RATE if row is None else _rate(row, letter(symbol(runs))) for row in found]
-        rows.append(RateRow(name_of(line), networks[name_of(line)], rates, _used(counted)))
-    return rows
+    lines = {name_of(line): line for line in distinct(runs, line_keys(runs))}
+    last = slopes[slopes["layer"] == LAST]
+    fits: dict[str, dict[str, pd.Series]] = {}
+    for name in networks:
+        own = rows_at(last, lines[name])
+        series = headline_series(rows_at(runs, lines[name]), slopes)
+        rows = {title: _row(own, *each) for title, each in series.items()}
+        fits[name] = {_heading(title): row for title, row in rows.items() if row is not None}
+    columns = dict.fromkeys(column for own in fits.values() for column in own)
+    x = letter(symbol(runs))
+    return [
+        RateRow(
+            name,
+            network,
+            {column: _rate(fits[name][column], x) if column in fits[name] else NO_RATE for column in columns},
+            _used(list(fits[name].values())),
+        )
+        for name, network in networks.items()
+    ]
+
+
+def _heading(title: str) -> str:
+    """Return the column of a series: GNC2 stands in NC2's."""
+    return title.removeprefix("the ").removeprefix("G")
 
 
 def _row(slopes: pd.DataFrame, metric: str, split: str) -> pd.Series | None:

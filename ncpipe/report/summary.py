@@ -13,6 +13,7 @@ from ncpipe.tables.sentences import short_answer
 
 MOST_LINES = 6  # of the experiments that the first screen names
 S25_NETWORKS = "L-"  # of the names of S25's architectures
+TWO_LAYERS = ("L-RN2", "L-T12", "L-T22")  # two linear maps a block
 
 
 def asked(runs: pd.DataFrame, questions: Mapping[str, str]) -> list[str]:
@@ -22,10 +23,12 @@ def asked(runs: pd.DataFrame, questions: Mapping[str, str]) -> list[str]:
     """
     of = "the depth L of the network" if x_column(runs) == "depth" else symbol(runs)
     lines = [f"How far do trained networks collapse, and does it depend on {of}?"]
-    if runs["architecture"].str.startswith(S25_NETWORKS).any():
+    if (theirs := runs["architecture"].str.startswith(S25_NETWORKS)).any():
+        two = runs.loc[theirs, "architecture"].isin(TWO_LAYERS).any()
+        condition = ", with two linear maps a block if the inner λ falls as 1/L" if two else ""
         lines.append(
             "S25 (Súkeník, Lampert, Mondelli 2025) proves that global optima, networks of the least loss, "
-            "collapse as L grows. Training need not find them, so trained networks are measured here."
+            f"collapse as L grows{condition}. Training need not find them, so trained networks are measured."
         )
     named = [f"{name}: {question}" for name, question in questions.items() if question]
     return lines + (named if len(named) <= MOST_LINES else [])
@@ -51,21 +54,17 @@ def how_sure(runs: pd.DataFrame, level: float, verdicts: str) -> list[str]:
     name = ("depth" if column == "depth" else "value") + "s" * (values > 1)
     spread = f"{seeds} seed{'s' * (seeds > 1)} at each of {values} {name}"
     converged, total = int(runs["converged"].sum()), len(runs)
-    rest = int((~runs["selected"]).sum())
-    left_out = f" {plural(rest, 'run')} {'is' if rest == 1 else 'are'} left out of all means and powers."
-    brackets = (
+    left_out, moving = int((~runs["selected"]).sum()), int((runs["selected"] & ~runs["converged"]).sum())
+    facts = [
+        f"{converged} of {total} runs converged ({spread}).",
+        f"Left out of all means and powers: {plural(left_out, 'run')}." if left_out else "",
+        f"Used although they did not converge: {plural(moving, 'run')}." if moving else "",
         f"Brackets are {100 * level:g} % intervals from the spread over seeds."
         if seeds > 1
-        else "With one seed there are no intervals."
-    )
-    return [
-        f"{converged} of {total} runs converged ({spread}).{left_out if rest else ''} {brackets}",
-        *(
-            [f"Sentences of papers, and some of ours, held against the numbers: {verdicts}."]
-            if verdicts
-            else []
-        ),
+        else "With one seed there are no intervals.",
     ]
+    said = f"Sentences of papers, and some of ours, held against the numbers: {verdicts}."
+    return [" ".join(filter(None, facts)), *([said] if verdicts else [])]
 
 
 def _ends(line: Mapping[str, Any], points: pd.DataFrame, runs: pd.DataFrame) -> str:

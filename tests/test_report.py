@@ -27,6 +27,7 @@ from ncpipe.report.page import script_json, typeset
 from ncpipe.report.rates import rate_rows
 from ncpipe.report.result_grids import side_by_side
 from ncpipe.report.summary import asked, how_sure
+from ncpipe.report.summary import found as found_lines
 from ncpipe.report.words import WORDS, meaning, network_words
 from ncpipe.runs import code_digests as code
 from ncpipe.system.errors import InputError
@@ -135,10 +136,11 @@ def test_a_stranger_finds_every_word_on_the_page(page):
     """Red: S25, L-RN1, NC2 or a triangle that only those who know the field can read; a link to no entry."""
     for name, paper in WORDS["papers"].items():
         assert f"{name}: {paper['authors']}, {paper['title']}" in page.text
-    named = [name for part in ("terms", "headings", "marks", "properties") for name in WORDS[part]]
+    properties = WORDS["collapse"]["classes"]["properties"]
+    named = [*properties, *(name for part in ("terms", "headings", "marks") for name in WORDS[part])]
     for words in (
         *named,
-        *(own["says"] for own in WORDS["properties"].values()),
+        *(own["says"] for own in properties.values()),
         network_words("L-RN1", "post"),
     ):
         assert words in page.text, words
@@ -163,10 +165,10 @@ def test_red_is_what_contradicts_a_paper(page):
 def test_runs_that_count_without_having_converged_are_named():
     """Red: a page that calls a run left out that its means use."""
     runs = tables()["runs"]
-    assert "Left out of all means and powers: 1 run." in how_sure(runs, 0.95, "")[0]
+    assert "Left out of all means and powers: 1 of 12." in how_sure(runs, 0.95, "")[0]
     moving = how_sure(runs.assign(selected=True), 0.95, "")[0]
     assert "11 of 12 runs converged" in moving
-    assert "Used although they did not converge: 1 run." in moving
+    assert "Used although they did not converge: 1 of 12." in moving
     assert "Left out" not in moving
 
 
@@ -181,10 +183,23 @@ def test_the_question_has_the_condition_of_two_layer_blocks():
 def test_regression_has_its_own_columns():
     """Red: dashes below NC1 to NC3, which vectors as targets do not have."""
     made = tables(metrics=[("nrc1", "train"), ("nrc2", "train"), ("loss_gap", "train")])
-    [one, two] = rate_rows(made["runs"], made["slopes"], {"two": "", "one": ""})
+    names = {"two": "", "one": ""}
+    [one, two] = rate_rows(made["runs"], made["points"], made["slopes"], names)
     assert (one.line, two.line) == ("two", "one")
     assert list(one.rates) == ["NRC1", "NRC2", "loss gap"]
     assert "L^" in one.rates["NRC1"].text
+
+
+def test_one_depth_has_means_in_place_of_rates():
+    """Against the table. Red: `NC1 has no rate` as all that was found."""
+    made = tables(("one",), depths=(3,))
+    own = made["points"].query("metric == 'nc1_trace_ratio' and split == 'train' and used")
+    mean = math.exp(sum(map(math.log, own["value"])) / len(own))
+    [row] = rate_rows(made["runs"], made["points"], made["slopes"], {"one": ""})
+    assert row.rates["NC1"].text == f"{mean:.3g}"
+    [said] = found_lines(made["runs"], made["points"], made["slopes"])
+    assert said.startswith(f"one: NC1 is {mean:.2g}")
+    assert "does it depend" not in asked(made["runs"], {})[0]
 
 
 def test_headline_metrics_come_first_by_their_labels(page):

@@ -18,9 +18,9 @@ from ncpipe.report.chart_data import chart_data, plain
 from ncpipe.report.grids import Grid, grid
 from ncpipe.report.page import Chapter, Contents, Provenance, render
 from ncpipe.report.pictures import Picture, read_pictures
-from ncpipe.report.rates import rate_rows
+from ncpipe.report.rates import at_several, rate_rows
 from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
-from ncpipe.report.summary import asked, found, how_sure
+from ncpipe.report.summary import answer, asked, found, how_sure
 from ncpipe.report.words import WORDS, network_words
 from ncpipe.runs.fingerprint import RUN_RECORD
 from ncpipe.system.artifacts import (
@@ -36,9 +36,8 @@ from ncpipe.system.artifacts import (
 from ncpipe.system.console import duration, say
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
-from ncpipe.tables.headlines import headline_series
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
-from ncpipe.tables.sentences import rate, short_answer
+from ncpipe.tables.sentences import rate
 
 RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml, besides the experiments
 COMMANDS = {"dvc repro": "which runs what is stale", "dvc repro report": "which makes this page"}
@@ -129,18 +128,21 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
     alts = {"depth_sweep": " ".join(sentences), "loss_gap": _gap_sentence(slopes, runs)}
     present(FIGURES / "depth_sweep.svg", "plot")
     headline, *pictures = read_pictures(FIGURES, "", against, alts)
-    chapters = _chapters(params, runs, slopes, sentences)
+    chapters = _chapters(params, runs, points, slopes, sentences)
+    kind = "regression" if (points["metric"] == "nrc1").any() else "classes"
+    collapse = WORDS["collapse"][kind]
     failed = runs[~runs["converged"]]
     charts = chart_data(runs, points, slopes, history, measurements, places)
     return Contents(
-        title=f"Neural collapse against {against}",
-        lead=[WORDS["neural_collapse"]],
+        title=f"{collapse['name']} {f'against {against}' if at_several(runs) else ''}".strip(),
+        lead=[collapse["means"]],
+        collapse=kind,
         summary={
             "Asked": asked(runs, {chapter.name: chapter.question for chapter in chapters}),
             "Found": found(runs, points, slopes),
             "How sure": how_sure(runs, params.slopes.level, verdict_counts(claims) if claims else ""),
         },
-        rates=rate_rows(runs, slopes, _line_networks(params, runs)),
+        rates=rate_rows(runs, points, slopes, _line_networks(params, runs)),
         headline=headline,
         networks=_networks(runs),
         metrics={plain(series["metric"]): series["means"] for series in charts["series"]},
@@ -163,7 +165,11 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
 
 
 def _chapters(
-    params: Params, runs: pd.DataFrame, slopes: pd.DataFrame, sentences: Sequence[str]
+    params: Params,
+    runs: pd.DataFrame,
+    points: pd.DataFrame,
+    slopes: pd.DataFrame,
+    sentences: Sequence[str],
 ) -> list[Chapter]:
     lines = distinct(runs, line_keys(runs))
     chapters = []
@@ -171,26 +177,26 @@ def _chapters(
         purpose = (params.about or {}).get(name, Purpose(""))
         own = runs[runs["experiment"] == name]
         results = [line for line in sentences if line.startswith((f"{name}:", f"{name} at L = "))]
-        series = headline_series(own, slopes)
         answers = [
-            (f"L = {line['depth']}: " if "depth" in line else "") + short_answer(line, slopes, runs, series)
+            (f"L = {line['depth']}: " if "depth" in line else "") + answer(line, points, slopes, runs)
             for line in lines
             if line["experiment"] == name
         ]
         chapters.append(
-            Chapter(name, _network(own), purpose.question, purpose.expected or "", answers, results)
+            Chapter(name, _network(params, own), purpose.question, purpose.expected or "", answers, results)
         )
     return chapters
 
 
-def _network(runs: pd.DataFrame) -> str:
-    """Return networks that differ in depth, axis and seed alone, in words and as figures name them."""
+def _network(params: Params, runs: pd.DataFrame) -> str:
+    """Return networks that differ in depth, axis and seed alone, in words and by name, with their scale."""
     depths = ", ".join(str(depth) for depth in sorted(runs["depth"].unique()))
     text = caption(runs.iloc[0].to_dict() | {"depth": depths})
     short = text.replace("\n", ", ").replace("\\lambda", "λ").replace("$", "")
-    name, norm = runs[["architecture", "norm"]].iloc[0]
+    experiment, name, norm = runs[["experiment", "architecture", "norm"]].iloc[0]
     kind = network_words(name, norm)
-    return short if kind == name else f"{kind}: {short}"
+    scale = (params.about or {}).get(experiment, Purpose("")).scale
+    return "; ".join(filter(None, [short if kind == name else f"{kind}: {short}", scale]))
 
 
 def _networks(runs: pd.DataFrame) -> dict[str, str]:
@@ -205,7 +211,7 @@ def _line_networks(params: Params, runs: pd.DataFrame) -> dict[str, str]:
     """Return the caption of each line (`keys.name_of`), those of one experiment together."""
     lines = distinct(runs, line_keys(runs))
     return {
-        name_of(line): _network(rows_at(runs, line))
+        name_of(line): _network(params, rows_at(runs, line))
         for name in params.sweep.experiments
         for line in lines
         if line["experiment"] == name

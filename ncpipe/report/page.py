@@ -20,10 +20,6 @@ from ncpipe.report.rates import RateRow
 from ncpipe.report.words import TEMPLATES, WORDS, meaning
 
 PAPERS = {name: f"{own['authors']} {own['year']}, {own['title']}" for name, own in WORDS["papers"].items()}
-PROPERTIES = {name: own["says"] for name, own in WORDS["properties"].items()}
-LINKED = PAPERS | PROPERTIES | WORDS["terms"]  # entries of the section Words, by name
-LONGEST_FIRST = sorted(LINKED, key=len, reverse=True)
-PATTERN = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, LONGEST_FIRST))})(?:s|es)?(?![\w-])")
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,8 @@ class Provenance:
 class Contents:
     """Holds the contents of a page; what is left out is not on it.
 
-    lead: lines below the title. summary: what was asked, found and how sure it is, lines by heading.
+    lead: lines below the title. collapse: which one it is about, a key of `collapse` in words.yaml.
+    summary: what was asked, found and how sure it is, lines by heading.
     rates, headline: the first screen, a table of rates and its figure.
     networks, metrics: what architectures, data sets and metrics are in words, by name.
     claims: tables of claims with a verdict, and of others.
@@ -66,6 +63,7 @@ class Contents:
 
     title: str
     lead: Sequence[str] = ()
+    collapse: str = "classes"
     summary: Mapping[str, Sequence[str]] = field(default_factory=dict)
     rates: Sequence[RateRow] = ()
     headline: Picture | None = None
@@ -92,10 +90,12 @@ def render(contents: Contents) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"typeset": typeset, "cited": citing(), "anchor": anchor}
+    properties = WORDS["collapse"][contents.collapse]["properties"]
+    environment.filters |= {"typeset": typeset, "cited": citing(properties), "anchor": anchor}
     return environment.get_template("page.html").render(
         page=contents,
         words=WORDS,
+        properties=properties,
         meaning=meaning,
         drawing=data_uri((TEMPLATES / "collapse.svg").read_bytes(), "image/svg+xml"),
         style=_text("page.css"),
@@ -129,11 +129,14 @@ def typeset(text: str) -> Markup:
     return Markup(written.replace("<sup>-", "<sup>−").replace("&lt;=", "≤").replace("&gt;=", "≥"))
 
 
-def citing() -> Callable[[str], Markup]:
+def citing(properties: Mapping[str, Mapping[str, str]]) -> Callable[[str], Markup]:
     """Return a filter from text to HTML (`typeset`) with links to the entries of the section Words.
 
     Papers are links wherever they are named, terms and properties where the filter meets them first.
     """
+    entries = PAPERS | WORDS["terms"] | {name: own["says"] for name, own in properties.items()}
+    longest_first = "|".join(map(re.escape, sorted(entries, key=len, reverse=True)))
+    pattern = re.compile(rf"(?<![\w-])({longest_first})(?:s|es)?(?![\w-])")
     met = set()
 
     def link(found: re.Match[str]) -> str:
@@ -141,9 +144,9 @@ def citing() -> Callable[[str], Markup]:
         if name in met and name not in PAPERS:
             return found[0]
         met.add(name)
-        return f'<a class="cite" href="#{anchor(name)}" title="{escape(LINKED[name])}">{found[0]}</a>'
+        return f'<a class="cite" href="#{anchor(name)}" title="{escape(entries[name])}">{found[0]}</a>'
 
-    return lambda text: Markup(PATTERN.sub(link, str(typeset(text))))
+    return lambda text: Markup(pattern.sub(link, str(typeset(text))))
 
 
 def anchor(name: str) -> str:

@@ -12,9 +12,9 @@ WORDS: Mapping[str, Any] = yaml.safe_load((TEMPLATES / "words.yaml").read_text(e
 
 def meaning(name: str) -> str:
     """Return the sentence of a property, term or heading, to show when pointed at; empty for others."""
-    known = (
-        {own: told["says"] for own, told in WORDS["properties"].items()} | WORDS["terms"] | WORDS["headings"]
-    )
+    kinds = [WORDS["collapse"][kind]["properties"] for kind in ("classes", "regression")]
+    properties = {own: told["says"] for kind in kinds for own, told in kind.items()}
+    known = properties | WORDS["terms"] | WORDS["headings"]
     return str(known.get(name, ""))
 
 

@@ -188,17 +188,15 @@ def printed(tmp_path_factory):
     write_study(folder, made, **{name: {"question": "Does it fall with depth? " * 4} for name in names})
     for name in ("layers", "train_test", "heat_maps", "spectra"):
         (folder / f"data/figures/{name}.svg").write_text(SVG.replace('"0 0 486 200"', '"0 0 486 290"'))
-    said = [entry["statement"] for entry in read_yaml(Path(__file__).parent.parent / "claims.yaml")]
-    rows = [
-        {"id": f"claim-{i}", "ref": "S25 sec. 5", "statement": statement, "about": "one, cdnv",
-         "quantity": "slope", "expected": "a line, its slope known to ±0.05",
-         "value": -0.5 if i < 35 else None, "low": -0.6,
-         "high": -0.4, "runs": "15 runs", "verdict": "agrees" if i < 35 else "does not apply"}
-        for i, statement in enumerate(said)
-    ]  # fmt: skip
-    pd.DataFrame(rows).assign(author="paper", scale="", reason="not rejected (p = 0.2)").to_csv(
-        folder / "data/claims/claims.csv", index=False
-    )
+    claims = pd.DataFrame(read_yaml(Path(__file__).parent.parent / "claims.yaml"))[["id", "ref", "statement"]]
+    there = claims.index < 35
+    claims = claims.assign(
+        about="one, cdnv", quantity="slope", expected="a line, its slope known to ±0.05", low=-0.6, high=-0.4,
+        value=pd.Series(-0.5, claims.index).where(there), runs="15 runs", author="paper", scale="",
+        verdict=pd.Series("agrees", claims.index).where(there, "does not apply"),
+        reason="not rejected (p = 0.2)",
+    )  # fmt: skip
+    claims.to_csv(folder / "data/claims/claims.csv", index=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         report()

@@ -40,7 +40,11 @@ from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_
 from ncpipe.tables.sentences import rate
 
 RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml, besides the experiments
-COMMANDS = {"dvc repro": "which runs what is stale", "dvc repro report": "which makes this page"}
+COMMANDS = {
+    "dvc repro": "which runs what is stale",
+    "dvc repro report": "which makes this page",
+    "ncpipe report --to FILE --times": "which adds the commit, the machine and how long everything took",
+}
 RUN_COLUMNS = {
     "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "converged": "converged",
     "selected": "used", "reason": "reason", "loss": "loss", "loss_gap": "loss gap", "fit": "fit",

@@ -36,7 +36,6 @@ CLAIMS = """id,ref,author,statement,about,quantity,expected,verdict,value,low,hi
 falls,S25,paper,NC1 falls,"one, nc1_trace_ratio",slope,< 0,agrees,-0.4,-0.5,-0.3,6 runs,,
 rises,S25,paper,NC1 rises,"one, nc1_trace_ratio",slope,> 0,disagrees,-0.4,-0.5,-0.3,6 runs,,
 ours,S25,ours,NC1 halves,"one, nc1_trace_ratio",slope,< -1,disagrees,-0.4,-0.5,-0.3,6 runs,,
-optima,S25,ours,NC1 follows,"one, nc1_trace_ratio",slope,< -1,does not apply,-0.4,-0.5,-0.3,6 runs,,optima
 late,S25,paper,NC2 falls,"one, nc2_etf (weights)",slope,< 0,does not apply,,,,0 runs,,no runs
 """
 

@@ -14,14 +14,14 @@ from ncpipe.config.params import PARAMS_FILE, Params, Purpose, load_params, load
 from ncpipe.figures.labels import DATA_NAMES, caption
 from ncpipe.metrics.study_metrics import own_metrics
 from ncpipe.papers.outputs import REPORTED
-from ncpipe.report.chart_data import chart_data
+from ncpipe.report.chart_data import chart_data, plain
 from ncpipe.report.grids import Grid, grid
 from ncpipe.report.page import Chapter, Contents, Provenance, render
 from ncpipe.report.pictures import Picture, read_pictures
-from ncpipe.report.rates import rate_rows
+from ncpipe.report.rates import at_several, rate_rows
 from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
-from ncpipe.report.summary import asked, found, how_sure
-from ncpipe.report.words import DATA, NEURAL_COLLAPSE, network_words
+from ncpipe.report.summary import answer, asked, found, how_sure
+from ncpipe.report.words import WORDS, network_words
 from ncpipe.runs.fingerprint import RUN_RECORD
 from ncpipe.system.artifacts import (
     CLAIMS,
@@ -36,22 +36,26 @@ from ncpipe.system.artifacts import (
 from ncpipe.system.console import duration, say
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
-from ncpipe.tables.headlines import headline_series
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
-from ncpipe.tables.sentences import rate, short_answer
+from ncpipe.tables.sentences import rate
 
 RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml, besides the experiments
-COMMANDS = {"dvc repro": "which runs what is stale", "dvc repro report": "which makes this page"}
+COMMANDS = {
+    "dvc repro": "which runs what is stale",
+    "dvc repro report": "which makes this page",
+    "ncpipe report --to FILE --times": "which adds the commit, the machine and how long everything took",
+}
 RUN_COLUMNS = {
     "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "converged": "converged",
-    "reason": "reason", "loss": "loss", "loss_gap": "loss gap", "fit": "fit",
+    "selected": "used", "reason": "reason", "loss": "loss", "loss_gap": "loss gap", "fit": "fit",
     "inner_penalty": "inner penalty", "last_penalty": "last penalty",
     "train_error": "train error", "test_error": "test error", "loss_moved": "loss moved",
     "gradient_norm": "gradient",
 }  # fmt: skip
 FAILED_COLUMNS = {
-    "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "reason": "reason",
-    "last_train_error": "train error", "loss_moved": "loss moved", "gradient_norm": "gradient",
+    "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "selected": "used",
+    "reason": "reason", "last_train_error": "train error",
+    "loss_moved": "loss moved", "gradient_norm": "gradient",
     "diverged_at_epoch": "diverged at epoch",
 }  # fmt: skip
 OWN_COLUMNS = {
@@ -128,23 +132,28 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
     alts = {"depth_sweep": " ".join(sentences), "loss_gap": _gap_sentence(slopes, runs)}
     present(FIGURES / "depth_sweep.svg", "plot")
     headline, *pictures = read_pictures(FIGURES, "", against, alts)
-    chapters = _chapters(params, runs, slopes, sentences)
+    chapters = _chapters(params, runs, points, slopes, sentences)
+    kind = "regression" if (points["metric"] == "nrc1").any() else "classes"
+    collapse = WORDS["collapse"][kind]
     failed = runs[~runs["converged"]]
+    charts = chart_data(runs, points, slopes, history, measurements, places)
     return Contents(
-        title=f"Neural collapse against {against}",
-        lead=[NEURAL_COLLAPSE],
+        title=f"{collapse['name']} {f'against {against}' if at_several(runs) else ''}".strip(),
+        lead=[collapse["means"]],
+        collapse=kind,
         summary={
             "Asked": asked(runs, {chapter.name: chapter.question for chapter in chapters}),
             "Found": found(runs, points, slopes),
             "How sure": how_sure(runs, params.slopes.level, verdict_counts(claims) if claims else ""),
         },
-        rates=rate_rows(runs, slopes, _line_networks(params, runs)),
+        rates=rate_rows(runs, points, slopes, _line_networks(params, runs)),
         headline=headline,
         networks=_networks(runs),
+        metrics={plain(series["metric"]): series["means"] for series in charts["series"]},
         chapters=chapters,
         claims=claims,
         pictures=[*pictures, *_paper_pictures()],
-        charts=chart_data(runs, points, slopes, history, measurements, places),
+        charts=charts,
         failures=failure_lines(runs, params.convergence),
         failed=grid("failed", "Which they are", failed, FAILED_COLUMNS) if len(failed) else None,
         grids=[
@@ -160,7 +169,11 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
 
 
 def _chapters(
-    params: Params, runs: pd.DataFrame, slopes: pd.DataFrame, sentences: Sequence[str]
+    params: Params,
+    runs: pd.DataFrame,
+    points: pd.DataFrame,
+    slopes: pd.DataFrame,
+    sentences: Sequence[str],
 ) -> list[Chapter]:
     lines = distinct(runs, line_keys(runs))
     chapters = []
@@ -168,26 +181,26 @@ def _chapters(
         purpose = (params.about or {}).get(name, Purpose(""))
         own = runs[runs["experiment"] == name]
         results = [line for line in sentences if line.startswith((f"{name}:", f"{name} at L = "))]
-        series = headline_series(own, slopes)
         answers = [
-            (f"L = {line['depth']}: " if "depth" in line else "") + short_answer(line, slopes, runs, series)
+            (f"L = {line['depth']}: " if "depth" in line else "") + answer(line, points, slopes, runs)
             for line in lines
             if line["experiment"] == name
         ]
         chapters.append(
-            Chapter(name, _network(own), purpose.question, purpose.expected or "", answers, results)
+            Chapter(name, _network(params, own), purpose.question, purpose.expected or "", answers, results)
         )
     return chapters
 
 
-def _network(runs: pd.DataFrame) -> str:
-    """Return networks that differ in depth, axis and seed alone, in words and as figures name them."""
+def _network(params: Params, runs: pd.DataFrame) -> str:
+    """Return networks that differ in depth, axis and seed alone, in words and by name, with their scale."""
     depths = ", ".join(str(depth) for depth in sorted(runs["depth"].unique()))
     text = caption(runs.iloc[0].to_dict() | {"depth": depths})
     short = text.replace("\n", ", ").replace("\\lambda", "λ").replace("$", "")
-    name, norm = runs[["architecture", "norm"]].iloc[0]
+    experiment, name, norm = runs[["experiment", "architecture", "norm"]].iloc[0]
     kind = network_words(name, norm)
-    return short if kind == name else f"{kind}: {short}"
+    scale = (params.about or {}).get(experiment, Purpose("")).scale
+    return "; ".join(filter(None, [short if kind == name else f"{kind}: {short}", scale]))
 
 
 def _networks(runs: pd.DataFrame) -> dict[str, str]:
@@ -195,14 +208,14 @@ def _networks(runs: pd.DataFrame) -> dict[str, str]:
     named = distinct(runs, ["architecture", "norm"])
     networks = {str(own["architecture"]): network_words(own["architecture"], own["norm"]) for own in named}
     sources = dict.fromkeys(runs["source"].astype(str))
-    return networks | {DATA_NAMES[name]: DATA[name] for name in sources if name in DATA}
+    return networks | {DATA_NAMES[name]: WORDS["data"][name] for name in sources if name in WORDS["data"]}
 
 
 def _line_networks(params: Params, runs: pd.DataFrame) -> dict[str, str]:
     """Return the caption of each line (`keys.name_of`), those of one experiment together."""
     lines = distinct(runs, line_keys(runs))
     return {
-        name_of(line): _network(rows_at(runs, line))
+        name_of(line): _network(params, rows_at(runs, line))
         for name in params.sweep.experiments
         for line in lines
         if line["experiment"] == name

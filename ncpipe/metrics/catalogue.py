@@ -45,7 +45,7 @@ GAPS = (
         rounding="loss", label="loss gap", headline=True,
     ),
     Metric(
-        "gap_gufm", "gap", "0", "what the features and the last layer lose of it",
+        "gap_gufm", "gap", "0", "part of the loss gap that the features and the last layer have",
         "`gap_fit` + `gap_last_penalty`", "[0, ∞)", GAP, "last, train", order=2, rounding="loss",
         label=r"gap in $h$ and $W_L$",
     ),
@@ -58,11 +58,11 @@ GAPS = (
         "λ_L/2 ‖W‖² − that of the optimum", "ℝ", GAP, WEIGHTS, order=1, rounding="loss",
     ),
     Metric(
-        "inner_penalty", "gap", "0", "penalty of all other layers", "λ/2 ‖·‖² of the inner matrices",
+        "inner_penalty", "gap", "0", "penalty of all layers but the last, the rest of the loss gap", "λ/2 ‖·‖² of the inner matrices",
         "[0, ∞)", GAP, WEIGHTS, order=2, label="gap in inner layers",
     ),
     Metric(
-        "inner_penalty_times_depth", "gap", "-", "the same times L", "the same times L", "[0, ∞)", GAP,
+        "inner_penalty_times_depth", "gap", "-", "inner penalty times L", "`inner_penalty` · L", "[0, ∞)", GAP,
         WEIGHTS,
     ),
 )  # fmt: skip

@@ -43,6 +43,11 @@ class Grid:
     csv: str
     folded: str = ""
 
+    @property
+    def shown(self) -> list[int]:
+        """Return the indices of the columns that have a text in some row."""
+        return [i for i in range(len(self.columns)) if any(row[i].text or row[i].note for row in self.rows)]
+
 
 def grid(
     name: str, title: str, table: pd.DataFrame, columns: Mapping[str, str], note: str = "", csv: bytes = b""

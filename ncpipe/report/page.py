@@ -6,21 +6,20 @@ It has no time, machine or path unless the caller adds them. `ncpipe.commands.re
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ncpipe.report import words
 from ncpipe.report.grids import Grid, data_uri
 from ncpipe.report.pictures import Picture
-from ncpipe.report.rates import COLUMNS, RateRow
+from ncpipe.report.rates import RateRow
+from ncpipe.report.words import TEMPLATES, WORDS, meaning
 
-TEMPLATES = Path(__file__).parent / "templates"
+PAPERS = {name: f"{own['authors']} {own['year']}, {own['title']}" for name, own in WORDS["papers"].items()}
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,10 @@ class Provenance:
 class Contents:
     """Holds the contents of a page; what is left out is not on it.
 
-    lead: lines below the title. summary: what was asked, found and how sure it is, lines by heading.
+    lead: lines below the title. collapse: which one it is about, a key of `collapse` in words.yaml.
+    summary: what was asked, found and how sure it is, lines by heading.
     rates, headline: the first screen, a table of rates and its figure.
-    networks: what the architectures and data sets are in words, by name.
+    networks, metrics: what architectures, data sets and metrics are in words, by name.
     claims: tables of claims with a verdict, and of others.
     failures, failed: why runs did not converge and what would help; a table of these runs.
     charts: `chart_data.chart_data`; None for a study without runs.
@@ -63,10 +63,12 @@ class Contents:
 
     title: str
     lead: Sequence[str] = ()
+    collapse: str = "classes"
     summary: Mapping[str, Sequence[str]] = field(default_factory=dict)
     rates: Sequence[RateRow] = ()
     headline: Picture | None = None
     networks: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
     chapters: Sequence[Chapter] = ()
     claims: Sequence[Grid] = ()
     pictures: Sequence[Picture] = ()
@@ -88,11 +90,13 @@ def render(contents: Contents) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"typeset": typeset, "cited": cited}
+    properties = WORDS["collapse"][contents.collapse]["properties"]
+    environment.filters |= {"typeset": typeset, "cited": citing(properties), "anchor": anchor}
     return environment.get_template("page.html").render(
         page=contents,
-        rate_columns=COLUMNS,
-        words=words,
+        words=WORDS,
+        properties=properties,
+        meaning=meaning,
         drawing=data_uri((TEMPLATES / "collapse.svg").read_bytes(), "image/svg+xml"),
         style=_text("page.css"),
         script=_text("page.js"),
@@ -116,22 +120,38 @@ def script_json(value: object) -> str:
 
 
 def typeset(text: str) -> Markup:
-    """Return text as HTML, with powers for L^-0.37 and 1e-05, minus signs, and ≤ for <=."""
+    """Return text as HTML, with powers for L^-0.37 and 1e-05, minus signs, ≤ for <=, λ_L and `code`."""
     written = str(escape(text))
     written = re.sub(r"(?<=\d)e([+-−]?)0*(\d+)\b", r" × 10^\1\2", written).replace("10^+", "10^")
     written = re.sub(r"(?<![\w.)\]}])-(?=\.?\d)", "−", written)
     written = re.sub(r"\^([-−]?\d+(?:\.\d+)?|T\b|\([^()]*\))", r"<sup>\1</sup>", written)
+    written = re.sub(r"\b([λW])_L\b", r"\1<sub>L</sub>", re.sub("`([^`]+)`", r"<code>\1</code>", written))
     return Markup(written.replace("<sup>-", "<sup>−").replace("&lt;=", "≤").replace("&gt;=", "≥"))
 
 
-def cited(text: str) -> Markup:
-    """Return text as HTML (`typeset`), with short names of papers as links to their entry on the page."""
-    written = str(typeset(text))
-    for paper in words.PAPERS:
-        known = escape(f"{paper.authors} {paper.year}, {paper.title}")
-        link = f'<a class="cite" href="#paper-{paper.name}" title="{known}">{paper.name}</a>'
-        written = re.sub(rf"\b{paper.name}\b", link, written)
-    return Markup(written)
+def citing(properties: Mapping[str, Mapping[str, str]]) -> Callable[[str], Markup]:
+    """Return a filter from text to HTML (`typeset`) with links to the entries of the section Words.
+
+    Papers are links wherever they are named, terms and properties where the filter meets them first.
+    """
+    entries = PAPERS | WORDS["terms"] | {name: own["says"] for name, own in properties.items()}
+    longest_first = "|".join(map(re.escape, sorted(entries, key=len, reverse=True)))
+    pattern = re.compile(rf"(?<![\w-])({longest_first})(?:s|es)?(?![\w-])")
+    met = set()
+
+    def link(found: re.Match[str]) -> str:
+        name = found[1]
+        if name in met and name not in PAPERS:
+            return found[0]
+        met.add(name)
+        return f'<a class="cite" href="#{anchor(name)}" title="{escape(entries[name])}">{found[0]}</a>'
+
+    return lambda text: Markup(pattern.sub(link, str(typeset(text))))
+
+
+def anchor(name: str) -> str:
+    """Return the id of an entry of the section Words."""
+    return f"word-{re.sub('[^A-Za-z0-9λ]', '-', name)}"
 
 
 def _text(name: str) -> str:

@@ -1,19 +1,19 @@
-"""Build the first table of the report: how NC1, NC2, NC3 and the loss gap depend on L."""
+"""Build the first table of the report: how NC1, NC2, NC3 (or NRC1 to NRC3) and the loss gap depend on L."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from ncpipe.tables.headlines import GNC2, headline_series
-from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol
+from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
 from ncpipe.tables.points import LAST
 from ncpipe.tables.sentences import p_text, power, tendency
 
 ARROWS = {"improve": "↓", "worsen": "↑", "show": "→", "go": "", "have": ""}
 WORDS = {"improve": "falls", "worsen": "rises", "show": "no clear change", "go": "", "have": ""}
-COLUMNS = ("NC1", "NC2", "NC3", "the loss gap")
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Rate:
 
 @dataclass(frozen=True)
 class RateRow:
-    """Holds a row. line: its name (`keys.name_of`). used: runs in the fits, as '15 of 15'."""
+    """Holds a row. line: its name (`keys.name_of`). rates: by column. used: as '15 of 15'."""
 
     line: str
     network: str
-    rates: list[Rate]
+    rates: dict[str, Rate]
     used: str
 
 
@@ -53,24 +53,66 @@ def axis_note(of: str) -> str:
     return "" if of == "L" else f"x is {of}."
 
 
-def rate_rows(runs: pd.DataFrame, slopes: pd.DataFrame, networks: Mapping[str, str]) -> list[RateRow]:
-    """Return a row for each line of a study. networks: captions by its `keys.name_of`, in the rows' order."""
-    order = list(networks)
-    rows = []
-    for line in sorted(distinct(runs, line_keys(runs)), key=lambda each: order.index(name_of(each))):
-        own = rows_at(slopes[slopes["layer"] == LAST], line)
-        titled = headline_series(rows_at(runs, line), slopes).items()
-        series = {title.removeprefix("G"): each for title, each in titled}  # GNC2 stands in NC2's column
-        found = [_row(own, *series[title]) if title in series else None for title in COLUMNS]
-        counted = [row for row in found if row is not None]
-        rates = [NO_RATE if row is None else _rate(row, letter(symbol(runs))) for row in found]
-        rows.append(RateRow(name_of(line), networks[name_of(line)], rates, _used(counted)))
-    return rows
+def at_several(runs: pd.DataFrame) -> bool:
+    """Return whether a study has several depths, or values of its axis, so that there can be rates."""
+    return runs[x_column(runs)].nunique() > 1
+
+
+def geometric_means(points: pd.DataFrame, line: Mapping[str, Any], metric: str, split: str) -> pd.Series:
+    """Return the mean of a last layer's metric at each depth (or value) of a line, over the runs used."""
+    place = {**line, "layer": LAST, "metric": metric, "split": split}
+    own = rows_at(points[points["used"]], place)
+    return pd.Series(10 ** own.groupby(x_column(points))["log10"].mean())
+
+
+def rate_rows(
+    runs: pd.DataFrame, points: pd.DataFrame, slopes: pd.DataFrame, networks: Mapping[str, str]
+) -> list[RateRow]:
+    """Return a row for each line of a study; with means in place of rates if it has one depth (or value).
+
+    networks: captions by `keys.name_of`, in the rows' order.
+    """
+    lines = {name_of(line): line for line in distinct(runs, line_keys(runs))}
+    last = slopes[slopes["layer"] == LAST]
+    fits: dict[str, dict[str, pd.Series]] = {}
+    cells: dict[str, dict[str, Rate]] = {}
+    x = letter(symbol(runs))
+    for name in networks:
+        own = rows_at(last, lines[name])
+        series = headline_series(rows_at(runs, lines[name]), slopes)
+        rows = {title: _row(own, *each) for title, each in series.items()}
+        fits[name] = {_heading(title): row for title, row in rows.items() if row is not None}
+        if at_several(runs):
+            cells[name] = {column: _rate(row, x) for column, row in fits[name].items()}
+        else:
+            means = {
+                _heading(title): geometric_means(points, lines[name], *each) for title, each in series.items()
+            }
+            cells[name] = {column: _mean(own.iloc[0]) for column, own in means.items() if len(own)}
+    columns = dict.fromkeys(column for own in cells.values() for column in own)
+    return [
+        RateRow(
+            name,
+            network,
+            {column: cells[name].get(column, NO_RATE) for column in columns},
+            _used(list(fits[name].values())),
+        )
+        for name, network in networks.items()
+    ]
+
+
+def _heading(title: str) -> str:
+    """Return the column of a series: GNC2 stands in NC2's."""
+    return title.removeprefix("the ").removeprefix("G")
 
 
 def _row(slopes: pd.DataFrame, metric: str, split: str) -> pd.Series | None:
     own = slopes[(slopes["metric"] == metric) & (slopes["split"] == split)]
     return own.iloc[0] if len(own) else None
+
+
+def _mean(value: float) -> Rate:
+    return Rate("", "", f"{value:.3g}", f"{value!r}, geometric mean over the runs used")
 
 
 def _rate(row: pd.Series, of: str) -> Rate:

@@ -8,19 +8,20 @@ from typing import Any
 
 import pandas as pd
 
-from ncpipe.claims.verdicts import ABSENT, counted_verdict
+from ncpipe.claims.verdicts import counted_verdict
 from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import series_name
 from ncpipe.metrics.study_metrics import entry
 from ncpipe.report.chart_data import plain
 from ncpipe.report.grids import Cell, Grid, cell, data_uri, estimate
 from ncpipe.report.rates import axis_note, letter
+from ncpipe.report.words import WORDS
 from ncpipe.tables.compare import Results, compare_results
 from ncpipe.tables.headlines import HEADLINES, headline_series
 from ncpipe.tables.keys import x_column
 from ncpipe.tables.sentences import p_text, power
 
-VERDICTS = ("disagrees", "undecided", "agrees", ABSENT)  # in the order of the table
+VERDICTS = ("disagrees", "undecided", "agrees")  # in the order of the table
 CLAIM_TEXTS = ["ref", "author", "statement", "about", "quantity", "expected", "runs", "scale", "reason"]
 SCALES = {"full": "stated settings"}  # other words than claims.yaml has
 RULE = (
@@ -127,7 +128,7 @@ def verdict_counts(grids: list[Grid]) -> str:
     against = f" ({sum(verdict.tone == 'bad' for verdict in first)} with a paper)"
     parts = [
         counted_verdict(counts[word], word) + against * (word == "disagrees")
-        for word in ("agrees", "undecided", "disagrees", ABSENT)
+        for word in reversed(VERDICTS)
         if counts[word]
     ]
     total = "1 claim" if len(first) == 1 else f"{len(first)} claims"
@@ -140,7 +141,7 @@ def _claim_row(row: Any) -> list[Cell]:
     if row.quantity == "spearman" and not math.isnan(p_value):
         number = dataclasses.replace(number, text=f"{number.text} ({p_text(p_value)})")
     about = re.sub(r"\b[a-z]\w*_\w+", lambda found: _label(found[0]), row.about)
-    of = f"{row.quantity.replace('_', ' ')} of {about}" if about else row.quantity
+    of = f"{row.quantity.replace('_', ' ')}: {about}" if about else row.quantity
     of_paper = row.author == "paper"
     tones = {"agrees": "good", "undecided": "open", "disagrees": "bad" if of_paper else "open"}
     sources = {"ours": f"our sentence, after {row.ref}", "yours": f"the study's own sentence, {row.ref}"}
@@ -155,5 +156,6 @@ def _claim_row(row: Any) -> list[Cell]:
 
 
 def _label(word: str) -> str:
-    """Return a metric's label; any other word as it is."""
-    return plain(word) if entry(word).label else word
+    """Return the label of a metric or a column of runs.csv; any other word as it is."""
+    spaced = word.replace("_", " ")
+    return plain(word) if entry(word).label else spaced if spaced in WORDS["headings"] else word

@@ -28,7 +28,7 @@ from ncpipe.system.errors import InputError
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.ranks import PERMUTATIONS, rank_correlation
 from ncpipe.tables.results import depth_series, dvc_metrics
-from ncpipe.tables.sentences import experiment_summary
+from ncpipe.tables.sentences import experiment_sentence
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
@@ -293,7 +293,7 @@ def sentence(shift: float) -> str:
     _, (table, runs) = both(shift)
     series = {"NC1": ("nc1_trace_ratio", "train")}
     tables = loglog_slopes(table, runs, RULE), leave_out_slopes(table, runs, RULE), runs
-    return experiment_summary({"experiment": "a", "depth": 6}, *tables, series).sentence()
+    return experiment_sentence({"experiment": "a", "depth": 6}, *tables, series)
 
 
 def test_sentences_name_the_key() -> None:

@@ -273,9 +273,7 @@ def test_the_p_value_is_the_share_of_all_orders_that_do_as_well(values: list[int
     assert rank_correlation(x, groups, "s", RULE)[1] == pytest.approx(exact, abs=0.015)
 
 
-@pytest.mark.parametrize(
-    ("seeds", "effect", "least", "most"), [(2, 0, 0.02, 0.065), (3, 0, 0.03, 0.065), (3, 1, 0.85, 0.95)]
-)
+@pytest.mark.parametrize(("seeds", "effect", "least", "most"), [(2, 0, 0.02, 0.065), (3, 1, 0.85, 0.95)])
 def test_the_test_keeps_its_level_and_finds_an_effect(
     seeds: int, effect: float, least: float, most: float
 ) -> None:

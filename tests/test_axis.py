@@ -12,6 +12,7 @@ import pytest
 from conftest import experiment_tree, write_params
 from dvc.parsing.interpolate import to_str
 from dvc.utils.serialize._yaml import loads_yaml
+from figure_cases import by_axis
 from hypothesis import given
 from hypothesis import strategies as st
 from made_tables import grid, measure, noisy
@@ -22,15 +23,12 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import Slopes, load_params, parse_params
 from ncpipe.config.specs import Penalty, Run
 from ncpipe.config.yaml_file import parse_number
-from ncpipe.figures.depth_sweep import depth_sweep
-from ncpipe.figures.labels import by_experiment, rank_label, row_label, slope_label
-from ncpipe.figures.x_axis import with_lines
 from ncpipe.runs.grid import read_grid
 from ncpipe.system.errors import InputError
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.ranks import PERMUTATIONS, rank_correlation
 from ncpipe.tables.results import depth_series, dvc_metrics
-from ncpipe.tables.sentences import experiment_summary
+from ncpipe.tables.sentences import experiment_sentence
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
@@ -195,14 +193,6 @@ def test_merge_keys_make_an_experiment_another_with_a_key_changed(tmp_path: Path
 # Tables: x plays the part of depth
 
 
-def by_axis(table: pd.DataFrame, depth: int = 6, shift: float = 0.0) -> pd.DataFrame:
-    """A table by depth as one by x, of networks of one depth."""
-    columns = ["experiment", "depth", "axis", "x", "seed"]
-    table = table.assign(x=table["depth"] - shift, axis="data.noise", depth=depth)
-    present = [name for name in columns if name in table]
-    return table[[*present, *(name for name in table if name not in present)]]
-
-
 def both(shift: float = 0.0) -> tuple[Any, Any]:
     runs = grid(("b", "a"))
     table = measure(runs, noisy)
@@ -283,9 +273,7 @@ def test_the_p_value_is_the_share_of_all_orders_that_do_as_well(values: list[int
     assert rank_correlation(x, groups, "s", RULE)[1] == pytest.approx(exact, abs=0.015)
 
 
-@pytest.mark.parametrize(
-    ("seeds", "effect", "least", "most"), [(2, 0, 0.02, 0.065), (3, 0, 0.03, 0.065), (3, 1, 0.85, 0.95)]
-)
+@pytest.mark.parametrize(("seeds", "effect", "least", "most"), [(2, 0, 0.02, 0.065), (3, 1, 0.85, 0.95)])
 def test_the_test_keeps_its_level_and_finds_an_effect(
     seeds: int, effect: float, least: float, most: float
 ) -> None:
@@ -303,59 +291,13 @@ def sentence(shift: float) -> str:
     _, (table, runs) = both(shift)
     series = {"NC1": ("nc1_trace_ratio", "train")}
     tables = loglog_slopes(table, runs, RULE), leave_out_slopes(table, runs, RULE), runs
-    return experiment_summary({"experiment": "a", "depth": 6}, *tables, series).sentence()
+    return experiment_sentence({"experiment": "a", "depth": 6}, *tables, series)
 
 
 def test_sentences_name_the_key() -> None:
     assert sentence(0).startswith("a at L = 6: NC1 improves as data.noise^-0.4")
     assert sentence(2).startswith("a at L = 6: NC1 improves with data.noise (Spearman's rho -0.9")
     assert ", p < 0.001)" in sentence(2)
-
-
-# Figures
-
-
-SETTING = {
-    "architecture": "L-RN1", "norm": "post", "source": "digits", "loss_name": "ce", "last_bias": False,
-    "penalty_rule": "constant", "penalty_value": 0.1, "penalty_last_layer": math.nan, "penalty_biases": False,
-    "initialisation": "normal",
-}  # fmt: skip
-METRICS = (("nc1_trace_ratio", "train"), ("nc2_etf", "weights"), ("nc3_cosine", "train"))
-
-
-def drawn(axis: str, shift: float) -> tuple[Any, pd.DataFrame, list[str]]:
-    runs = by_axis(grid(("a",)), shift=shift).assign(axis=axis, **SETTING)
-    parts = [measure(grid(("a",)), noisy, metric, split) for metric, split in METRICS]
-    table = by_axis(pd.concat(parts, ignore_index=True), shift=shift).assign(axis=axis)
-    slopes = loglog_slopes(table, runs, RULE)
-    tables = usable_points(table, runs), summarise(table, runs), slopes, runs
-    lines = [with_lines(each) for each in tables]
-    labels = by_experiment(row_label, lines[-1])
-    figure = depth_sweep(lines[0], lines[1], lines[2], lines[3], labels)
-    return figure, slopes, list(labels.values())
-
-
-def test_a_figure_against_the_axis() -> None:
-    figure, slopes, labels = drawn("penalty.value", 0)
-    axes = figure.axes[0]
-    assert axes.get_xlabel() == r"$\lambda$"
-    assert axes.get_xscale() == "log"
-    assert axes.containers[0].lines[0].get_xdata().tolist() == [2, 3, 5, 8, 13]
-    fit = slopes.iloc[0]
-    (entry,) = axes.get_legend().get_texts()
-    assert entry.get_text().startswith(slope_label(fit["slope"], fit["low"], fit["high"], r"\lambda"))
-    assert labels == ["L-RN1 on digits\n$L = 6$"]  # and not one of the lambdas
-
-
-def test_a_figure_of_values_that_have_no_logarithm() -> None:
-    figure, slopes, labels = drawn("data.noise", 2)
-    axes = figure.axes[0]
-    assert axes.get_xlabel() == r"noise $\sigma$"
-    assert axes.get_xscale() == "linear"
-    fit = slopes.iloc[0]
-    assert axes.get_legend().get_texts()[0].get_text() == rank_label(fit["rho"], fit["rho_p_value"])
-    assert axes.get_xlim()[0] < 0
-    assert labels == ["L-RN1 on digits\n$L = 6$, $\\lambda = 0.1$"]
 
 
 # DVC

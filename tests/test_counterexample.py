@@ -16,7 +16,7 @@ from ncpipe.metrics.collapse import nc1_trace_ratio, within_trace
 from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.papers.s25.counterexample import (
-    Place,
+    NoiseSubspace,
     aligned_embedding,
     best_last_layer,
     collapse_price,
@@ -36,7 +36,7 @@ UNIFORM = {"rule": "over_depth", "value": 0.005, "last_layer": None}
 VANISHING = {"rule": "over_depth", "value": 0.005, "last_layer": 0.005}
 
 
-def case(size: float, place: Place, loss: str, penalty: dict[str, object], depth: int = 10) -> "Case":
+def case(size: float, place: NoiseSubspace, loss: str, penalty: dict[str, object], depth: int = 10) -> "Case":
     run = small_run("L-RN2", depth, loss=loss, penalty=penalty)
     data = near_collapsed_data(CLASSES, PER_CLASS, size, place, seed=0)
     embedding = aligned_embedding(optimum_of(run, data), data.train.inputs.shape[1])
@@ -73,7 +73,7 @@ def spread(h: Tensor, labels: Tensor) -> float:
 
 
 @pytest.mark.parametrize("place", ["within", "beside"])
-def test_data_are_one_epsilon_from_collapse(place: Place) -> None:
+def test_data_are_one_epsilon_from_collapse(place: NoiseSubspace) -> None:
     data = near_collapsed_data(3, 4, 0.1, place, seed=1)
     units = torch.eye(3, dtype=torch.float64).repeat_interleave(4, 0)
     noise = data.train.inputs.clone()
@@ -99,7 +99,7 @@ def test_the_best_last_layer_is_the_ridge_regression() -> None:
 
 @pytest.mark.parametrize("loss", ["ce", "mse"])
 @pytest.mark.parametrize("place", ["within", "beside"])
-def test_the_gain_is_of_second_order_and_the_price_of_first(loss: str, place: Place) -> None:
+def test_the_gain_is_of_second_order_and_the_price_of_first(loss: str, place: NoiseSubspace) -> None:
     sizes = [0.04, 0.02, 0.01, 0.005]
     cases = [case(size, place, loss, CONSTANT) for size in sizes]
     for values, order in (([c.gap() for c in cases], 2), ([c.price() for c in cases], 1)):

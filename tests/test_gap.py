@@ -18,7 +18,7 @@ from ncpipe.theory.gap import (
     UNBALANCED,
     UNBOUNDED,
     Objective,
-    Reached,
+    TrainedState,
     gap_to_optimum,
 )
 from ncpipe.theory.gufm import optimal_value, optimum
@@ -38,7 +38,7 @@ def gap_of(loss, features, labels, weight, offset, strength, inner=0.0, **change
         "loss": loss, "objective": objective, "features": features,
         "labels": labels, "weight": weight, "bias": offset is not None, "strength": strength, "bounded": True,
     }  # fmt: skip
-    return gap_to_optimum("x L=3 seed=0", Reached(**reached | changes))
+    return gap_to_optimum("x L=3 seed=0", TrainedState(**reached | changes))
 
 
 def at_optimum(loss, bias, classes=4, width=8, strength=0.02):
@@ -148,9 +148,14 @@ def test_features_that_nothing_bounds_have_no_bound_even_where_they_happen_to_be
     assert math.isnan(found.loss_gap)
 
 
-@pytest.mark.parametrize(("loss", "bias"), CASES)
-@pytest.mark.parametrize(("name", "norm"), [("L-RN1", "post"), ("L-RN2", "pre"), ("L-T11", "post")])
-@pytest.mark.parametrize("eps", [0.0, 1e-5, 0.3])
+@pytest.mark.parametrize(
+    ("name", "norm", "loss", "bias", "eps"),
+    [
+        (*network, *CASES[(i + j) % 4], eps)  # each network with each eps, and each case with some of both
+        for i, network in enumerate([("L-RN1", "post"), ("L-RN2", "pre"), ("L-T11", "post")])
+        for j, eps in enumerate([0.0, 1e-5, 0.3])
+    ],
+)
 def test_no_trained_network_is_below_the_optimum(name, norm, loss, bias, eps):
     """Short runs, and LN with an eps that shortens features by a tenth; the gap's terms sum to it."""
     patch = {"patch": 2} if "T" in name else {}
@@ -165,7 +170,7 @@ def test_no_trained_network_is_below_the_optimum(name, norm, loss, bias, eps):
     )
     objective = Objective(fit, features.last_penalty, features.inner_penalty)
     strength = run.spec.penalty.last_strength(2)
-    reached = Reached(
+    reached = TrainedState(
         loss,
         objective,
         features.train.inputs,

@@ -16,7 +16,6 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Compute, Run
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.figures.training_curves import training_curves
 from ncpipe.metrics.table import measure
 from ncpipe.models.build import build_model, input_shape, reshape_inputs
 from ncpipe.runs.fingerprint import fingerprint_of
@@ -185,25 +184,6 @@ def test_who_asked_for_none_has_none(swept: Path) -> None:
 def test_of_a_diverged_run_there_is_the_beginning(swept: Path) -> None:
     history = pd.read_csv(swept / "data/results/history.csv").query("experiment == 'wild'")
     assert history.loc[history["nc2_etf"].notna(), "epoch"].tolist() == [0]
-
-
-def test_figures_have_a_panel_for_each_on_the_catalogues_scale(swept: Path) -> None:
-    history, runs = (pd.read_csv(swept / f"data/results/{name}.csv") for name in ("history", "runs"))
-
-    def axes_of(name: str) -> list[Any]:
-        own = [table[table["experiment"] == name] for table in (history, runs)]
-        return [axes for axes in training_curves(own[0], own[1], name).axes if axes.get_visible()]
-
-    assert len(axes_of("none")) == 4
-    drawn = {axes.get_title(): axes for axes in axes_of("plain")[4:]}
-    scales = {title: axes.get_yscale() for title, axes in drawn.items()}
-    assert scales == {"NC1": "log", "NC2 (ETF)": "log", "nearest-class-mean error": "linear"}
-    single = [line for line in drawn["NC1"].lines if line.get_alpha()]
-    assert [line.get_linestyle() for line in single] == ["-", "--"]  # train, test
-    assert [list(line.get_xdata()) for line in single] == [list(KEPT)] * 2
-    own = history[history["experiment"] == "plain"].dropna(subset=["nc1_trace_ratio"])
-    assert single[0].get_ydata() == pytest.approx(own["nc1_trace_ratio"])
-    assert [bool(axes.get_xlabel()) for axes in drawn.values()] == [False, True, True]  # lowest of a column
 
 
 @pytest.mark.parametrize(

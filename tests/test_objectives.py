@@ -34,7 +34,7 @@ from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory import smoothing
-from ncpipe.theory.gap import Gap, Objective, Reached, gap_to_optimum
+from ncpipe.theory.gap import Gap, Objective, TrainedState, gap_to_optimum
 from ncpipe.training import objective
 from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.cost import BACKWARD, bytes_per_run
@@ -389,10 +389,9 @@ def test_the_gap_under_smoothing_is_that_to_the_optimum() -> None:
         outputs = Outputs(logits[None], labels[None])
         fit = (fit_times_samples(outputs, loss) / len(labels)).item()
         reached = Objective(fit, strength / 2 * classes * length**2, 0.0)
-        return gap_to_optimum(
-            "x",
-            Reached("ce", reached, features, labels, length * rows, False, strength, True, smoothing=delta),
-        )
+        weight = length * rows
+        state = TrainedState("ce", reached, features, labels, weight, False, strength, True, smoothing=delta)
+        return gap_to_optimum("x", state)
 
     best = minimize_scalar(lambda length: gap(length).gap_gufm, bounds=(0.1, 5), method="bounded").x
     assert abs(gap(best).gap_gufm) < 1e-10

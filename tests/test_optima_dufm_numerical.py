@@ -34,7 +34,7 @@ def test_the_gradient_is_autograd_s():
     ]
     targets = torch.eye(4).double().repeat_interleave(3, 0)
     written = [torch.zeros_like(matrix) for matrix in matrices]
-    dufm_numerical._gradient(matrices, written, targets)
+    dufm_numerical.gradient_into(matrices, written, targets)
     for start in range(3):
         free = [matrix[start].clone().requires_grad_() for matrix in matrices]
         error = (layers(free[0], free[1:])[-1] - targets).square().sum() / (2 * 12)

@@ -1,7 +1,6 @@
 """Optima of K23's other features models, in closed form against direct minimisation."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -17,13 +16,6 @@ from ncpipe.theory import smoothing
 from ncpipe.theory.numerical import minimise_gufm, minimise_ufm
 from ncpipe.theory.ufm import Decay, kappa
 from ncpipe.theory.ufm import optimum as ufm_optimum
-
-
-def mse_value(counts: Sequence[int], decay: float) -> float:
-    """Return the least MSE with penalties, no bias: sum_k n_k (z_k - 1)^2/(2N) + decay sqrt(n_k) z_k."""
-    sizes, logits = np.asarray(counts, dtype=float), imbalance.mse_logits(counts, decay)
-    fit = sizes * (logits - 1) ** 2 / (2 * sizes.sum())
-    return float((fit + decay * np.sqrt(sizes) * logits).sum())
 
 
 def least(objective, size, starts, scale=1.0):
@@ -78,61 +70,6 @@ def test_the_ratio_rises_with_weaker_decay_and_with_fewer_minorities():
     assert decays == sorted(decays, reverse=True)
     counts = [imbalance.largest_ratio(10 - k, k, 5, 0.001) for k in (2, 5, 8)]
     assert counts == sorted(counts), "K fixed: more minorities, fewer majorities to outweigh them"
-
-
-def test_mse_rows_of_unequal_classes_stay_orthogonal_and_shrink():
-    sizes, decay = [12, 5, 1], 0.05
-    found = minimise_ufm(
-        LOSSES["mse"], torch.eye(3), torch.tensor(sizes), 4, Decay(decay, decay, None), starts=3, seed=0
-    )
-    assert found.value == pytest.approx(mse_value(sizes, decay), abs=1e-9)
-    logits = found.features @ found.weight.T
-    assert logits.numpy() == pytest.approx(np.diag(imbalance.mse_logits(sizes, decay)), abs=1e-4)
-    assert imbalance.mse_logits(sizes, decay)[2] == pytest.approx(1 - 18 * 0.05)
-    assert imbalance.mse_logits(sizes, 0.06)[2] == 0
-
-
-@pytest.mark.parametrize("bound", [0.3, 1.0, 4.0])
-def test_bounded_norms_against_the_whole_problem(bound):
-    """The symmetric reduction against K x K factors; minorities collapse at a multiplier of n_B/N."""
-    classes = Classes(2, 3, minority=1, ratio=6.0)
-    found = imbalance.layer_peeled(classes, bound, bound)
-    weights = torch.tensor([6.0, 6.0, 1.0, 1.0, 1.0]).double() / 15
-
-    def objective(flat):
-        a, f = flat.view(2, 5, 5)
-        fit = (weights * LOSSES["ce"](f @ a.T, torch.eye(5).double())).sum()
-        return fit + found.multiplier / 2 * flat.square().sum()
-
-    value, flat = least(objective, 50, starts=2)
-    assert value == pytest.approx(found.value + found.multiplier * 5 * bound, abs=1e-7)
-    rows = flat.view(2, 5, 5)[0]
-    spread = (rows[2:] - rows[2:].mean(0)).norm()
-    assert (spread < 1e-3) == (found.minority_contrast < 1e-6) == (found.multiplier >= 1 / 15)
-
-
-def test_looser_bounds_let_minorities_stand_at_larger_ratios():
-    def collapses(ratio, bound):
-        return imbalance.layer_peeled(Classes(2, 2, 1, ratio), bound, bound).minority_contrast < 1e-6
-
-    assert [collapses(ratio, 1.0) for ratio in (1, 3, 10, 40)] == [False, False, True, True]
-    assert [collapses(10, bound) for bound in (0.5, 1.0, 2.0)] == [True, True, False]
-
-
-def test_a_fixed_simplex_keeps_every_class_in_its_place():
-    sizes, length, decay = torch.tensor([20.0, 20, 1]), 1.5, 0.01
-    samples = sizes.sum().item()
-    rows = length * math.sqrt(3 / 2) * (torch.eye(3).double() - 1 / 3)
-
-    def objective(flat):
-        features = flat.view(3, 3)
-        fit = (sizes / samples * LOSSES["ce"](features @ rows.T, torch.eye(3).double())).sum()
-        return fit + decay / 2 * (sizes * features.square().sum(1)).sum()
-
-    _, flat = least(objective, 9, starts=2)
-    expected = imbalance.fixed_etf_length(3, samples, length, decay) / length * rows
-    assert flat.view(3, 3).numpy() == pytest.approx(expected.numpy(), abs=1e-6)
-    assert nc2_etf(flat.view(3, 3)) < 1e-6
 
 
 # Contrast
@@ -296,9 +233,6 @@ def test_smoothing_with_normalised_features(delta):
     [
         (lambda: Classes(0, 2, 1, 2.0), "at least 1 each"),
         (lambda: Classes(1, 2, 1, 0.5), "ratio: 0.5"),
-        (lambda: imbalance.layer_peeled(Classes(1, 2, 1, 2.0), 0.0, 1.0), "bounds 0 and 1"),
-        (lambda: imbalance.layer_peeled(Classes(1, 2, 1, 2.0), 1e9, 1e9), "too loose"),
-        (lambda: imbalance.fixed_etf_length(1, 1, 1, 1), "fixed simplex"),
         (lambda: supcon.supcon_optimum(3, 2, 0.0, include_self=True), "temperature: 0"),
         (lambda: supcon.supcon_optimum(3, 1, 1.0, include_self=False), "2 or more samples"),
         (lambda: supcon.supcon_loss(torch.ones(1, 2), 1, 1.0, include_self=True), "1 classes"),

@@ -272,8 +272,8 @@ class TestWhatRuns:
         assert output.trained == NEW_TRAINS
         assert [name for name in output.ran if name.startswith("fetch")] == ["fetch@wild"]
         assert sorted(name for name in output.ran if name.startswith("train")) == NEW_TRAINS
-        said = "wild: 0 of 2 runs converged and 2 are left out\n  not converged: 2 diverged: lower optimizer"
-        assert said in output.err
+        assert "wild: 0 of 2 runs converged and 2 are left out, so it has no rates." in output.err
+        assert "wild: of 2 runs 2 diverged: lower optimizer" in output.err
         rows = {(row["experiment"], row["seed"]): row for row in table(clone, "runs")}
         assert {key: row["converged"] for key, row in rows.items()} == {
             ("alpha", "0"): "True",

@@ -1,6 +1,5 @@
-"""Results of an experiment as one sentence and as lines, word for word."""
+"""Results of an experiment as one sentence, word for word."""
 
-import dataclasses
 import math
 
 import pandas as pd
@@ -8,7 +7,7 @@ import pytest
 from made_tables import grid, measure, set_converged
 
 from ncpipe.config.params import Slopes
-from ncpipe.tables.sentences import Summary, experiment_summary, power, rate, short_answer
+from ncpipe.tables.sentences import experiment_sentence, power, rate, short_answer
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 
 RULE = Slopes(seed=0, level=0.95)
@@ -19,14 +18,10 @@ SERIES = {
 }
 
 
-def summary(runs, *tables, rule=RULE, name="a", series=SERIES) -> Summary:
+def sentence(runs, *tables, rule=RULE, name="a", series=SERIES) -> str:
     table = pd.concat(tables)
     slopes, fewer = loglog_slopes(table, runs, rule), leave_out_slopes(table, runs, rule)
-    return experiment_summary({"experiment": name}, slopes, fewer, runs, series)
-
-
-def sentence(runs, *tables, **options) -> str:
-    return summary(runs, *tables, **options).sentence()
+    return experiment_sentence({"experiment": name}, slopes, fewer, runs, series)
 
 
 def metric(runs, title, slope, spread=0.02, bend=0.0):
@@ -71,25 +66,6 @@ def test_the_short_answer_has_no_number_and_no_sign_that_is_not_known():
     none = grid(converged=False)
     said = short_answer({"experiment": "a"}, slopes, none, SERIES)
     assert said == "0 of 15 runs converged and 15 are left out, so there are no rates."
-
-
-def test_the_terminal_has_one_fact_a_line():
-    """Red: a fact of the sentence that no line has; failures of an experiment that also has rates."""
-    runs = set_converged(grid(), {(5, 2)})
-    table = metric(runs, "NC1", -0.42)
-    table.loc[(table["depth"] == 2) & (table["seed"] == 0), "value"] = 0.0
-    found = summary(runs, table, metric(runs, "NC2", -1.2, bend=0.5))
-    lines = dataclasses.replace(found, failures=["1 diverged (L = 5): lower optimizer.learning_rate"]).lines()
-    assert [line.partition(" (p =")[0] for line in lines] == [
-        "a: 14 of 15 runs converged and 1 is left out",
-        "  not converged: 1 diverged (L = 5): lower optimizer.learning_rate",
-        "  NC1 improves as L^-0.43 [-0.47, -0.38] (95 % CI)",
-        "  NC2 improves as L^-0.49 [-0.54, -0.45]",
-        "  left out of NC1: 1 zero",
-        "  log-linearity rejected for NC2",
-        "  log-linearity not rejected for NC1",
-        "  without L = 2, 3 NC2 drifts to L^-0.26 [-0.38, -0.15], NC1 shows no drift",
-    ]
 
 
 def test_a_curve_is_rejected_and_its_drift_is_said():
@@ -138,20 +114,10 @@ def test_nothing_to_fit():
     assert said == f"a: NC1 {nothing}, NC3 {nothing}, 3 of 6 runs converged and 3 are left out."
 
 
-def test_where_no_run_converged_the_sentence_says_why_and_nothing_else():
+def test_where_no_run_converged_the_sentence_says_so():
     runs = pd.concat([grid(), grid(("dead",), converged=False)], ignore_index=True)
-    table = metric(runs, "NC1", -0.42)
-    tables = loglog_slopes(table, runs, RULE), leave_out_slopes(table, runs, RULE)
-    why = ["9 with train error 0.1 > 0: raise epochs", "6 diverged: lower optimizer.learning_rate"]
-    dead = experiment_summary({"experiment": "dead"}, *tables, runs, SERIES, why)
-    assert dead.sentence() == (
-        "dead: 0 of 15 runs converged and 15 are left out, so it has no rates; 9 with train error 0.1 > 0: "
-        "raise epochs; 6 diverged: lower optimizer.learning_rate."
-    )
-    assert dead.lines() == [
-        "dead: 0 of 15 runs converged and 15 are left out",
-        *(f"  not converged: {line}" for line in why),
-    ]
+    said = sentence(runs, metric(runs, "NC1", -0.42), name="dead")
+    assert said == "dead: 0 of 15 runs converged and 15 are left out, so it has no rates."
 
 
 def test_only_the_named_series_of_the_last_layer_count():

@@ -98,7 +98,7 @@ def test_a_shape_that_takes_longer_than_a_share_is_dealt_out(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(module, "seconds_per_epoch", lambda run, *_: seconds[run.spec.model.width] / EPOCHS)
     shapes = module.groups([fingerprint_of(run, "", COMPUTE) for run in runs])
-    found, batches = module._split_batches(shapes, module.prepare_device(COMPUTE), workers)
+    found, batches = module.split_batches(shapes, module.prepare_device(COMPUTE), workers)
     assert (found, [len(batch) for batch in batches]) == (count, sizes)
     assert sorted(s.run.name for batch in batches for s in batch) == sorted(run.name for run in runs)
 
@@ -108,7 +108,7 @@ def test_a_batch_that_is_stopped_goes_on_where_it_was(runs: list[Run]) -> None:
     fingerprints = [fingerprint_of(run, repr(run.spec.data), COMPUTE) for run in runs]
     asked = iter([False] * 5 + [True])
     with pytest.raises(Stopped):
-        module._train(module._Task(fingerprints[:3], 60.0, history), lambda: next(asked))
+        module.train_task(module.SeriesTask(fingerprints[:3], 60.0, history), lambda: next(asked))
     assert [saved_epochs(fingerprint) for fingerprint in fingerprints] == [5, 5, 5, 0, 0]
     assert [len(batch) for batch in module.groups(fingerprints)] == [3, 2]
     assert checkpoint_of(fingerprints[0]).is_file()

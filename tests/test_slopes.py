@@ -151,20 +151,7 @@ def test_intervals_are_welchs_for_groups_of_any_sizes():
     assert (high + low) / 2 == pytest.approx(weights @ [y.mean() for y in groups], rel=1e-12)
 
 
-def test_a_bootstrap_of_the_runs_has_the_same_standard_error():
-    """n - 1 of n runs are drawn, which makes the variance of a mean unbiased (Rao and Wu 1988)."""
-    generator = np.random.default_rng(4)
-    groups = [generator.standard_normal(n) * s for n, s in ((3, 1.0), (4, 2.0), (5, 4.0), (3, 0.5))]
-    weights = np.array([0.5, -1.5, 1.0, 0.25])
-    draws = [generator.choice(y, (40_000, len(y) - 1)).mean(axis=1) for y in groups]
-    parts = [w**2 * y.var(ddof=1) / len(y) for w, y in zip(weights, groups, strict=True)]
-    squares = [part**2 / (len(y) - 1) for part, y in zip(parts, groups, strict=True)]
-    low, high = combination_interval(weights, groups, 0.95)
-    error = (high - low) / 2 / stats.t.ppf(0.975, sum(parts) ** 2 / sum(squares))
-    assert error == pytest.approx((weights @ draws).std(), rel=0.02)
-
-
-@pytest.mark.parametrize(("spread", "seeds"), [("equal", 3), ("tenfold", 2), ("tenfold", 3), ("tenfold", 5)])
+@pytest.mark.parametrize(("spread", "seeds"), [("equal", 3), ("tenfold", 2)])
 def test_intervals_cover_a_planted_slope_as_often_as_they_say(spread, seeds):
     """Of all depths and of the three deepest. Red: the normal quantile, which covers 80 to 92 %."""
     generator = np.random.default_rng(seeds)
@@ -309,8 +296,7 @@ def classical(groups):
     return stats.f.sf((total - pure) / 3 / (pure / freedom), 3, freedom)
 
 
-@pytest.mark.parametrize("spread", SPREADS)
-@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize(("spread", "seeds"), [("equal", 3), ("tenfold", 5), ("one depth", 3)])
 def test_true_power_laws_are_rejected_about_as_often_as_the_level_says(spread, seeds):
     assert 0.025 <= rejections(welch, np.random.default_rng(0), seeds, SPREADS[spread]) <= 0.085
 

@@ -79,7 +79,7 @@ def test_the_kept_share_is_that_of_a_ridge_regression() -> None:
     share = 1 - (loss - solved.value) / price
     assert deep.least_kept_share(3, 4, 0.002, 0.005, 0) == pytest.approx(share, rel=1e-6)
     penalised = deep.penalised_biases_over_still(3, 4, 0.002, 0.005, 18, 0) * loss - solved.value
-    run, _ = deep._example(3, 4, 0.002, 0.005, 18, 0)
+    run, _ = deep.example(3, 4, 0.002, 0.005, 18, 0)
     state = shifts(run, data, deep.CHOICES)
     squares = sum(float(part.square().sum()) for name, part in state.items() if name.endswith("lin2.bias"))
     assert penalised == pytest.approx(0.0025 * squares, rel=1e-9)

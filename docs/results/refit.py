@@ -35,7 +35,7 @@ from ncpipe.tables.headlines import headline_series
 from ncpipe.tables.keys import run_keys
 from ncpipe.tables.points import LAST, SERIES, usable_points
 from ncpipe.tables.selections import selected_slopes
-from ncpipe.tables.sentences import experiment_summaries
+from ncpipe.tables.sentences import experiment_sentences
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
@@ -69,8 +69,7 @@ def refit(folder: Path) -> Iterator[str]:
         table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
     last = measured[measured["layer"] == LAST]
     series = {str(name): headline_series(own, last) for name, own in runs.groupby("experiment", sort=False)}
-    summaries = experiment_summaries(slopes, leave_out, runs, series, convergence)
-    sentences = "".join(f"{each.sentence()}\n" for each in summaries)
+    sentences = "".join(f"{each}\n" for each in experiment_sentences(slopes, leave_out, runs, series))
     (folder / "sentences.txt").write_text(sentences, encoding="utf-8")
     for name, figure in figures_of_published(read_published([folder])):
         if (folder / f"{name}.png").is_file():  # some studies show another figure in its place

@@ -17,11 +17,8 @@ from ncpipe.claims.ledger import (
     DepthBound,
     Difference,
     Extreme,
-    LayerRise,
-    LayerSlope,
     Line,
     Measured,
-    SinceFit,
     Slope,
     Spearman,
     Value,
@@ -99,7 +96,7 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
         return _none(table)
     if isinstance(claim, Extreme):
         return _extreme(claim, table, tables)
-    if over or isinstance(claim, Value | LayerSlope | LayerRise | SinceFit | DepthBound):
+    if over or isinstance(claim, Value | DepthBound):
         table = table[table["depth"] == (claim.depth or table["depth"].max())]
     used = table[table["counted" if isinstance(claim, Value | Spearman | DepthBound) else "used"]]
     if len(used) < LEAST_SHARE * len(table) or used.empty:
@@ -111,7 +108,7 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
         found = _fitted(claim, used, tables)
     elif isinstance(claim, Spearman):
         found = _ranked_along(claim, used, tables, rule) if claim.along else _ranked(claim, used, rule)
-    elif isinstance(claim, Value | LayerSlope | LayerRise | SinceFit):
+    elif isinstance(claim, Value):
         found = _mean(claim, table, used, rule)
     elif isinstance(claim, DepthBound):
         found = _beyond_bound(claim, table, used, tables, rule)
@@ -132,8 +129,8 @@ def numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
     if own.empty:
         return f"no run of {subject(claim)} in the sweep"
     keys = run_keys(tables.runs)
-    if isinstance(claim, LayerRise | SinceFit):
-        found = _layer_rises(claim, tables) if isinstance(claim, LayerRise) else _since_fit(claim, tables)
+    if claim.quantity in ("layer_rise", "since_fit"):
+        found = (_layer_rises if claim.quantity == "layer_rise" else _since_fit)(claim, tables)
         if found.empty:
             return f"{subject(claim)}: no layers or no history"
         return _without_logarithm(own[[*keys, "selected"]].merge(found, on=keys, how="left"))
@@ -141,7 +138,7 @@ def numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
         found = _at(tables.layer_errors, claim.experiment, claim.depth, claim.value)
         found = found[found["layer"] == claim.layer]
         return _without_logarithm(found) if len(found) else f"{subject(claim)}: no such layer"
-    if isinstance(claim, LayerSlope):
+    if claim.quantity == "layer_slope":
         found = _named(tables.separation, claim).rename(columns={"slope": "value"})
         found = own[[*keys, "selected"]].merge(found[[*keys, "value"]], on=keys, how="left")
         return _without_logarithm(found)
@@ -167,14 +164,14 @@ def _numbers_over(claim: Across, over: Mapping[str, float], tables: Tables) -> p
     return pd.concat(parts, ignore_index=True)
 
 
-def _layer_rises(claim: LayerRise, tables: Tables) -> pd.DataFrame:
+def _layer_rises(claim: Measured, tables: Tables) -> pd.DataFrame:
     """Return run keys and value: the largest rise from one layer to the next."""
     own = _at(tables.layer_errors, claim.experiment, claim.depth, claim.value).sort_values("position")
     groups = own.groupby(run_keys(own))["value"]
     return groups.agg(lambda errors: float(np.diff(errors).max())).reset_index()
 
 
-def _since_fit(claim: SinceFit, tables: Tables) -> pd.DataFrame:
+def _since_fit(claim: Measured, tables: Tables) -> pd.DataFrame:
     """Return run keys and value: log10 metric at the last kept epoch minus that at the first fitted epoch.
 
     The first fitted epoch is the first kept epoch without a train error. Runs without one have no row.

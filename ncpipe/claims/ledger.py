@@ -199,12 +199,14 @@ class Spearman(Across):
 
 @dataclass(frozen=True, kw_only=True)
 class Value(Measured):
-    """The mean of the metric over the seeds of one setting, at the deepest L if no depth is given.
+    """A number of each run, and its mean over the seeds of one setting, at the deepest L by default.
 
-    quantity: value.
+    quantity: value, the metric itself; layer_slope, the slope of log10 metric on the layer; layer_rise, the
+    largest rise from one layer to the next, of ncc_error alone; since_fit, log10 metric at the end less that
+    at the first kept epoch (`history.at`) without a train error.
     """
 
-    quantity: Literal["value"]
+    quantity: Literal["value", "layer_slope", "layer_rise", "since_fit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,38 +219,6 @@ class Extreme(Measured):
 
     quantity: Literal["minimum", "maximum"]
     minus: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerSlope(Measured):
-    """The slope of log10 metric on the layer in a run: its mean over seeds, at the deepest L by default.
-
-    quantity: layer_slope.
-    """
-
-    quantity: Literal["layer_slope"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerRise(Measured):
-    """The largest rise from one layer to the next in a run, of ncc_error alone: its mean over seeds.
-
-    quantity: layer_rise.
-    """
-
-    quantity: Literal["layer_rise"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SinceFit(Measured):
-    """Log10 metric at the end less that at the first kept epoch without a train error: its mean over seeds.
-
-    Kept are the epochs of `history.at`.
-
-    quantity: since_fit.
-    """
-
-    quantity: Literal["since_fit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,7 +239,7 @@ class DepthBound(Measured):
 
 
 @dataclass(frozen=True)
-class Place:
+class OtherSide:
     """The other side of a difference; keys that are left out are those of the claim's own runs.
 
     experiment: a name of params.yaml.
@@ -302,7 +272,7 @@ class Difference(Measured):
     """
 
     quantity: Literal["difference"]
-    versus: Place
+    versus: OtherSide
     of: Literal["slope", "bend", "log10", "value"]
     without: Index = 0
 
@@ -323,19 +293,7 @@ class Theory(Claimed):
     against: Literal["numerical"] | float | None = None
 
 
-Claim = (
-    Slope
-    | Line
-    | Spearman
-    | Value
-    | Extreme
-    | LayerSlope
-    | LayerRise
-    | SinceFit
-    | DepthBound
-    | Difference
-    | Theory
-)
+Claim = Slope | Line | Spearman | Value | Extreme | DepthBound | Difference | Theory
 TaggedClaim = Annotated[Claim, TaggedBy("quantity")]
 
 
@@ -412,7 +370,7 @@ def _contradictions(claim: Claim) -> Iterator[str]:
     if isinstance(claim, Difference):
         if claim.of in OVER_DEPTHS and (claim.depth or claim.versus.depth):
             yield f"of: a {claim.of} is over all depths; leave out depth, or take log10 or value"
-        own = {field.name: getattr(claim, field.name) for field in fields(Place)}
+        own = {field.name: getattr(claim, field.name) for field in fields(OtherSide)}
         if own | {key: value for key, value in asdict(claim.versus).items() if value is not None} == own:
             yield "versus: is the setting of the claim itself; name another"
         if (claim.of == "bend") != (claim.without > 0):
@@ -472,7 +430,7 @@ def _unknown(claim: Measured, params: Params, known: list[str]) -> Iterator[str]
     for key, name in metrics:
         if name not in known:
             yield f"{key}: unknown {shown(name)}; {_nearest(name, known)}"
-    by_layer = isinstance(claim, LayerRise) or (isinstance(claim, Spearman) and claim.layer)
+    by_layer = claim.quantity == "layer_rise" or (isinstance(claim, Spearman) and claim.layer)
     if by_layer and (claim.metric, claim.split) != ("ncc_error", "train"):
         yield "metric: layers before the last have only ncc_error on the training samples; use that"
     if claim.value is not None and params.sweep.axis is None:

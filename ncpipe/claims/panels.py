@@ -15,10 +15,7 @@ from ncpipe.claims.ledger import (
     DepthBound,
     Difference,
     Extreme,
-    LayerRise,
-    LayerSlope,
     Measured,
-    SinceFit,
     Spearman,
     Split,
     Value,
@@ -47,9 +44,9 @@ def panel_points(judged: Sequence[Judged], tables: Tables) -> pd.DataFrame:
 
 
 def _rows(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
-    if isinstance(claim, SinceFit):
+    if claim.quantity == "since_fit":
         yield from _by_epoch(claim, tables)
-    elif isinstance(claim, LayerRise) or (isinstance(claim, Spearman) and claim.layer):
+    elif claim.quantity == "layer_rise" or (isinstance(claim, Spearman) and claim.layer):
         yield from _by_layer(claim, tables)
     elif isinstance(claim, Spearman) and claim.along:
         found = numbers(claim, tables)
@@ -63,23 +60,19 @@ def _rows(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
             where, name = ("x", claim.x) if claim.over else (x_column(found), symbol(found))
             points = found.assign(at=found[where], name="")
             yield from _points(points, "number", claim.metric, claim.split, name)
-    elif isinstance(claim, LayerSlope):
-        found = numbers(claim, tables)
-        if isinstance(found, pd.DataFrame):
-            at_depth = found[found["depth"] == (claim.depth or found["depth"].max())]
-            points = at_depth.assign(at=math.nan, name=claim.experiment)
-            yield from _points(points, "slope", claim.metric, claim.split, "")
     else:
+        slope = claim.quantity == "layer_slope"
         for metric, split, experiment in _sides(claim):
             own = Value(
-                quantity="value", id=claim.id, ref="", statement="", expect=claim.expect, metric=metric,
-                split=split, experiment=experiment, depth=claim.depth, value=claim.value,
+                quantity="layer_slope" if slope else "value", id=claim.id, ref="", statement="",
+                expect=claim.expect, metric=metric, split=split, experiment=experiment, depth=claim.depth,
+                value=claim.value,
             )  # fmt: skip
             found = numbers(own, tables)
             if isinstance(found, pd.DataFrame):
                 at_depth = found[found["depth"] == (claim.depth or found["depth"].max())]
                 points = at_depth.assign(at=math.nan, name=experiment)
-                yield from _points(points, "place", metric, split, "")
+                yield from _points(points, "slope" if slope else "place", metric, split, "")
 
 
 def _sides(claim: Measured) -> Iterator[tuple[str, Split, str]]:
@@ -112,7 +105,7 @@ def _points(table: pd.DataFrame, kind: str, metric: str, split: str, label: str)
         }
 
 
-def _by_epoch(claim: SinceFit, tables: Tables) -> Iterator[dict[str, Any]]:
+def _by_epoch(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
     """Yield the metric through training and, as its own series, the first epochs without a train error."""
     own = tables.history[tables.history["experiment"] == claim.experiment]
     column = series_name(claim.split, claim.metric)

@@ -4,7 +4,7 @@ from ncpipe.config.params import load_params
 from ncpipe.metrics.catalogue import SINGULAR
 from ncpipe.system.artifacts import GRID, RESULTS, publish_folder, write_json
 from ncpipe.system.console import say
-from ncpipe.tables.convergence import judge_runs
+from ncpipe.tables.convergence import failure_lines, judge_runs
 from ncpipe.tables.files import present, read_measured
 from ncpipe.tables.gaps import unbounded_sentences
 from ncpipe.tables.headlines import HEADLINES, headline_series
@@ -13,7 +13,7 @@ from ncpipe.tables.points import LAST, usable_points
 from ncpipe.tables.profiles import effective_depths, layer_errors, layer_profile, separation_law
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
 from ncpipe.tables.selections import selected_slopes
-from ncpipe.tables.sentences import experiment_summaries
+from ncpipe.tables.sentences import experiment_sentences
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
@@ -34,7 +34,7 @@ def aggregate() -> None:
     slopes = loglog_slopes(last, runs, params.slopes)
     leave_out = leave_out_slopes(last, runs, params.slopes)
     series = {str(name): headline_series(own, last) for name, own in runs.groupby("experiment", sort=False)}
-    summaries = experiment_summaries(slopes, leave_out, runs, series, params.convergence)
+    sentences = experiment_sentences(slopes, leave_out, runs, series)
     errors = layer_errors(measurements, places, runs)
     tables = {
         "points": usable_points(last, runs),
@@ -62,7 +62,6 @@ def aggregate() -> None:
             path.parent.mkdir(exist_ok=True)
             table.to_csv(path, index=False, lineterminator="\n")
         write_json(folder / "metrics.json", dvc_metrics(summary, slopes, runs, shown))
-        sentences = "".join(f"{experiment.sentence()}\n" for experiment in summaries)
-        (folder / "sentences.txt").write_text(sentences, encoding="utf-8")
-    for line in [*(line for each in summaries for line in each.lines()), *unbounded_sentences(runs)]:
+        (folder / "sentences.txt").write_text("".join(f"{each}\n" for each in sentences), encoding="utf-8")
+    for line in [*sentences, *failure_lines(runs, params.convergence), *unbounded_sentences(runs)]:
         say(line)

@@ -47,7 +47,7 @@ from ncpipe.models.network import INNER
 from ncpipe.models.penalties import head_input_strength
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.errors import InputError
-from ncpipe.theory.gap import ROUNDING, Gap, Objective, Reached, gap_to_optimum
+from ncpipe.theory.gap import ROUNDING, Gap, Objective, TrainedState, gap_to_optimum
 from ncpipe.theory.regression import regression_optimum
 
 OWN_LOOP = "own loop"  # in place of what only a packaged run is known by
@@ -253,7 +253,7 @@ def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[s
     layer = (features.weight, features.bias)
     train = features.train
     objective = Objective(fit_of(run, train, *layer), features.last_penalty, features.inner_penalty)
-    reached = Reached(
+    reached = TrainedState(
         "mse" if run.spec.loss_name == "mse" else "ce",  # any other is beyond the bound
         objective,
         train.inputs,

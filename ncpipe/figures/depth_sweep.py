@@ -14,18 +14,19 @@ from ncpipe.figures.labels import Column, interval_label, paper_columns, rank_la
 from ncpipe.figures.panels import (
     FIT_DASHES,
     NOTE,
-    ROW_HEIGHT,
     absence,
+    draw_key,
     draw_legend,
     draw_power,
     label_rows,
     last_layer,
+    row_grid,
     state_gap,
     state_nothing,
     thin_ticks,
 )
 from ncpipe.figures.reference_slopes import ReferenceSlope, reference_slope_of
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, colour_of, lay_out, paper_style
+from ncpipe.figures.style import FAINT, INK, Colour, colour_of
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 
 REJECTED_DASHES = (0, (1.0, 1.5))
@@ -72,9 +73,7 @@ def depth_sweep(
     rows = {name: runs[runs["experiment"] == name] for name in labels}
     titles = {name: columns(own, points) for name, own in rows.items()}
     width = max(len(row) for row in titles.values())
-    with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(rows) + 0.55), layout="constrained")
-        grid = figure.subplots(len(rows), width, squeeze=False)
+    with row_grid(len(rows), width, key=0.55) as (figure, grid):
         above: tuple[Column, ...] = ()
         bounded = False
         among = np.unique(pd.concat([own[x_axis.column] for own in rows.values()]))
@@ -110,7 +109,6 @@ def depth_sweep(
         averaged = any(own["selected"].any() for own in rows.values())
         failed = not all(own["converged"].all() for own in rows.values())
         _draw_key(figure, slopes, x_axis, averaged, rejected, bounded, failed)
-        lay_out(figure)
     return figure
 
 
@@ -309,5 +307,4 @@ def _draw_key(
         p = f"$p < {1 - slopes['level'].iloc[0]:g}$"
         label = f"fit{DAGGER}, log-linearity rejected ({p})"
         handles.append(Line2D([], [], color=INK, linestyle=REJECTED_DASHES, linewidth=0.9, label=label))
-    columns = 2 if len(handles) == 4 else min(len(handles), 3)
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+    draw_key(figure, handles, 2 if len(handles) == 4 else min(len(handles), 3))

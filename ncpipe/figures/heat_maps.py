@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 
-from ncpipe.figures.panels import NO_RUN, label_rows, state_nothing
-from ncpipe.figures.style import PAGE_WIDTH, lay_out, paper_style
+from ncpipe.figures.panels import NO_RUN, label_rows, row_grid, state_nothing
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.tables.keys import run_keys
 
@@ -33,15 +32,12 @@ def heat_maps(
     """
     x_axis, keys = x_axis_of(runs), run_keys(runs)
     table = gram.merge(runs.loc[runs["selected"].astype(bool), keys], on=keys)
-    with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.2), layout="constrained")
-        grid = figure.subplots(len(labels), 2 * len(MATRICES), squeeze=False)
+    with row_grid(len(labels), 2 * len(MATRICES), key=0.2, height=ROW_HEIGHT) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
             _draw_row(
                 figure, line, table[table["experiment"] == name], x_axis, simplex=name not in no_simplex
             )
         label_rows(grid, labels.values())
-        lay_out(figure)
     return figure
 
 

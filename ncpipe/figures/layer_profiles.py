@@ -12,18 +12,19 @@ from matplotlib.lines import Line2D
 from ncpipe.figures.panels import (
     DASHES,
     ROUNDING,
-    ROW_HEIGHT,
     absence,
+    draw_key,
     draw_legend,
     has_test,
     label_rows,
+    row_grid,
     selected_by_place,
     start_at_zero,
     state_missing,
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours, lay_out, paper_style
+from ncpipe.figures.style import INK, Colour, depth_colours
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.study_metrics import entry
 
@@ -64,9 +65,7 @@ def layer_profiles(
     x_axis = x_axis_of(runs)
     colours = depth_colours(profile[x_axis.column])
     panels = _panels(profile)
-    with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
-        grid = figure.subplots(len(labels), len(panels), squeeze=False, sharex=True)
+    with row_grid(len(labels), len(panels), key=0.75, sharex=True) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
             own = profile[profile["experiment"] == name]
             selected = selected_by_place(runs[runs["experiment"] == name], x_axis)
@@ -76,7 +75,6 @@ def layer_profiles(
         titles = [entry(panel.metric).title for panel in panels]
         label_rows(grid, labels.values(), titles, "relative layer position")
         _draw_key(figure, x_axis, colours, has_test(runs))
-        lay_out(figure)
     return figure
 
 
@@ -156,4 +154,4 @@ def _draw_key(figure: Figure, x_axis: XAxis, colours: Mapping[float, Colour], te
         *([Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHES, label="test")] if tested else []),
         Line2D([], [], color=INK, linewidth=0.9, linestyle=LAW_DASHES, label=law),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
+    draw_key(figure, handles, 5)

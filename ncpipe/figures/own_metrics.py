@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ncpipe.figures.labels import Column
-from ncpipe.figures.panels import ROW_HEIGHT, last_layer, state_nothing, thin_ticks
-from ncpipe.figures.style import PAGE_WIDTH, Colour, lay_out, metric_colours, paper_style
+from ncpipe.figures.panels import draw_key, label_rows, last_layer, row_grid, state_nothing, thin_ticks
+from ncpipe.figures.style import PAGE_WIDTH, Colour, metric_colours
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.study_metrics import entry
 
@@ -31,11 +31,9 @@ def own_metrics_figure(
     measured = set(zip(points["metric"], points["split"], strict=True))  # there may be no test samples
     columns = [each for each in columns if (each.metric, each.split) in measured] or columns[:1]
     colours = metric_colours(len(columns))
-    with paper_style():
-        width = PAGE_WIDTH * max(1.0, len(columns) / WIDEST)
-        figure = Figure(figsize=(width, ROW_HEIGHT * len(labels) + 0.55), layout="constrained")
-        grid = figure.subplots(len(labels), len(columns), squeeze=False)
-        for line, (name, label) in zip(grid, labels.items(), strict=True):
+    width = PAGE_WIDTH * max(1.0, len(columns) / WIDEST)
+    with row_grid(len(labels), len(columns), key=0.55, width=width) as (figure, grid):
+        for line, name in zip(grid, labels, strict=True):
             own = runs[runs["experiment"] == name]
             for axes, column, colour in zip(line, columns, colours, strict=True):
                 _draw(
@@ -46,22 +44,15 @@ def own_metrics_figure(
                     column,
                     colour,
                 )
-            line[0].set_ylabel(label)
-        for axes, column in zip(grid[0], columns, strict=True):
-            lines = [textwrap.fill(line, LONGEST) for line in column.title.split(", ")]
-            axes.set_title("\n".join(lines))
-        for axes in grid[-1]:
-            axes.set_xlabel(x_axis.label)
-        figure.legend(
-            handles=[
-                Line2D([], [], color="0.3", marker="o", markersize=4, label="mean"),
-                Line2D([], [], color="0.3", marker="o", markersize=3, linewidth=0, label="one run"),
-            ],
-            loc="outside lower center",
-            ncols=2,
-            frameon=False,
-        )
-        lay_out(figure)  # `save_figure` keeps the layout
+        titles = [
+            "\n".join(textwrap.fill(line, LONGEST) for line in column.title.split(", ")) for column in columns
+        ]
+        label_rows(grid, labels.values(), titles, x_axis.label)
+        handles = [
+            Line2D([], [], color="0.3", marker="o", markersize=4, label="mean"),
+            Line2D([], [], color="0.3", marker="o", markersize=3, linewidth=0, label="one run"),
+        ]
+        draw_key(figure, handles, 2)
     return figure
 
 

@@ -1,20 +1,22 @@
-"""Draw what several figures share: grids of panels, notes in empty ones, fitted lines, ticks.
+"""Draw what several figures share: grids of panels and their key, notes in empty ones, fitted lines, ticks.
 
 `ncpipe.figures.x_axis` has the axis of depths.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ncpipe.figures.labels import Column, slope_label
-from ncpipe.figures.style import FAINT, PAGE_WIDTH
+from ncpipe.figures.style import FAINT, PAGE_WIDTH, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis
 from ncpipe.tables.points import LAST
 
@@ -38,6 +40,31 @@ def panel_grid(count: int, columns: int, height: float, key: float = 0.0) -> tup
     for axes in panels[count:]:
         axes.set_visible(False)
     return figure, panels[:count]
+
+
+@contextmanager
+def row_grid(
+    rows: int,
+    columns: int,
+    key: float,
+    *,
+    height: float = ROW_HEIGHT,
+    width: float = PAGE_WIDTH,
+    sharex: bool = False,
+) -> Iterator[tuple[Figure, np.ndarray]]:
+    """Set the style for a figure and yield it with its panels (rows, columns); lay it out at the end.
+
+    height: of a row; key: of the legend and the titles, in inches.
+    """
+    with paper_style():
+        figure = Figure(figsize=(width, height * rows + key), layout="constrained")
+        yield figure, figure.subplots(rows, columns, squeeze=False, sharex=sharex)
+        lay_out(figure)
+
+
+def draw_key(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
+    """Draw a legend of labelled handles below all panels, in so many columns."""
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def label_rows(

@@ -11,14 +11,15 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ncpipe.figures.panels import (
     FIT_DASHES,
-    ROW_HEIGHT,
     absence,
+    draw_key,
     label_rows,
+    row_grid,
     selected_by_place,
     state_missing,
     state_nothing,
 )
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, depth_colours, lay_out, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, depth_colours
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.tables.keys import run_keys, setting_keys
 from ncpipe.tables.points import LAST
@@ -48,9 +49,7 @@ def spectra(
     table = _spectra(measurements, runs)
     x_axis = x_axis_of(runs)
     colours = depth_colours(table[x_axis.column])
-    with paper_style():
-        figure = Figure(figsize=(0.75 * PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.75), layout="constrained")
-        grid = figure.subplots(len(labels), len(COLUMNS), squeeze=False)
+    with row_grid(len(labels), len(COLUMNS), key=0.75, width=0.75 * PAGE_WIDTH) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
             own, objective = table[table["experiment"] == name], runs[runs["experiment"] == name]
             for axes, matrix in zip(line, COLUMNS, strict=True):
@@ -61,7 +60,6 @@ def spectra(
         titles = [f"$s_i/s_1$ of {TITLES[matrix]}" for matrix in COLUMNS]
         label_rows(grid, labels.values(), titles, "index $i$")
         _draw_key(figure, x_axis, colours, collapsed=not set(labels) <= set(no_simplex))
-        lay_out(figure)
     return figure
 
 
@@ -141,4 +139,4 @@ def _draw_key(figure: Figure, x_axis: XAxis, colours: Mapping[float, Colour], co
     if collapsed:
         line = Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label="collapsed")
         handles.append(line)
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+    draw_key(figure, handles, 4)

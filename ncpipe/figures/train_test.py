@@ -15,17 +15,17 @@ from matplotlib.lines import Line2D
 from ncpipe.figures.panels import (
     DASHES,
     NOTE,
-    ROW_HEIGHT,
     absence,
     has_test,
     label_rows,
+    row_grid,
     selected_by_place,
     start_at_zero,
     state_gap,
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, colour_of, lay_out, paper_style
+from ncpipe.figures.style import FAINT, INK, Colour, colour_of
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.study_metrics import entry
 from ncpipe.tables.points import LAST
@@ -106,9 +106,7 @@ def train_against_test(
     x_axis = x_axis_of(runs)
     last = profile[profile["layer"] == LAST]
     panels = [panel for panel in PANELS if has_test(runs) or not panel.is_of_test]
-    with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.7), layout="constrained")
-        grid = figure.subplots(len(labels), len(panels) + 1, squeeze=False)
+    with row_grid(len(labels), len(panels) + 1, key=0.7) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
             own = last[last["experiment"] == name]
             own_runs = runs[runs["experiment"] == name]
@@ -123,7 +121,6 @@ def train_against_test(
         titles = [panel.title or entry(panel.lines[0].metric).title for panel in panels]
         label_rows(grid, labels.values(), [*titles, "effective depth"], x_axis.label)
         _draw_key(figure, grid)
-        lay_out(figure)
     return figure
 
 

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ncpipe.figures.labels import LOSS_NAMES
+from ncpipe.figures.panels import draw_key
 from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import SUFFIXES
@@ -197,4 +198,4 @@ def _draw_key(figure: Figure, handles: list[Line2D], diverged: bool) -> None:
         handles.append(
             Line2D([], [], color=INK, marker="x", linewidth=0, markersize=5, mew=1.4, label="diverged")
         )
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 7), frameon=False)
+    draw_key(figure, handles, min(len(handles), 7))

@@ -1,100 +1,44 @@
 """Describe the results of an experiment in words: rates, runs, linearity and drift.
 
-`ncpipe aggregate` prints the lines and stores the sentences; `ncpipe report` shows both kinds of sentence.
+`ncpipe aggregate` prints and stores the sentences; `ncpipe report` shows both kinds of sentence.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from ncpipe.config.params import Convergence
-from ncpipe.tables.convergence import failures
 from ncpipe.tables.keys import distinct, line_keys, rows_at, symbol
 from ncpipe.tables.points import LAST
 
 Titles = Mapping[str, tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Holds the results of one line of the figures, an experiment or an experiment at one depth, in words.
-
-    name: of the line. converged: number of its converged runs, and of those left out. rates: one for each
-    series; empty if no run is used. left_out: values that enter no fit. linearity: results of the test of a
-    power law. drifts: how the rates change without small depths. failures: why runs did not converge
-    (`convergence.failures`).
-    """
-
-    name: str
-    converged: str
-    rates: Sequence[str]
-    left_out: Sequence[str]
-    linearity: Sequence[str]
-    drifts: Sequence[str]
-    failures: Sequence[str]
-
-    def sentence(self) -> str:
-        """Return everything in one sentence; failures only if no run is used."""
-        if not self.rates:
-            clauses = [f"{self.converged}, so it has no rates", *self.failures]
-        else:
-            linearity = [f"log-linearity {', '.join(self.linearity)}"] if self.linearity else []
-            rates = ", ".join([*self.rates, self.converged])
-            clauses = [rates, *self.left_out, *linearity, *self.drifts]
-        return f"{self.name}: {'; '.join(clauses)}."
-
-    def lines(self) -> list[str]:
-        """Return one line per fact, for the terminal."""
-        facts = [
-            *(f"not converged: {failure}" for failure in self.failures),
-            *self.rates,
-            *self.left_out,
-            *(f"log-linearity {result}" for result in self.linearity),
-            *self.drifts,
-        ]
-        return [f"{self.name}: {self.converged}", *(f"  {fact}" for fact in facts)]
-
-
-def experiment_summaries(
-    slopes: pd.DataFrame,
-    leave_out: pd.DataFrame,
-    runs: pd.DataFrame,
-    series: Mapping[str, Titles],
-    rule: Convergence,
-) -> list[Summary]:
-    """Return `experiment_summary` of every line, in the order of the runs. series: by experiment."""
+def experiment_sentences(
+    slopes: pd.DataFrame, leave_out: pd.DataFrame, runs: pd.DataFrame, series: Mapping[str, Titles]
+) -> list[str]:
+    """Return `experiment_sentence` of every line, in the order of the runs. series: by experiment."""
     return [
-        experiment_summary(
-            line,
-            slopes,
-            leave_out,
-            runs,
-            series[str(line["experiment"])],
-            failures(rows_at(runs, line), rule),
-        )
+        experiment_sentence(line, slopes, leave_out, runs, series[str(line["experiment"])])
         for line in distinct(runs, line_keys(runs))
     ]
 
 
-def experiment_summary(
+def experiment_sentence(
     line: Mapping[str, Any],
     slopes: pd.DataFrame,
     leave_out: pd.DataFrame,
     runs: pd.DataFrame,
     series: Titles,
-    failures: Sequence[str] = (),
-) -> Summary:
-    """Return rates with intervals, converged runs, log-linearity and drift in words.
+) -> str:
+    """Return rates with intervals, converged runs, log-linearity and drift in one sentence.
 
     Args:
         line: keys of its rows (`keys.line_keys`): an experiment and, in a study with an axis, a depth.
         slopes, leave_out: from `slopes.loglog_slopes` and `slopes.leave_out_slopes`.
         runs: with the columns converged and selected.
         series: what to report, as {'NC1': (metric, split)}, of the last layer and such that lower is better.
-        failures: of the line's runs, from `convergence.failures`.
 
     'improves as L^-0.42 [-0.47, -0.38]' has the interval of the signed slope, as figures and tables do. A
     series 'improves' or 'worsens' only if the interval excludes 0. Drifts are those of the fits with the
@@ -102,19 +46,21 @@ def experiment_summary(
     """
     own, of = rows_at(runs, line), symbol(runs)
     name = f"{line['experiment']} at L = {line['depth']}" if "depth" in line else str(line["experiment"])
-    count = counted(own)
     if not own["selected"].any():
-        return Summary(name, count, [], [], [], [], failures)
+        return f"{name}: {counted(own)}, so it has no rates."
     rows, fewer = _rows(slopes, line, series), _rows(leave_out, line, series)
     first = next((title for title, row in rows.items() if not math.isnan(row["low"])), None)
     rates = [f"{title} {rate(row, level=title == first, of=of)}" for title, row in rows.items()]
-    return Summary(name, count, rates, _left_out(rows), _linearity(rows, of), _drifts(fewer), failures)
+    linearity = ", ".join(_linearity(rows, of))
+    clauses = [", ".join([*rates, counted(own)]), *_left_out(rows)]
+    clauses += [f"log-linearity {linearity}"] if linearity else []
+    return f"{name}: {'; '.join([*clauses, *_drifts(fewer)])}."
 
 
 def short_answer(line: Mapping[str, Any], slopes: pd.DataFrame, runs: pd.DataFrame, series: Titles) -> str:
     """Return in one short sentence which series improve, worsen or show no clear change, without numbers.
 
-    Takes the arguments of `experiment_summary`. As there, a series improves or worsens only if the interval
+    Takes the arguments of `experiment_sentence`. As there, a series improves or worsens only if the interval
     (or the test of a rank correlation) excludes 0.
     """
     own, of = rows_at(runs, line), symbol(runs)

@@ -59,7 +59,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Reached:
+class TrainedState:
     """State of a trained network: its objective, and the input and weights of its last layer, float64.
 
     features (N, d), labels (N,), weight (K, d). bias: whether the last layer has one. strength: the run's
@@ -79,7 +79,7 @@ class Reached:
     smoothing: float = 0.0
 
 
-def gap_to_optimum(name: str, reached: Reached) -> Gap:
+def gap_to_optimum(name: str, reached: TrainedState) -> Gap:
     """Return the gap of a network; name: of its run, for errors.
 
     Conditions, all checked: finite numbers, balanced classes, the closed form's range (`gufm.check_range`)
@@ -108,7 +108,7 @@ def gap_to_optimum(name: str, reached: Reached) -> Gap:
     return Gap(HOLDS, "", least, gap_gufm + objective.inner_penalty, gap_gufm, gap_fit, gap_last)
 
 
-def _why_unbounded(reached: Reached) -> tuple[str, str] | None:
+def _why_unbounded(reached: TrainedState) -> tuple[str, str] | None:
     """Return the first condition that fails and by how much; None if all hold."""
     if reached.beyond:
         return NO_OPTIMUM, reached.beyond

@@ -12,18 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.config.bounds import Bound, Positive
+from ncpipe.config.bounds import Bound, Count, Positive
 from ncpipe.metrics.loss_functions import cross_entropy
 from ncpipe.system.errors import InputError
 from ncpipe.theory.numerical import minimise_ufm
 from ncpipe.theory.ufm import Decay
 
 Even = Annotated[int, Bound(low=4)]
-Whole = Annotated[int, Bound(low=1)]
 Array = np.ndarray
 
 
-def seli_distance(classes: Even, ratio: Whole, decay: Positive) -> float:
+def seli_distance(classes: Even, ratio: Count, decay: Positive) -> float:
     """Return the larger distance, of W W^T or of the logits, from SELI at a numerical minimum; norms are 1.
 
     decay is that of the summed loss: lambda N |W|^2/2 + lambda N |H|^2/2 beside the sum over samples.
@@ -46,7 +45,7 @@ def simplex_encoded_labels(counts: Array) -> Array:
     return found
 
 
-def seli_slope(classes: Even, ratio: Whole, low: Positive, high: Positive) -> float:
+def seli_slope(classes: Even, ratio: Count, low: Positive, high: Positive) -> float:
     """Return the slope of the log distance from SELI on log decay, between two decays."""
     near, far = (seli_distance(classes, ratio, decay) for decay in (low, high))
     return math.log(far / near) / math.log(high / low)

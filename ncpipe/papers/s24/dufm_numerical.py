@@ -109,7 +109,7 @@ def _descend(model: Dufm, flat: Tensor, sizes: list[tuple[int, int]], steps: int
     here, slopes = _views(flat, sizes), _views(gradient, sizes)
     first, second = torch.zeros_like(flat), torch.zeros_like(flat)
     for step in range(1, steps + 1):
-        _gradient(here, slopes, targets)
+        gradient_into(here, slopes, targets)
         gradient.addcmul_(decays, flat)
         first.lerp_(gradient, 1 - BETAS[0])
         second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
@@ -125,7 +125,7 @@ def _views(flat: Tensor, sizes: list[tuple[int, int]]) -> list[Tensor]:
     return [part.unflatten(1, size) for part, size in zip(parts, sizes, strict=True)]
 
 
-def _gradient(matrices: list[Tensor], slopes: list[Tensor], targets: Tensor) -> None:
+def gradient_into(matrices: list[Tensor], slopes: list[Tensor], targets: Tensor) -> None:
     """Write the derivatives of 1/(2N) |f - Y|^2 for each start into `slopes`."""
     inputs = [matrices[0]]  # of every layer
     for weight in matrices[1:-1]:

@@ -65,18 +65,18 @@ def train_series(
     fingerprints = [fingerprint_of(run, repr(run.spec.data), compute) for run in runs]
     if device.type != "cpu":
         workers = workers or 1  # processes would share a GPU, each with libraries of its own in its memory
-    count, batches = _split_batches(groups(fingerprints), device, worker_count(compute, device, workers))
+    count, batches = split_batches(groups(fingerprints), device, worker_count(compute, device, workers))
     found: dict[str, Found] = {}
     stop = threading.Event() if count == 1 else multiprocessing.get_context("spawn").Event()
     pool = concurrent.futures.ThreadPoolExecutor(1) if count == 1 else executor(count, stop)
-    train = functools.partial(_train, stop=stop.is_set) if count == 1 else _train_elsewhere
+    train = functools.partial(train_task, stop=stop.is_set) if count == 1 else _train_elsewhere
     futures = {}
     with pool:
         try:
             for batch in batches:
                 on_batch([fingerprint.run for fingerprint in batch])
                 with uninterrupted():
-                    futures[pool.submit(train, _Task(batch, checkpoint_seconds, measure))] = batch
+                    futures[pool.submit(train, SeriesTask(batch, checkpoint_seconds, measure))] = batch
             for future in completed(futures):
                 batch = futures[future]
                 found.update(zip((fingerprint.key() for fingerprint in batch), future.result(), strict=True))
@@ -93,7 +93,7 @@ def train_series(
 
 
 @dataclass(frozen=True)
-class _Task(Generic[Found]):
+class SeriesTask(Generic[Found]):
     """Runs to train side by side, and the function that measures them."""
 
     batch: Batch
@@ -101,7 +101,8 @@ class _Task(Generic[Found]):
     measure: Callable[[Trained, Compute], Found]
 
 
-def _train(task: _Task[Found], stop: Callable[[], bool]) -> list[Found]:
+def train_task(task: SeriesTask[Found], stop: Callable[[], bool]) -> list[Found]:
+    """Train the runs of a task from their checkpoints; return what its function measures of each."""
     runs, compute = [fingerprint.run for fingerprint in task.batch], task.batch[0].compute
     data = data_of(runs[0].spec.data)
     device = prepare_device(compute)  # each thread has its own settings
@@ -114,8 +115,8 @@ def _train(task: _Task[Found], stop: Callable[[], bool]) -> list[Found]:
         return [task.measure(found, compute) for found in trained]
 
 
-def _train_elsewhere(task: _Task[Found]) -> list[Found]:
-    return _train(task, should_stop)
+def _train_elsewhere(task: SeriesTask[Found]) -> list[Found]:
+    return train_task(task, should_stop)
 
 
 @contextlib.contextmanager
@@ -132,7 +133,7 @@ def _reporting_memory(batch: Batch, device: torch.device) -> Iterator[None]:
         ) from None
 
 
-def _split_batches(shapes: Sequence[Batch], device: torch.device, workers: int) -> tuple[int, list[Batch]]:
+def split_batches(shapes: Sequence[Batch], device: torch.device, workers: int) -> tuple[int, list[Batch]]:
     """Return how many batches train at a time, and the batches, the longest first.
 
     A small step takes about the same time for any number of runs, so runs of a shape stay together unless

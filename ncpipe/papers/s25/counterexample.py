@@ -32,11 +32,13 @@ from ncpipe.theory.constructions.networks import block_weights, network_state, o
 from ncpipe.theory.frames import zero_sum_basis
 from ncpipe.theory.optimum import Optimum
 
-Place = Literal["within", "beside"]
+NoiseSubspace = Literal["within", "beside"]
 SHORTEST = 1e-3  # share of a Newton step
 
 
-def near_collapsed_data(classes: int, per_class: int, size: float, place: Place, seed: int) -> Prepared:
+def near_collapsed_data(
+    classes: int, per_class: int, size: float, place: NoiseSubspace, seed: int
+) -> Prepared:
     """Return X = I_K (x) 1_n^T + E, samples (N, D) by class; E has columns +e, -e of length `size`.
 
     Directions are uniform. `within`: D = K, as in the text. `beside`: E has K coordinates of its own, D = 2K.

@@ -21,7 +21,7 @@ from ncpipe.models.build import build_model, input_shape, prepare_split
 from ncpipe.models.network import Network
 from ncpipe.models.penalties import penalties
 from ncpipe.papers.s25.counterexample import (
-    Place,
+    NoiseSubspace,
     aligned_embedding,
     best_last_layer,
     collapse_price,
@@ -35,7 +35,7 @@ from ncpipe.theory.constructions.assumptions import paper_loss, paper_model
 from ncpipe.theory.constructions.blocks import stage_one_bound, stage_two_bound
 from ncpipe.theory.constructions.embeddings import State, starts_of
 from ncpipe.theory.constructions.networks import Choices, construct, moving_blocks, optimum_of
-from ncpipe.theory.gap import Objective, Reached, gap_to_optimum
+from ncpipe.theory.gap import Objective, TrainedState, gap_to_optimum
 
 Kind = Literal["printed", "sharp", "shifts"]
 
@@ -103,7 +103,7 @@ def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
     penalty = run.spec.penalty
     last, inner = penalties(penalty, run.depth, network.roles(), state)
     objective = Objective(unregularised_loss(features, labels, weight, bias, paper_loss(run)), last, inner)
-    reached = Reached(
+    reached = TrainedState(
         paper_loss(run),
         objective,
         features,
@@ -144,7 +144,7 @@ REGIMES = {
     "uniform": lambda strength: Penalty("over_depth", strength, None),
     "theorem_4_6": lambda strength: Penalty("over_depth", strength, strength),
 }
-PLACES: tuple[Place, ...] = ("within", "beside")
+PLACES: tuple[NoiseSubspace, ...] = ("within", "beside")
 
 
 def counterexample_rows(

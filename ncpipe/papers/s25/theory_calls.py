@@ -137,7 +137,7 @@ def least_kept_share(
     Two-layer blocks without biases under a constant lambda, at any depth; MSE, X = I_K (x) 1_n^T + E with
     columns of E of length `size`.
     """
-    run, data = _example(classes, per_class, size, strength, 2, seed)
+    run, data = example(classes, per_class, size, strength, 2, seed)
     solved = optimum_of(run, data)
     features = starts_of(run, data, data.train, aligned_embedding(solved, data.train.inputs.shape[1]))
     gap = best_last_layer(run, features, data.train.labels, solved).value - solved.value
@@ -151,7 +151,7 @@ def biases_excess(
 
     On App. C's example, as `least_kept_share`; `shifts` builds the network, which is collapsed.
     """
-    run, data = _example(classes, per_class, size, strength, depth, seed)
+    run, data = example(classes, per_class, size, strength, depth, seed)
     found = measured(run, data, shifts(run, data, CHOICES))
     return float(found["loss_gap"]) / optimum_of(run, data).value
 
@@ -163,7 +163,7 @@ def penalised_biases_over_still(
 
     The latter's inner matrices and biases are 0, and its last matrix is the best for its features.
     """
-    run, data = _example(classes, per_class, size, strength, depth, seed)
+    run, data = example(classes, per_class, size, strength, depth, seed)
     solved = optimum_of(run, data)
     features = starts_of(run, data, data.train, aligned_embedding(solved, data.train.inputs.shape[1]))
     still = best_last_layer(run, features, data.train.labels, solved).value
@@ -172,7 +172,7 @@ def penalised_biases_over_still(
     return float(measured(penalised, data, shifts(run, data, CHOICES))["loss"]) / still
 
 
-def _example(
+def example(
     classes: int, per_class: int, size: float, strength: float, depth: int, seed: int
 ) -> tuple[Run, Prepared]:
     """Return an L-RN2 of width K + 2 under a constant lambda, and App. C's data."""

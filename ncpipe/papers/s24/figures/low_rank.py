@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from ncpipe.figures.panels import panel_grid
+from ncpipe.figures.panels import draw_key, panel_grid
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, lay_out, metric_colours, paper_style
 
 COLUMNS = 3  # panels side by side
@@ -231,8 +231,7 @@ def singular_lines(axes: Axes, singular: pd.DataFrame, colours: Mapping[str, Any
 def finish(figure: Figure, handles: Sequence[Line2D | Patch], title: str, columns: int | None = None) -> None:
     """Add the title, and a legend below with at most so many columns."""
     figure.suptitle(title, fontsize=10)
-    ncols = min(len(handles), columns or len(handles))
-    figure.legend(handles=handles, loc="outside lower center", ncols=ncols, frameon=False)
+    draw_key(figure, handles, min(len(handles), columns or len(handles)))
     lay_out(figure)
 
 

@@ -154,18 +154,15 @@ def _effects(tree: ast.Module, tables: Collection[str]) -> Iterator[ast.AST]:
     }
     defined = {name for statement in tree.body for name in _defined(statement)}
     anywhere = {name for node in ast.walk(tree) if isinstance(node, ast.stmt) for name in _defined(node)}
-    written = {  # the tables, and lists and dicts in them
-        id(node)
-        for each in tree.body
-        if {*_defined(each)} & {*tables} and hasattr(each, "value")
-        for node in ast.walk(each.value)
-    }
 
     def makes(called: ast.expr) -> bool:
         name = called.id if isinstance(called, ast.Name) else ""
         home = origins.get(name, "").partition(".")[0]
         return name not in anywhere and CONSTRUCTORS.get(name) == home
 
+    holders = [each.value for each in tree.body if {*_defined(each)} & {*tables} and hasattr(each, "value")]
+    holders += [node for node in ast.walk(tree) if isinstance(node, ast.Call) and makes(node.func)]
+    written = {id(node) for each in holders for node in ast.walk(each)}  # what nothing else has a name for
     for node in _at_import(tree):
         decorators = [each for each in getattr(node, "decorator_list", []) if not isinstance(each, ast.Call)]
         if not (

@@ -1,4 +1,4 @@
-"""Execute docs/results.ipynb in place, on the study that it reads.
+"""Execute the notebooks of docs/ in place: results.ipynb on the study that it reads.
 
 dvc --cd stages/smoke repro
 python docs/execute_notebook.py
@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-NOTEBOOK = Path(__file__).parent / "results.ipynb"
+NOTEBOOKS = sorted(Path(__file__).parent.glob("*.ipynb"))
 
 
 def executed(notebook: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -44,8 +44,8 @@ def value_of(source: str, names: dict[str, Any]) -> Any:
     tree = ast.parse(source)
     last = tree.body.pop()
     assert isinstance(last, ast.Expr), "the last line of a cell shows something"
-    exec(compile(tree, NOTEBOOK.name, "exec"), names)
-    return eval(compile(ast.Expression(last.value), NOTEBOOK.name, "eval"), names)
+    exec(compile(tree, "<cell>", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
 
 
 def display_data(value: Any) -> dict[str, Any]:
@@ -62,10 +62,10 @@ def display_data(value: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    os.chdir(NOTEBOOK.parent)
-    notebook, _ = executed(json.loads(NOTEBOOK.read_text(encoding="utf-8")))
-    text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-    NOTEBOOK.write_text(text, encoding="utf-8")
+    os.chdir(Path(__file__).parent)
+    for path in NOTEBOOKS:
+        notebook, _ = executed(json.loads(path.read_text(encoding="utf-8")))
+        path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

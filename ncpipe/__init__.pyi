@@ -3,11 +3,11 @@ from ncpipe.integrations.monitor import CollapseMonitor as CollapseMonitor
 from ncpipe.metrics import functional as functional
 from ncpipe.metrics.causal import measure_causal_lm as measure_causal_lm
 from ncpipe.metrics.file import measure_file as measure_file
-from ncpipe.metrics.hooks import channels_first as channels_first
-from ncpipe.metrics.hooks import channels_last as channels_last
 from ncpipe.metrics.hooks import collect_features as collect_features
 from ncpipe.metrics.hooks import last_token as last_token
 from ncpipe.metrics.hooks import measure_model as measure_model
+from ncpipe.metrics.layers import channels_first as channels_first
+from ncpipe.metrics.layers import channels_last as channels_last
 from ncpipe.metrics.measurements import Measurement as Measurement
 from ncpipe.metrics.measurements import Measurements as Measurements
 from ncpipe.metrics.table import measure as measure

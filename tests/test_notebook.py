@@ -1,4 +1,4 @@
-"""docs/results.ipynb, committed with its outputs: executed again on the study that it reads."""
+"""The notebooks of docs/, committed with their outputs: executed again, one on the study that it reads."""
 
 import base64
 import json
@@ -33,6 +33,15 @@ def same(text: str, other: str) -> bool:
     return words == other_words and numbers == pytest.approx(others, rel=RELATIVE, abs=1e-3)
 
 
+def assert_same_outputs(committed: dict[str, Any], again: dict[str, Any]) -> None:
+    for was, now in zip(shown(committed), shown(again), strict=True):
+        assert was.keys() == now.keys()
+        if "image/png" in was:
+            assert base64.b64decode(was["image/png"]).startswith(b"\x89PNG")
+        else:
+            assert same(was["text/plain"], now["text/plain"]), now["text/plain"]
+
+
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """stages/smoke as it is shipped, after its stages up to `plot` in this process."""
@@ -54,12 +63,7 @@ def test_the_outputs_are_what_the_cells_show_today(study: Path, monkeypatch: pyt
     before = contents(study / "data")
     monkeypatch.chdir(study.parents[1] / "docs")
     again, names = loaded(ROOT / "docs/execute_notebook.py").executed(committed)
-    for was, now in zip(shown(committed), shown(again), strict=True):
-        assert was.keys() == now.keys()
-        if "image/png" in was:
-            assert base64.b64decode(was["image/png"]).startswith(b"\x89PNG")
-        else:
-            assert same(was["text/plain"], now["text/plain"]), now["text/plain"]
+    assert_same_outputs(committed, again)
     run = names["run"]
     own = run.points.query("split == 'train' and metric == 'nc1_trace_ratio'")
     assert own["value"].item() == names["nc1"]
@@ -75,6 +79,17 @@ def test_outputs_that_differ_are_seen() -> None:
     assert not same("NC1 0.100", "NC1 0.100 0.100")
 
 
-def test_the_notebook_is_small() -> None:
+@pytest.mark.filterwarnings("ignore::ncpipe.system.errors.MeasurementWarning")
+def test_a_network_of_torchvision_is_measured_in_ten_lines() -> None:
+    """Beside its data. Red: outputs that are not today's; more lines."""
+    committed = json.loads((ROOT / "docs/torchvision.ipynb").read_text(encoding="utf-8"))
+    first = next(cell["source"] for cell in committed["cells"] if cell["cell_type"] == "code")
+    own = [line for line in first if line.strip() and "digits" not in line and "images" not in line]
+    assert len(own) <= 10
+    assert_same_outputs(committed, loaded(ROOT / "docs/execute_notebook.py").executed(committed)[0])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_is_small(path: Path) -> None:
     """Red: a figure of a megabyte, which every later edit would add to the history."""
-    assert Path(ROOT / "docs/results.ipynb").stat().st_size < 100_000
+    assert path.stat().st_size < 100_000

@@ -265,8 +265,8 @@ MISTAKES = {
     "build": (
         "def __init__(self, spec, shape, classes, depth):",
         "def __init__(self, spec, shape, classes):",
-        "class Sine(",
-        r"TypeError: Sine\.__init__\(\) takes 4 positional arguments but 5 were given",
+        "class Patches(",
+        r"TypeError: Patches\.__init__\(\) takes 4 positional arguments but 5 were given",
     ),
     "lengths": (
         "def layers(self, x, lengths=None):",
@@ -277,8 +277,8 @@ MISTAKES = {
     "type of a key": (
         "    width: Count\n",
         "    width: bytes\n",
-        "class SineModel(",
-        r"an annotation of SineModel is no type \(bytes is no type of a key",
+        "class PatchesModel(",
+        r"an annotation of PatchesModel is no type \(bytes is no type of a key",
     ),
     "state": (
         'state = ("mean",)',

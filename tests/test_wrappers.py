@@ -16,7 +16,8 @@ from torchvision.models import ConvNeXt, SwinTransformer
 from torchvision.models.convnext import CNBlockConfig
 
 from ncpipe.metrics.causal import measure_causal_lm
-from ncpipe.metrics.hooks import channels_first, channels_last, collect_features, measure_model
+from ncpipe.metrics.hooks import collect_features, measure_model
+from ncpipe.metrics.layers import channels_first, channels_last
 from ncpipe.metrics.table import measure
 from ncpipe.system.errors import InputError, MeasurementWarning
 

@@ -243,16 +243,22 @@ def _check_network(run: Run, data: "Prepared") -> None:
     samples = prepare_split(data.train, data.kind, model, torch.device("cpu"), torch.float32)
     with torch.no_grad():
         layers = list(network.eval().representations(samples.inputs, samples.lengths))
+        again = list(network.representations(samples.inputs, samples.lengths))
     names = [layer.name for layer in layers]
     if len(set(names)) < len(names):
         raise _mistake(network, f"{name}: layers() gives two layers of one name in {', '.join(names)}")
     for layer in layers:
         _check_layer(network, name, layer.name, layer.values, data.train.predictions, layer.position)
+    if any(not torch.equal(one.values, two.values) for one, two in zip(layers, again, strict=True)):
+        raise _mistake(network, f"{name}: the network {OTHER} in eval mode; draw `if self.training` alone")
     if names[-1:] != ["last"] or layers[-1].position != 1:
         last = f"{names[-1]!r} at position {layers[-1].position}" if layers else "none"
         raise _mistake(
             network, f"{name}: the last layer of layers() is {last}; expected 'last' at position 1"
         )
+    if (has_bias := network.last.bias is not None) != model.last_bias:
+        what = f"`last` has {'a' if has_bias else 'no'} bias; write the ClassVar last_bias = {has_bias}"
+        raise _mistake(model, f"{name}: {what} into {type(model).__name__}")
     width, rows = layers[-1].values.shape[1], network.last.weight
     if tuple(rows.shape) != (data.classes, width):
         raise _mistake(

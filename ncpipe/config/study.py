@@ -3,7 +3,8 @@
 Like conftest.py for pytest, it is code of the study, run by every command that reads params.yaml. It may hold
 these tables:
 
-NETWORKS  spec -> Family, as `ncpipe.models.network` has it; a spec is a frozen dataclass below OwnModel
+NETWORKS  spec -> Family, as `ncpipe.models.network` has it, or Hooked (`ncpipe.training.hooked`); a spec is a
+          frozen dataclass below OwnModel
 DATA      spec -> function of the spec that gives arrays by name, those of a file for `source: arrays`; a spec
           is a frozen dataclass below OwnData
 LOSSES    spec -> function of what it names (`ncpipe.config.arguments`); a spec is a frozen dataclass below
@@ -48,14 +49,6 @@ RECORDS: Mapping[str, tuple[type, Any]] = {
     "LOSSES": (OwnLoss, Loss),
     "OPTIMIZERS": (OwnOptimizer, Optimizer),
     "TRAININGS": (OwnTraining, OwnTraining),  # the package has none
-}
-# What PyTorch reports of a network that vmap cannot run, and how a user can write it.
-VMAP = {
-    "random": "the network draws at random, as dropout does; leave it out, because a run must be repeatable",
-    "control flow": "an `if` or a loop depends on the values of a tensor; use torch.where or a mask",
-    "dynamic shape": "the shape of a tensor depends on values; multiply by a mask in place of x[mask]",
-    ".item()": "a number is read from a tensor by .item(), float() or int(); compute with the tensor",
-    "Batching rule": "torch.vmap cannot run this layer, as nn.GRU and nn.LSTM; write it as matrix products",
 }
 PUT_THERE = f"put your entries into {', '.join(TABLES[:-1])} or {TABLES[-1]} of {FILE}"
 REQUIRED_ATTRIBUTES = {  # of a spec, as a key or a ClassVar
@@ -238,9 +231,6 @@ def _records_of(union: Any) -> list[type]:
 
 def _failure(error: BaseException, file: str, line: int, within: str) -> InputError:
     what = " ".join(str(error).split()) or "no message"
-    for words, meaning in VMAP.items():
-        if what.startswith(("vmap: ", "Batching rule")) and words in what:
-            what = meaning
     if types.MappingProxyType.__name__ in what:
         what = f"a table of the package cannot be changed ({what}); {PUT_THERE}"
     where = f"{within}: " if within else ""

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ncpipe.metrics.classifier import Classifier, find_classifier, is_linear, linear_layers, with_article
+from ncpipe.metrics.classifier import Classifier, find_classifier
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
 from ncpipe.metrics.hooks import Forward, call, to_device
+from ncpipe.metrics.layers import is_linear, linear_layers, with_article
 from ncpipe.metrics.measurements import Measurements
 from ncpipe.metrics.selection import IGNORE_INDEX
 from ncpipe.metrics.vocabulary import DECISIONS, TokenPass, check_memory, measure_vocabulary

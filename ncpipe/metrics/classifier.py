@@ -4,7 +4,6 @@ n  samples    K  classes    d  feature width
 """
 
 import contextlib
-import difflib
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,10 +13,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ncpipe.metrics.eval_mode import unwrapped
+from ncpipe.metrics.layers import (
+    SHOWN,
+    find_module,
+    is_linear,
+    is_part,
+    linear_layers,
+    linear_modules,
+    with_article,
+)
 from ncpipe.metrics.passes import pass_rounding
 from ncpipe.system.errors import InputError, MeasurementWarning
 
-SHOWN = 12  # names of layers in an error
 FEW = 8  # samples, and positions of each, on which a layer is compared with W h + b
 ROWS = 256  # logits (K,) of samples or positions that are compared with the model's
 PLAIN = (Tensor, nn.Parameter)
@@ -189,70 +196,11 @@ def find_classifier(
     if not is_linear(found):
         kind = with_article(type(found).__name__)
         raise InputError(f"{argument}: {name} is {kind}, not a Linear; {linear_layers(model)}")
-    if whole := next((outer for outer, module in _linear(model) if _is_part(found, module)), None):
+    if whole := next((outer for outer, module in linear_modules(model) if is_part(found, module)), None):
         raise InputError(f"{argument}: {name} is a part of {whole}, which gives the logits; name {whole}")
     if int(found.out_features) < least:  # type: ignore[arg-type]
         raise InputError("the classifier has one output; the metrics need a row of weights for each class")
     return Classifier(found, name, argument)
-
-
-def find_module(model: nn.Module, wanted: str | nn.Module, argument: str) -> nn.Module:
-    """Return a module of the model, by its name with or without the names of wrappers, or itself."""
-    inner = unwrapped(model)
-    if isinstance(inner, torch.jit.ScriptModule):
-        raise InputError(f"{argument}: a scripted model runs no hooks; measure the module it was made from")
-    modules = dict(model.named_modules()) | dict(inner.named_modules())
-    if isinstance(wanted, nn.Module):
-        wanted = unwrapped(wanted)
-        if not any(module is wanted for module in modules.values()):
-            raise InputError(f"{argument}: the given module is no part of the model")
-        return wanted
-    if wanted not in modules:
-        known = (
-            f"near that: {_similar_names(wanted, modules)}" if argument == "layers" else linear_layers(model)
-        )
-        close = difflib.get_close_matches(wanted, modules, 1)
-        guess = f"did you mean {close[0]!r}? " if close else ""
-        raise InputError(f"{argument}: the model has no layer {wanted!r}; {guess}{known}")
-    return unwrapped(modules[wanted])
-
-
-def is_linear(module: nn.Module) -> bool:
-    """Return whether a module gives `out_features` numbers of `in_features`, as nn.Linear and LoRA's do."""
-    sizes = (getattr(module, name, None) for name in ("in_features", "out_features"))
-    return all(isinstance(size, int) for size in sizes)
-
-
-def linear_layers(model: nn.Module) -> str:
-    """Return the names of the model's linear layers, the last ones of many, for an error."""
-    layers = _linear(model)
-    names = [name for name, part in layers if not any(_is_part(part, module) for _, module in layers)]
-    if not names:
-        return "it has no Linear layers"
-    return f"its Linear layers: {'..., ' if len(names) > SHOWN else ''}{', '.join(names[-SHOWN:])}"
-
-
-def with_article(kind: str) -> str:
-    """Return `a Linear` of `Linear`, `an Embedding` of `Embedding`."""
-    return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
-
-
-def _linear(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    found = ((name, unwrapped(module)) for name, module in unwrapped(model).named_modules() if name)
-    return [(name, module) for name, module in found if is_linear(module)]
-
-
-def _is_part(part: nn.Module, whole: nn.Module) -> bool:
-    """Return whether a linear layer is inside another of the same sizes, as LoRA's `base_layer` is."""
-    same = (part.in_features, part.out_features) == (whole.in_features, whole.out_features)
-    return same and part is not whole and any(module is part for module in whole.modules())
-
-
-def _similar_names(wanted: str, modules: Mapping[str, nn.Module]) -> str:
-    """Return the most similar names, or the top-level names where none is similar."""
-    return ", ".join(
-        difflib.get_close_matches(wanted, modules) or [name for name in modules if name and "." not in name]
-    )
 
 
 def _few(value: Any) -> Any:

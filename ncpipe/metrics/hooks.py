@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from ncpipe.metrics.checks import check_finite, check_statistics, data_warnings
-from ncpipe.metrics.classifier import Classifier, find_classifier, find_module, with_article
+from ncpipe.metrics.classifier import Classifier, find_classifier
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
+from ncpipe.metrics.layers import HookPoint, Select, hook_points, reading
 from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.outliers import check_outliers, outlier_metrics
 from ncpipe.metrics.passes import Classifiers, first_pass, same_samples, second_pass
@@ -26,22 +26,8 @@ from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure_layer, me
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 Forward = Callable[[nn.Module, Any], Any]
-Select = Callable[[Tensor, Any], Tensor]
 Mask = str | Callable[[Any], Tensor]
 Pass = Callable[[], Iterator[tuple[dict[str, Tensor], Tensor]]]
-# Modules whose output (n, C, H, W) has its channels first, and the names under which modules have a width.
-CHANNELS_FIRST = (
-    nn.modules.conv._ConvNd,
-    nn.modules.batchnorm._NormBase,  # InstanceNorm too
-    nn.GroupNorm,
-    nn.modules.pooling._MaxPoolNd,
-    nn.modules.pooling._AvgPoolNd,
-    nn.modules.pooling._AdaptiveAvgPoolNd,
-    nn.modules.pooling._AdaptiveMaxPoolNd,
-    nn.Upsample,
-)
-CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm)
-WIDTHS = ("out_channels", "num_features", "num_channels", "out_features")
 
 
 def measure_model(
@@ -76,7 +62,8 @@ def measure_model(
     select(values, inputs) -> (n, d): which of several feature vectors a sample predicts from; required where
     the classifier sees (n, T, d), see `last_token`.
     layers: names of further layers whose outputs are measured too, maps (n, C, H, W) or (n, H, W, C) averaged
-    over positions; or names with a `select` of their own, as `channels_first` and `channels_last`.
+    over positions; or names with a `select` of their own, as `channels_first` and `channels_last`. In a name,
+    * is any part: `blocks.*`.
     classes: `all` of the classifier's K, each of which needs samples; `present`, those that occur in
     `loader`; or a list of numbers. Samples of other classes are left out, and so are their rows of W.
     ignore_index: label of samples, or positions, that are left out. mask: key of the inputs, or a function of
@@ -105,16 +92,11 @@ def measure_model(
             if given:
                 raise InputError(f"{name}: does not apply to targets that are vectors; leave it out")
         with eval_mode(unwrapped(model), device):
-            point = _HookPoint(LAST_LAYER, head.module, select, output=False)
+            point = HookPoint(LAST_LAYER, head.module, select, output=False)
             read = _Reader(model, head, [point], forward or call, _Selection("all", labels_key))
             return _measure_vectors(read, loader, test_loader)
-    hook_points = [
-        _HookPoint(LAST_LAYER, head.module, select, output=False),
-        *_extra_layers(model, layers),
-    ]
-    read = _Reader(
-        model, head, hook_points, forward or call, _Selection(classes, labels_key, ignore_index, mask)
-    )
+    points = [HookPoint(LAST_LAYER, head.module, select, output=False), *hook_points(model, layers)]
+    read = _Reader(model, head, points, forward or call, _Selection(classes, labels_key, ignore_index, mask))
     with eval_mode(unwrapped(model), device):
         chosen = select_classes(classes, head.classes, lambda: _measured_labels(loader, read.selection))
         train, test = (
@@ -149,7 +131,7 @@ def collect_features(
     `measure_model`.
     """
     head = find_classifier(model, classifier)
-    hook_point = _HookPoint(LAST_LAYER, head.module, select, output=False)
+    hook_point = HookPoint(LAST_LAYER, head.module, select, output=False)
     read = _Reader(model, head, [hook_point], forward or call, _Selection("all", labels_key))
     arrays: dict[str, np.ndarray] = {}
     with eval_mode(unwrapped(model), device):
@@ -181,8 +163,8 @@ def passes(
     is in eval mode until the block ends.
     """
     head = find_classifier(model, classifier)
-    hook_points = [_HookPoint(LAST_LAYER, head.module, None, output=False), *_extra_layers(model, layers)]
-    read = _Reader(model, head, hook_points, call, _Selection("all", "labels"))
+    points = [HookPoint(LAST_LAYER, head.module, None, output=False), *hook_points(model, layers)]
+    read = _Reader(model, head, points, call, _Selection("all", "labels"))
     with eval_mode(unwrapped(model), device):
         found = {}
         for name, loader in loaders.items():
@@ -198,16 +180,6 @@ def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
     positions = torch.arange(mask.shape[1], device=values.device)
     last = (positions * mask).argmax(1)
     return values[torch.arange(len(values), device=values.device), last]
-
-
-def channels_first(values: Tensor, inputs: Any) -> Tensor:
-    """Return (n, C) of (n, C, ...), averaged over positions: for `layers`, as in convolutional networks."""
-    return values.double().flatten(2).mean(2)
-
-
-def channels_last(values: Tensor, inputs: Any) -> Tensor:
-    """Return (n, C) of (n, ..., C), averaged over positions: for `layers`, as in Swin."""
-    return values.double().flatten(1, -2).mean(1)
 
 
 @dataclass(frozen=True)
@@ -237,88 +209,12 @@ class _Selection:
 
 
 @dataclass(frozen=True)
-class _HookPoint:
-    """Where features are read in the network: the input of a module, or its output.
-
-    select: None takes vectors (n, d) as they are and averages maps over positions.
-    """
-
-    name: str
-    module: nn.Module
-    select: Select | None
-    output: bool
-
-    def vectors(self, values: Tensor, inputs: Any, by_position: bool) -> Tensor:
-        """Return (n, d) of a batch's values; by_position: (n, T, d) as they are, without a `select`."""
-        if self.select is not None:
-            return self.select(values, inputs)
-        if values.dim() == 2 or (by_position and values.dim() == 3):
-            return values
-        shape = tuple(values.shape)
-        if not self.output:
-            raise InputError(
-                f"the classifier sees {shape}, not one feature vector per sample; "
-                "say which one a sample predicts from: select=last_token, or a function of (values, inputs)"
-            )
-        if values.dim() != 4:
-            raise InputError(
-                f"a layer gives {shape}; name it with a function of (values, inputs) that makes it "
-                "(samples, width): layers={name: function}"
-            )
-        pool = _layout(self.module, shape)
-        if pool is None:
-            raise InputError(
-                f"layer {self.name!r} gives {shape}, and whether channels come first or last cannot be told "
-                f"from it; say which: layers={{{self.name!r}: channels_first}} or channels_last, both of "
-                f"{__name__}"
-            )
-        return pool(values, inputs)
-
-
-def _layout(module: nn.Module, shape: tuple[int, ...]) -> Select | None:
-    """Return how to average a module's output (n, C, H, W) or (n, H, W, C); None where that is not known.
-
-    Widths of the layers inside tell it, as does that all of them have channels first. Neither is enough where
-    they disagree, or where maps would be square the other way round: layers may be concatenated or permuted.
-    """
-    widths, kinds = set(), set()
-    for part in module.modules():
-        if isinstance(part, CHANNELS_FIRST + CHANNELS_LAST):
-            kinds.add(isinstance(part, CHANNELS_FIRST))
-            widths |= {getattr(part, name, None) for name in WIDTHS}
-            normalised: tuple[int, ...] = getattr(part, "normalized_shape", ())
-            widths |= set(normalised) if len(normalised) == 1 else set()
-    known = {channels_first if shape[1] in widths else channels_last} if _one_of(shape, widths) else set()
-    if kinds == {True}:
-        known.add(channels_first)
-    if known and len(set(shape[1:])) == 2 and shape[1] != shape[3]:
-        known.add(channels_first if shape[2] == shape[3] else channels_last)
-    return known.pop() if len(known) == 1 else None
-
-
-def _one_of(shape: tuple[int, ...], widths: set[Any]) -> bool:
-    return (shape[1] in widths) != (shape[3] in widths)
-
-
-def _extra_layers(model: nn.Module, layers: Sequence[str] | Mapping[str, Select]) -> list[_HookPoint]:
-    if isinstance(layers, str):
-        raise InputError(f"layers takes a list of names: [{layers!r}]")
-    chosen: Mapping[str, Select | None] = layers if isinstance(layers, Mapping) else dict.fromkeys(layers)
-    if LAST_LAYER in chosen:
-        raise InputError(f"a layer named {LAST_LAYER!r} would be mistaken for the classifier's input")
-    return [
-        _HookPoint(name, find_module(model, name, "layers"), select, output=True)
-        for name, select in chosen.items()
-    ]
-
-
-@dataclass(frozen=True)
 class _Reader:
     """Read the values at the hook points in a forward pass, and which entries of a batch are measured."""
 
     model: nn.Module
     head: Classifier
-    hook_points: Sequence[_HookPoint]
+    hook_points: Sequence[HookPoint]
     call: Forward
     selection: _Selection
 
@@ -328,21 +224,12 @@ class _Reader:
 
         The first one reads the classifier's W and b, and compares its logits with the model's output.
         """
-        seen: dict[str, list[Tensor]] = {hook_point.name: [] for hook_point in self.hook_points}
-        with contextlib.ExitStack() as hooks:
-            logits = hooks.enter_context(self.head.reading())
-            for hook_point in self.hook_points:
-                hooks.callback(_hook(hook_point, seen[hook_point.name]).remove)
+        with self.head.reading() as logits, reading(self.hook_points) as values:
             output = self.call(self.model, inputs)
-        found = {}
-        for hook_point in self.hook_points:
-            values = seen[hook_point.name]
-            if len(values) != 1:
-                raise InputError(
-                    f"layer {hook_point.name!r} ran {len(values)} times in a forward pass; it must run once, "
-                    "called as a module and not in scripted code"
-                )
-            found[hook_point.name] = hook_point.vectors(values[0], inputs, by_position=labels.dim() == 2)
+        found = {
+            point.name: point.vectors(values[point.name], inputs, by_position=labels.dim() == 2)
+            for point in self.hook_points
+        }
         _check_shapes(found, labels)
         if logits:
             self.head.check_output(output, logits[0], found[LAST_LAYER])
@@ -479,29 +366,6 @@ def _rows(head: Classifier, chosen: Tensor) -> tuple[Tensor, Tensor | None]:
         if tensor is not None:
             check_finite(f"the classifier's {title}", tensor)
     return weight, bias
-
-
-def _hook(hook_point: _HookPoint, seen: list[Tensor]) -> RemovableHandle:
-    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.append(_first_tensor(args[0] if args else next(iter(kwargs.values())), hook_point.name))
-
-    def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        seen.append(_first_tensor(output, hook_point.name))
-
-    if hook_point.output:
-        return hook_point.module.register_forward_hook(after)
-    return hook_point.module.register_forward_pre_hook(before, with_kwargs=True)
-
-
-def _first_tensor(value: Any, name: str) -> Tensor:
-    """Return a copy of the value, or of its first entry: transformers' blocks return tuples and mappings."""
-    if isinstance(value, Mapping):
-        value = next(iter(value.values()))
-    elif isinstance(value, tuple) and value:
-        value = value[0]
-    if not isinstance(value, Tensor):
-        raise InputError(f"layer {name!r} gives {with_article(type(value).__name__)}, not a tensor")
-    return value.detach().clone()  # a later layer may work in place (ReLU)
 
 
 def call(model: nn.Module, inputs: Any) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor
 from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.system.errors import InputError
 
+USUAL_WIDTH = 64  # where a spec of study.py has no key `width`
 POSITIONS_PER_ROW = 8  # of an image whose convolutions have a few channels, against a row of a layer's width
 
 
@@ -35,6 +36,11 @@ class InputShape:
         if self.positions is not None:
             return max(1, self.positions // POSITIONS_PER_ROW)
         return self.tokens or 1
+
+
+def width_of(spec: Architecture) -> int:
+    """Return about how wide the layers are; with `InputShape.rows`, it sets how many samples fit a pass."""
+    return getattr(spec, "width", USUAL_WIDTH)
 
 
 def unchanged(inputs: Tensor, spec: Architecture) -> Tensor:

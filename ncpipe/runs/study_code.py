@@ -19,7 +19,7 @@ METRICS = "METRICS"
 ALL_TABLES = frozenset({*STUDY_TABLES.values(), METRICS})
 # Calls that only make something, and decorators, by the package that has them.
 CONSTRUCTORS = (
-    dict.fromkeys(("Family", "Metric", "Bound", "Training"), PACKAGE)
+    dict.fromkeys(("Family", "Hooked", "Metric", "Bound", "Training"), PACKAGE)
     | dict.fromkeys(("property", "staticmethod", "classmethod"), "")
     | {"dataclass": "dataclasses", "field": "dataclasses", "abstractmethod": "abc", "override": "typing"}
 )
@@ -28,6 +28,11 @@ DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign
 VALUES = (ast.Name, ast.Attribute, ast.Constant, ast.Tuple, ast.UnaryOp, ast.BinOp, ast.Subscript, ast.Lambda)
 PARTS = (ast.Module, ast.alias, ast.arguments, ast.arg, ast.keyword)
 SIGNS = (ast.operator, ast.unaryop, ast.expr_context)
+# What an entry may hold besides names, and still come from the files of these alone.
+WRITTEN_OUT = (
+    *(ast.Attribute, ast.Call, ast.Constant, ast.keyword, ast.expr_context),
+    *(ast.Dict, ast.List, ast.Tuple),
+)
 # Names by which code finds modules or objects that it does not name, and methods that run unseen.
 IMPORTERS = frozenset({"__import__", "importlib", "runpy", "sys", "exec", "eval"})
 UNSEEN = IMPORTERS | {
@@ -81,7 +86,7 @@ def _entries(choices: Choices, read: Collection[str], reading: Reading) -> tuple
             homes = [home for _, home in origins.get(node.id, [])]
             files |= {home for home in homes if isinstance(home, Path)}
             package |= {home for home in homes if isinstance(home, str)}
-        elif not isinstance(node, ast.Attribute | ast.Call | ast.Constant | ast.keyword | ast.expr_context):
+        elif not isinstance(node, WRITTEN_OUT):
             files.add(Path(FILE))
     return files, package
 
@@ -149,19 +154,19 @@ def _effects(tree: ast.Module, tables: Collection[str]) -> Iterator[ast.AST]:
     }
     defined = {name for statement in tree.body for name in _defined(statement)}
     anywhere = {name for node in ast.walk(tree) if isinstance(node, ast.stmt) for name in _defined(node)}
-    written = {
-        id(each.value) for each in tree.body if {*_defined(each)} & {*tables} and hasattr(each, "value")
-    }
 
     def makes(called: ast.expr) -> bool:
         name = called.id if isinstance(called, ast.Name) else ""
         home = origins.get(name, "").partition(".")[0]
         return name not in anywhere and CONSTRUCTORS.get(name) == home
 
+    holders = [each.value for each in tree.body if {*_defined(each)} & {*tables} and hasattr(each, "value")]
+    holders += [node for node in ast.walk(tree) if isinstance(node, ast.Call) and makes(node.func)]
+    written = {id(node) for each in holders for node in ast.walk(each)}  # what nothing else has a name for
     for node in _at_import(tree):
         decorators = [each for each in getattr(node, "decorator_list", []) if not isinstance(each, ast.Call)]
         if not (
-            (isinstance(node, ast.Dict) and id(node) in written)
+            (isinstance(node, ast.Dict | ast.List) and id(node) in written)
             or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
             or (isinstance(node, ast.Call) and makes(node.func))
             or (isinstance(node, (*DEFINES, *VALUES, *PARTS, *SIGNS)) and all(map(makes, decorators)))

@@ -5,6 +5,7 @@ import hashlib
 import random
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,27 @@ def global_generators(seed: int, stream: str) -> Iterator[None]:
             torch.set_rng_state(before[0])
             np.random.set_state(before[1])  # noqa: NPY002
             random.setstate(before[2])
+
+
+def generator_states() -> dict[str, Any]:
+    """Return the states of the global generators, as plain values."""
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+        "numpy": [name, np.asarray(keys).tolist(), *rest],
+        "python": random.getstate(),
+    }
+
+
+def set_generator_states(state: dict[str, Any]) -> None:
+    """Set the global generators to what `generator_states` returned."""
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(state["cuda"])
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
+    random.setstate(state["python"])
 
 
 def _number(seed: int, stream: str) -> int:

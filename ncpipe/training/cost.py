@@ -15,6 +15,7 @@ from ncpipe.config.loss_specs import SupCon
 from ncpipe.config.specs import Lbfgs, OneAtATime, Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models.build import build_network, build_uninitialised_network, input_shape, prepare_split
+from ncpipe.models.inputs import width_of
 from ncpipe.models.network import Network
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import NotEnoughMemory
@@ -106,7 +107,7 @@ def estimate(
 def _least_bytes(run: Run, data: Prepared, dtype: torch.dtype) -> int:
     """Return the bytes of the weights and their buffers plus, roughly, of a few samples' activations."""
     model, rows = run.spec.model, input_shape(data, run.spec.model).rows
-    width = max(model.width, getattr(model, "mlp_width", None) or 0)
+    width = max(width_of(model), getattr(model, "mlp_width", None) or 0)
     numbers = _extrapolated(
         run, lambda shallow: sum(p.numel() for p in _network(shallow, data, META).parameters())
     )

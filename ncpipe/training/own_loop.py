@@ -7,12 +7,10 @@ from global generators, which are the seed's.
 import contextlib
 import itertools
 import math
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -21,7 +19,7 @@ from ncpipe.config.specs import OwnLoop, Run, own_loop
 from ncpipe.config.study import call, loaded, study_errors
 from ncpipe.config.study_files import FETCH, called_by
 from ncpipe.system.errors import InputError
-from ncpipe.system.randomness import global_generators
+from ncpipe.system.randomness import generator_states, global_generators, set_generator_states
 from ncpipe.training.checkpoints import Checkpoints, State, Stopped
 from ncpipe.training.session import HistoryRow, Trained
 
@@ -125,7 +123,7 @@ class Log:
                 "rows": [[row.epoch, *list(vars(row).values())[1:]] for row in self.rows],
                 "snapshots": self.snapshots,
                 "finite": self.finite,
-                "generators": _generators(),
+                "generators": generator_states(),
             }
             self._checkpoints.write([saved])
             if stop:
@@ -139,7 +137,7 @@ class Log:
         if not self._saved:
             return None
         saved = self._saved[0]
-        _set_generators(saved["generators"])
+        set_generator_states(saved["generators"])
         return saved["own"]
 
     def _keep(self, epoch: int) -> None:
@@ -236,26 +234,6 @@ def _state_of(model: nn.Module) -> dict[str, Tensor]:
 
 def _is_finite(state: dict[str, Tensor]) -> bool:
     return all(bool(value.isfinite().all()) for value in state.values() if value.is_floating_point())
-
-
-def _generators() -> State:
-    """Return the states of the global generators, as plain values."""
-    name, keys, *rest = np.random.get_state()  # noqa: NPY002
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
-        "numpy": [name, np.asarray(keys).tolist(), *rest],
-        "python": random.getstate(),
-    }
-
-
-def _set_generators(state: State) -> None:
-    torch.set_rng_state(state["torch"])
-    if state["cuda"] is not None and torch.cuda.is_initialized():
-        torch.cuda.set_rng_state(state["cuda"])
-    name, keys, *rest = state["numpy"]
-    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002
-    random.setstate(state["python"])
 
 
 def _article(value: object) -> str:

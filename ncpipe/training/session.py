@@ -20,6 +20,7 @@ from ncpipe.config.specs import Experiment, Lbfgs, Run
 from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_network, input_shape, prepare_split
+from ncpipe.models.inputs import width_of
 from ncpipe.models.network import batch_norms
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
@@ -98,7 +99,9 @@ class Session:
         shape = input_shape(data, self.spec.model)
         if reason := singleton_class_error(self.spec.loss, data):
             raise InputError(f"experiments.{runs[0].experiment}.loss: {reason}")
-        self.stack = Stack([build_network(run, data) for run in runs], device, dtype)
+        # Only a network of a study.py may draw at random while it trains.
+        seeds = [run.seed for run in runs] if type(self.spec.model) in loaded().networks else None
+        self.stack = Stack([build_network(run, data) for run in runs], device, dtype, seeds)
         self.strengths = penalty_strengths(self.stack, runs)
         self.head_input = head_input_strengths(self.stack, runs)
         splits = {
@@ -120,7 +123,7 @@ class Session:
         self.epoch = torch.zeros((), dtype=torch.long, device=device)  # the one that is being trained
         # Elsewhere reading a number waits for the device, which a recorded step cannot do (CudaGraphStep).
         self.can_sync = device.type == "cpu"
-        self.epochs_done = 0
+        self.epochs_done = self.step = 0
         self.rows: list[tuple[int, Tensor, Tensor]] = []
         self.snapshots: list[dict[int, dict[str, Tensor]]] = [{} for _ in runs]
         self.method = method_of(self)
@@ -145,7 +148,8 @@ class Session:
         """Return the regularised loss (S,) of each run on a batch and its gradient (S, P)."""
         loss = self.stack.values.new_zeros(len(self.runs))
         gradient = torch.zeros_like(self.stack.values)
-        for part in samples.parts(self.at_a_time):
+        for place, part in enumerate(samples.parts(self.at_a_time)):
+            self.stack.step = f"{self.step} {place}"
             with torch.enable_grad():
                 outputs = self.outputs(part)
                 fit = fit_times_samples(outputs, self.spec.loss) / samples.predictions
@@ -210,6 +214,7 @@ class Session:
 
         Leaves the stack in evaluation mode.
         """
+        self.stack.step = f"after {self.epochs_done} epochs"
         refresh_bn_statistics(self.stack, self.train, self.chunk)
         if isinstance(self.spec.loss, SupCon):
             set_nearest_means(self.stack, self.train, self.chunk)
@@ -355,7 +360,8 @@ class _Descent:
             drawn = [draw_moves(augmentation, len(session.train), generator) for generator in session.moves]
             moves = torch.stack(drawn).to(self.now.device)
         for index in range(session.steps_per_epoch):
-            self.now.copy_(self.table[first + index])
+            session.step = first + index
+            self.now.copy_(self.table[session.step])
             short = int(len(self.rows) > 1 and index == session.steps_per_epoch - 1)
             step = slice(index * session.batch, (index + 1) * session.batch)
             if self.rows:
@@ -413,7 +419,7 @@ def samples_at_a_time(stack: Stack, spec: Experiment, data: Prepared, device: to
     if compares_samples(spec.loss) or batch_norms(stack.network) or data.kind == "free":
         return len(data.train)
     numbers = CHUNK_NUMBERS.get(device.type, CHUNK_NUMBERS_ELSEWHERE)
-    return max(1, numbers // (input_shape(data, spec.model).rows * spec.model.width))
+    return max(1, numbers // (input_shape(data, spec.model).rows * width_of(spec.model)))
 
 
 def batch_sizes(samples: int, batch: int) -> list[int]:
@@ -468,6 +474,7 @@ class _Search:
         self.exhausted: float | None = None  # the learning rate at which nothing moves from here
 
     def epoch(self, session: Session) -> None:
+        session.step = session.epochs_done
         rate = session.rates_at(session.epochs_done)[0]
         session.drop_diverged(self.gradient(session, 0, lambda kind: session.train)[0])
         if rate == self.exhausted or not session.alive.all():

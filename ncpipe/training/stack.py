@@ -6,8 +6,9 @@ S  runs    N  samples    B  samples of a batch    K  classes    P  numbers per r
 """
 
 import copy
+import pickle
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,10 @@ from torch.func import functional_call
 
 from ncpipe.datasets.prepared import Split
 from ncpipe.models.network import ForwardOutput, Network
+from ncpipe.system.console import say
+from ncpipe.system.errors import cut
+from ncpipe.system.randomness import generator_states, global_generators
+from ncpipe.training.device import is_out_of_memory
 
 Found = TypeVar("Found")
 Tensors = Mapping[str, Tensor]
@@ -30,12 +35,21 @@ class Stack:
     All parameters live in one buffer `values` (S, P): an optimizer step is a handful of operations on one
     tensor, and anything per run is a column (S, 1). What the network computes with are views of it.
 
-    A `batched` network computes with the stacked parameters itself; any other is an ordinary module, run by
-    vmap. On the CPU vmap takes one run at a time: kernels of several convolutions at once sum in another
-    order, and a run's bytes must not depend on its neighbours.
+    A `batched` network computes with the stacked parameters itself; any other is an ordinary module. On the
+    CPU it takes one run after another: kernels of several convolutions at once sum in another order, and a
+    run's bytes must not depend on its neighbours. Elsewhere vmap runs it, unless it cannot.
+
+    seeds: of the runs, for networks of a study.py, which may draw at random in training mode, as dropout
+    does: global generators are then those of the run's seed and of `step`, which the caller names.
     """
 
-    def __init__(self, networks: Sequence[Network], device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        networks: Sequence[Network],
+        device: torch.device,
+        dtype: torch.dtype,
+        seeds: Sequence[int] | None = None,
+    ) -> None:
         first = networks[0]
         self.roles = first.roles()
         self.names = list(self.roles)
@@ -60,7 +74,10 @@ class Stack:
         self._with_features = _WithFeatures(self.network)
         if first.batched:
             self._share_parameters()
-        self._chunk = 1 if device.type == "cpu" else None
+        self.seeds, self.step = seeds, ""
+        self._draws: bool | None = None  # whether the network does; None before its first pass
+        # Whether vmap takes the network; None if it has to be tried.
+        self._together = False if device.type in ("cpu", "meta") else None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -93,8 +110,56 @@ class Stack:
         """Return function(parameters, buffers, inputs, lengths) of each run, stacked."""
         own = 0 if samples.side_by_side else None
         given = (samples.inputs,) if samples.lengths is None else (samples.inputs, samples.lengths)
-        apply = torch.vmap(function, (0, 0, *[own] * len(given)), chunk_size=self._chunk)
-        found: Found = apply(self.parameters, self.buffers, *given)
+        apply = torch.vmap(function, (0, 0, *[own] * len(given)))
+        found: Found
+        if self._together is None:
+            before = {name: buffer.clone() for name, buffer in self.buffers.items()}
+            try:
+                found = apply(self.parameters, self.buffers, *given)
+            except RuntimeError as error:  # if it is a mistake of the network, one run alone raises it too
+                if is_out_of_memory(error):
+                    raise
+                for name, buffer in self.buffers.items():
+                    buffer.copy_(before[name])
+                found = self._one_by_one(function, given, own == 0)
+                self._together, reason = False, " ".join(str(error).split())
+                say(cut(f"train: runs of this network train one at a time; vmap cannot run it: {reason}"))
+            else:
+                self._together = True if self.network.training else None
+        elif self._together:
+            found = apply(self.parameters, self.buffers, *given)
+        else:
+            found = self._one_by_one(function, given, own == 0)
+        return found
+
+    def _one_by_one(self, function: Callable[..., Found], given: Sequence[Tensor], own: bool) -> Found:
+        parameters = {name: parameter.unbind() for name, parameter in self.parameters.items()}
+        found = [
+            self._of_run(
+                index,
+                function,
+                {name: each[index] for name, each in parameters.items()},
+                {name: buffer[index] for name, buffer in self.buffers.items()},
+                *(tensor[index].clone() if own else tensor for tensor in given),
+            )
+            for index in range(len(self))
+        ]
+        parts = zip(*found, strict=True) if isinstance(found[0], tuple) else [found]
+        stacked: Any = [torch.stack(part) for part in parts]
+        return ForwardOutput(*stacked) if isinstance(found[0], tuple) else stacked[0]
+
+    def _of_run(self, index: int, function: Callable[..., Found], *given: Any) -> Found:
+        """Call a function with the global generators of a run's seed and step, if its network draws."""
+        if self.seeds is None or self._draws is False or not self.network.training:
+            return function(*given)
+        if self.values.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("the network may draw at random in each step")
+        with global_generators(self.seeds[index], f"network {self.step}"):
+            if self.values.is_cuda:
+                torch.cuda.manual_seed(torch.initial_seed())
+            before = pickle.dumps(generator_states())
+            found = function(*given)
+            self._draws = self._draws or pickle.dumps(generator_states()) != before
         return found
 
     def train(self, mode: bool) -> None:

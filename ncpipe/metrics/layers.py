@@ -1,0 +1,241 @@
+"""Find the layers of a module by name, and read them in a forward pass by hooks.
+
+n  samples of a batch    d  feature width    T  positions of a sequence    C, H, W  channels, rows, columns
+"""
+
+import contextlib
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from ncpipe.metrics.eval_mode import unwrapped
+from ncpipe.system.errors import InputError
+
+Select = Callable[[Tensor, Any], Tensor]
+SHOWN = 12  # names of layers in an error
+# Modules whose output (n, C, H, W) has its channels first, and the names under which modules have a width.
+CHANNELS_FIRST = (
+    nn.modules.conv._ConvNd,
+    nn.modules.batchnorm._NormBase,  # InstanceNorm too
+    nn.GroupNorm,
+    nn.modules.pooling._MaxPoolNd,
+    nn.modules.pooling._AvgPoolNd,
+    nn.modules.pooling._AdaptiveAvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
+    nn.Upsample,
+)
+CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm)
+WIDTHS = ("out_channels", "num_features", "num_channels", "out_features")
+
+
+def find_module(model: nn.Module, wanted: str | nn.Module, argument: str) -> nn.Module:
+    """Return a module of the model, by its name with or without the names of wrappers, or itself."""
+    inner = unwrapped(model)
+    if isinstance(inner, torch.jit.ScriptModule):
+        raise InputError(f"{argument}: a scripted model runs no hooks; measure the module it was made from")
+    modules = dict(model.named_modules()) | dict(inner.named_modules())
+    if isinstance(wanted, nn.Module):
+        wanted = unwrapped(wanted)
+        if not any(module is wanted for module in modules.values()):
+            raise InputError(f"{argument}: the given module is no part of the model")
+        return wanted
+    if wanted not in modules:
+        known = (
+            f"near that: {_similar_names(wanted, modules)}" if argument == "layers" else linear_layers(model)
+        )
+        close = difflib.get_close_matches(wanted, modules, 1)
+        guess = f"did you mean {close[0]!r}? " if close else ""
+        raise InputError(f"{argument}: the model has no layer {wanted!r}; {guess}{known}")
+    return unwrapped(modules[wanted])
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Return whether a module gives `out_features` numbers of `in_features`, as nn.Linear and LoRA's do."""
+    sizes = (getattr(module, name, None) for name in ("in_features", "out_features"))
+    return all(isinstance(size, int) for size in sizes)
+
+
+def linear_layers(model: nn.Module) -> str:
+    """Return the names of the model's linear layers, the last ones of many, for an error."""
+    layers = linear_modules(model)
+    names = [name for name, part in layers if not any(is_part(part, module) for _, module in layers)]
+    if not names:
+        return "it has no Linear layers"
+    return f"its Linear layers: {'..., ' if len(names) > SHOWN else ''}{', '.join(names[-SHOWN:])}"
+
+
+def with_article(kind: str) -> str:
+    """Return `a Linear` of `Linear`, `an Embedding` of `Embedding`."""
+    return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
+
+
+def linear_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the model's linear layers with their names."""
+    found = ((name, unwrapped(module)) for name, module in unwrapped(model).named_modules() if name)
+    return [(name, module) for name, module in found if is_linear(module)]
+
+
+def is_part(part: nn.Module, whole: nn.Module) -> bool:
+    """Return whether a linear layer is inside another of the same sizes, as LoRA's `base_layer` is."""
+    same = (part.in_features, part.out_features) == (whole.in_features, whole.out_features)
+    return same and part is not whole and any(module is part for module in whole.modules())
+
+
+def _similar_names(wanted: str, modules: Mapping[str, nn.Module]) -> str:
+    """Return the most similar names, or the top-level names where none is similar."""
+    return ", ".join(
+        difflib.get_close_matches(wanted, modules) or [name for name in modules if name and "." not in name]
+    )
+
+
+def channels_first(values: Tensor, inputs: Any) -> Tensor:
+    """Return (n, C) of (n, C, ...), averaged over positions: for `layers`, as in convolutional networks."""
+    return values.double().flatten(2).mean(2)
+
+
+def channels_last(values: Tensor, inputs: Any) -> Tensor:
+    """Return (n, C) of (n, ..., C), averaged over positions: for `layers`, as in Swin."""
+    return values.double().flatten(1, -2).mean(1)
+
+
+@dataclass(frozen=True)
+class HookPoint:
+    """Where features are read in the network: the input of a module, or its output.
+
+    select: None takes vectors (n, d) as they are and averages maps over positions.
+    """
+
+    name: str
+    module: nn.Module
+    select: Select | None
+    output: bool
+
+    def vectors(self, values: Tensor, inputs: Any, by_position: bool) -> Tensor:
+        """Return (n, d) of a batch's values; by_position: (n, T, d) as they are, without a `select`."""
+        if self.select is not None:
+            return self.select(values, inputs)
+        if values.dim() == 2 or (by_position and values.dim() == 3):
+            return values
+        shape = tuple(values.shape)
+        if not self.output:
+            raise InputError(
+                f"the classifier sees {shape}, not one feature vector per sample; "
+                "say which one a sample predicts from: select=last_token, or a function of (values, inputs)"
+            )
+        if values.dim() != 4:
+            raise InputError(
+                f"layer {self.name!r} gives {shape}; name it with a function of (values, inputs) that makes "
+                f"it (samples, width), as channels_last of {__name__}: layers={{{self.name!r}: function}}"
+            )
+        pool = _layout(self.module, shape)
+        if pool is None:
+            raise InputError(
+                f"layer {self.name!r} gives {shape}, and whether channels come first or last cannot be told "
+                f"from it; say which: layers={{{self.name!r}: channels_first}} or channels_last, both of "
+                f"{__name__}"
+            )
+        return pool(values, inputs)
+
+
+def _layout(module: nn.Module, shape: tuple[int, ...]) -> Select | None:
+    """Return how to average a module's output (n, C, H, W) or (n, H, W, C); None where that is not known.
+
+    Widths of the layers inside tell it, as does that all of them have channels first. Neither is enough where
+    they disagree, or where maps would be square the other way round: layers may be concatenated or permuted.
+    """
+    widths, kinds = set(), set()
+    for part in module.modules():
+        if isinstance(part, CHANNELS_FIRST + CHANNELS_LAST):
+            kinds.add(isinstance(part, CHANNELS_FIRST))
+            widths |= {getattr(part, name, None) for name in WIDTHS}
+            normalised: tuple[int, ...] = getattr(part, "normalized_shape", ())
+            widths |= set(normalised) if len(normalised) == 1 else set()
+    known = {channels_first if shape[1] in widths else channels_last} if _one_of(shape, widths) else set()
+    if kinds == {True}:
+        known.add(channels_first)
+    if known and len(set(shape[1:])) == 2 and shape[1] != shape[3]:
+        known.add(channels_first if shape[2] == shape[3] else channels_last)
+    return known.pop() if len(known) == 1 else None
+
+
+def _one_of(shape: tuple[int, ...], widths: set[Any]) -> bool:
+    return (shape[1] in widths) != (shape[3] in widths)
+
+
+def hook_points(model: nn.Module, layers: Sequence[str] | Mapping[str, Select | None]) -> list[HookPoint]:
+    """Return the outputs of the named layers, each with its `select`; in a name, * is any part of a name.
+
+    `blocks.*` is blocks.0, blocks.1, ..., in the order of the model. Raises InputError for unknown names.
+    """
+    if isinstance(layers, str):
+        raise InputError(f"layers takes a list of names: [{layers!r}]")
+    chosen: Mapping[str, Select | None] = layers if isinstance(layers, Mapping) else dict.fromkeys(layers)
+    found = {name: select for pattern, select in chosen.items() for name in matching(model, pattern)}
+    if "last" in found:
+        raise InputError("a layer named 'last' would be mistaken for the classifier's input")
+    return [
+        HookPoint(name, find_module(model, name, "layers"), select, output=True)
+        for name, select in found.items()
+    ]
+
+
+def matching(model: nn.Module, pattern: str) -> list[str]:
+    """Return the names of the modules that a pattern matches; a name without * is left as it is."""
+    if "*" not in pattern:
+        return [pattern]
+    names = [name for name, _ in unwrapped(model).named_modules() if matches(name, pattern)]
+    if not names:
+        raise InputError(f"layers: no layer of the model matches {pattern!r}")
+    return names
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether a dotted name matches a pattern in which * is any text without dots."""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", "[^.]*"), name) is not None
+
+
+@contextlib.contextmanager
+def reading(points: Sequence[HookPoint]) -> Iterator[dict[str, Tensor]]:
+    """Read the values at the hook points in the forward pass of the block, which fill the yielded dict."""
+    seen: dict[str, list[Tensor]] = {point.name: [] for point in points}
+    found: dict[str, Tensor] = {}
+    with contextlib.ExitStack() as hooks:
+        for point in points:
+            hooks.callback(_hook(point, seen[point.name]).remove)
+        yield found
+    for name, values in seen.items():
+        if len(values) != 1:
+            raise InputError(
+                f"layer {name!r} ran {len(values)} times in a forward pass; it must run once, called as a "
+                "module and not in scripted code"
+            )
+        found[name] = values[0]
+
+
+def _hook(point: HookPoint, seen: list[Tensor]) -> RemovableHandle:
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(_first_tensor(args[0] if args else next(iter(kwargs.values())), point.name))
+
+    def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        seen.append(_first_tensor(output, point.name))
+
+    if point.output:
+        return point.module.register_forward_hook(after)
+    return point.module.register_forward_pre_hook(before, with_kwargs=True)
+
+
+def _first_tensor(value: Any, name: str) -> Tensor:
+    """Return a copy of the value, or of its first entry: transformers' blocks return tuples and mappings."""
+    if isinstance(value, Mapping):
+        value = next(iter(value.values()))
+    elif isinstance(value, tuple) and value:
+        value = value[0]
+    if not isinstance(value, Tensor):
+        raise InputError(f"layer {name!r} gives {with_article(type(value).__name__)}, not a tensor")
+    return value.detach().clone()  # a later layer may work in place (ReLU)

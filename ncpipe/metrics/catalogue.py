@@ -58,12 +58,12 @@ GAPS = (
         "λ_L/2 ‖W‖² − that of the optimum", "ℝ", GAP, WEIGHTS, order=1, rounding="loss",
     ),
     Metric(
-        "inner_penalty", "gap", "0", "penalty of all layers but the last, the rest of the loss gap", "λ/2 ‖·‖² of the inner matrices",
-        "[0, ∞)", GAP, WEIGHTS, order=2, label="gap in inner layers",
+        "inner_penalty", "gap", "0", "penalty of all layers but the last, the rest of the loss gap",
+        "λ/2 ‖·‖² of the inner matrices", "[0, ∞)", GAP, WEIGHTS, order=2, label="gap in inner layers",
     ),
     Metric(
-        "inner_penalty_times_depth", "gap", "-", "inner penalty times L", "`inner_penalty` · L", "[0, ∞)", GAP,
-        WEIGHTS,
+        "inner_penalty_times_depth", "gap", "-", "inner penalty times L", "`inner_penalty` · L", "[0, ∞)",
+        GAP, WEIGHTS,
     ),
 )  # fmt: skip
 # Of the pipeline's runs on data with `imbalance`, which says which classes are small.

@@ -108,7 +108,10 @@ def measure_named(
         if vectors:
             values = measure_regression(*_in_order(arrays, VECTORS))
         elif present is None:
-            values, found = measure(*_checked(arrays), shots=shots, ood=arrays.get(OUTLIERS)), _warnings(arrays)
+            values, found = (
+                measure(*_checked(arrays), shots=shots, ood=arrays.get(OUTLIERS)),
+                _warnings(arrays),
+            )
         else:
             least, decisions = present
             values = measure_token_arrays(*_checked(arrays), min_per_class=least, decisions=decisions)

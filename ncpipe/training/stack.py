@@ -144,9 +144,10 @@ class Stack:
             )
             for index in range(len(self))
         ]
-        parts = zip(*found, strict=True) if isinstance(found[0], tuple) else [found]
+        parts: Any = zip(*found, strict=True) if isinstance(found[0], tuple) else [found]
         stacked: Any = [torch.stack(part) for part in parts]
-        return ForwardOutput(*stacked) if isinstance(found[0], tuple) else stacked[0]
+        joined: Any = ForwardOutput(*stacked) if isinstance(found[0], tuple) else stacked[0]
+        return joined
 
     def _of_run(self, index: int, function: Callable[..., Found], *given: Any) -> Found:
         """Call a function with the global generators of a run's seed and step, if its network draws."""

@@ -23,13 +23,12 @@ from ncpipe.metrics.catalogue import Metric
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, LAST_ALONE, of_samples, own_metrics
-from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, WEIGHTS, Measurement
+from ncpipe.metrics.table import LAST_LAYER, TARGET, TEST, TRAIN, WEIGHTS, Measurement
 from ncpipe.models.network import Network
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
 
 CPU = torch.device("cpu")
-TARGET = "target"  # samples of classes that the network was not trained on
 SAMPLES = frozenset({"samples", "train_samples"})  # what a function reads by a forward pass
 
 

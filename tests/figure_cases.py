@@ -144,11 +144,14 @@ def by_axis(table: pd.DataFrame, depth: int = 6, shift: float = 0.0) -> pd.DataF
     return table[[*present, *(name for name in table if name not in present)]]
 
 
-def against_axis(axis: str, shift: float) -> Figure:
-    plain = grid(("a",))
+def against_axis(axis: str, shift: float, decades: int = 0) -> Figure:
+    """decades: as many values, a factor of 10 apart."""
+    plain = grid(("a",), range(1, decades + 1)) if decades else grid(("a",))
     runs = by_axis(plain, shift=shift).assign(axis=axis, **SETTING)
     parts = [measure(plain, noisy, *SERIES[place]) for place in (0, 2, 4)]
     table = by_axis(pd.concat(parts, ignore_index=True), shift=shift).assign(axis=axis)
+    if decades:
+        runs, table = (each.assign(x=10.0 ** -each["x"]) for each in (runs, table))
     slopes = loglog_slopes(table, runs, Slopes(seed=0, level=0.95))
     tables = usable_points(table, runs), summarise(table, runs), slopes, runs
     points, summary, fits, lines = (with_lines(each) for each in tables)
@@ -357,6 +360,7 @@ CASES: Mapping[str, Callable[[], Figure]] = {
     ),
     "sweep, columns of the caller": sweep("language", columns=lambda own, points: (NC1_TEST,)),
     "sweep, of an axis": partial(against_axis, "penalty.value", 0),
+    "sweep, of an axis of many values": partial(against_axis, "penalty.value", 0, 7),
     "sweep, of an axis with zero": partial(against_axis, "data.noise", 2),
     "curves": curves("language"),
     "curves, all diverged": curves("dead"),

@@ -57,8 +57,8 @@ def array_states(arrays: Sequence[Array]) -> States:
         if task.isdecimal():
             states.get(number, {}).setdefault(int(task), JobState(row["State"].split(" ")[0]))
     for array in gone:
-        for index in range(array.jobs):
-            states[array.id].setdefault(index, JobState(GONE))
+        for job in range(array.jobs):
+            states[array.id].setdefault(job, JobState(GONE))
     return states
 
 

@@ -74,7 +74,7 @@ class ClaimWriter:
     """Holds the claim of one batch in this process, and tells how far the batch is."""
 
     def __init__(self, epochs: int) -> None:
-        self.folder = begin_store() / FOLDER
+        self.folder = begin_store().absolute() / FOLDER
         self.folder.mkdir(exist_ok=True)
         self.file = self.folder / f"{secrets.token_hex(8)}.json"
         born = psutil.Process().create_time()

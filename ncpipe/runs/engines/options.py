@@ -147,9 +147,9 @@ class Rule(Resources):
 
 @dataclass(frozen=True)
 class Slurm(Resources):
-    """Describes the jobs of a job array, each of which trains one or more batches one after the other.
+    """Describes the jobs of a job array, each of which claims batches until none is left.
 
-    array: the most jobs of an array. at_once: the most jobs of a sweep that run at the same time.
+    array: the most jobs of an array. at_once: the most of them that run at the same time.
     signal_seconds: how long before its time limit a job starts to save; longer than its longest epoch.
     sbatch: further options of sbatch, "--exclusive".
     setup: lines of shell that run before the worker, "module load cuda".

@@ -2,7 +2,7 @@
 
 Every fill is a process of its own, forked from this one, which has loaded PyTorch. Some have another clone's
 fill of the same store beside them, which has to end well. In the end the store has the bytes of a fill that
-was left alone, nothing was lost on the way, and no claim is left. Prints how often a checkpoint was resumed.
+was left alone, nothing was lost on the way, and no claim is left. Prints how many checkpoints were resumed.
 """
 
 import os

@@ -42,11 +42,9 @@ from ncpipe.commands.code import write_code
 from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import Params, load_params
 from ncpipe.runs.engines import slurm_script
-from ncpipe.runs.engines.choice import open_engine, tasks_of
-from ncpipe.runs.engines.engine import run_tasks
-from ncpipe.runs.engines.options import EngineName, Options, Ray, Settings, Slurm
-from ncpipe.runs.engines.task import Task
+from ncpipe.runs.engines.options import EngineName, Ray, Settings, Slurm
 from ncpipe.runs.fast_path import take_stored
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE, store_folder
 from ncpipe.system.artifacts import JOBS, LOGS
@@ -80,11 +78,28 @@ def sweep(runs: int) -> Iterator[Params]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def planned(params: Params) -> tuple[list[Task], Settings]:
+def planned(params: Params) -> tuple[list[RunFingerprint], Settings]:
     compute = params.compute_on("cpu")
     fingerprints = sweep_fingerprints(params, compute)
-    settings = Settings(compute, None, 60.0, False, len(fingerprints))
-    return tasks_of(fingerprints, settings), settings
+    return fingerprints, Settings(compute, None, 60.0, False, len(fingerprints))
+
+
+def train(name: EngineName, params: Params, array: int) -> int:
+    """Train the sweep through an engine; return the number of runs."""
+    fingerprints, settings = planned(params)
+    if name == "slurm":
+        from ncpipe.runs.engines.slurm import train_by_slurm
+
+        train_by_slurm(fingerprints, Slurm(array=array), settings)
+    elif name == "ray":
+        from ncpipe.runs.engines.ray_cluster import train_by_ray
+
+        train_by_ray(fingerprints, Ray(), settings)
+    else:
+        from ncpipe.runs.fill import fill
+
+        fill(fingerprints, settings)
+    return settings.runs
 
 
 def has_slurm() -> bool:
@@ -144,15 +159,12 @@ class Watch(threading.Thread):
 def timed(name: EngineName, runs: int, array: int) -> tuple[int, list[float]]:
     """Return the number of runs, and the columns for it. In a new process."""
     with sweep(runs) as params:
-        tasks, settings = planned(params)
         begin, before = time.perf_counter(), time.process_time()
         with Watch() as watch:
-            run_tasks(
-                open_engine(Options(name, Slurm(array=array), Ray()), settings), tasks, keep_going=False
-            )
+            runs = train(name, params, array)
         end, driver = time.perf_counter() - begin, time.process_time() - before - watch.own
         found = len(stored_runs())
-        assert found == settings.runs, f"{found} of {settings.runs} runs in the store"
+        assert found == runs, f"{found} of {runs} runs in the store"
         others, files = (
             sum(watch.seconds.values()),
             (count_files(store_folder()), watch.files, count_files(LOGS)),
@@ -168,16 +180,11 @@ def alone(call: Callable[..., T], *arguments: object) -> T:
 
 # What a job of the dry driver runs in place of the worker.
 DRY_WORKER = """
-import json, sys
-from pathlib import Path
-from ncpipe.runs.engines.task import from_json
+from ncpipe.runs.engines.arrays import read_arrays
 from ncpipe.runs.store import stored
-tasks = from_json(Path(sys.argv[1] + ".tasks.json").read_text())
-for task in tasks:
-    for key in task.keys:
-        stored(key).mkdir()
-done = {"results": [{"state": "done", "reason": ""} for _ in tasks], "reason": ""}
-Path(sys.argv[1] + ".result.json").write_text(json.dumps(done))
+for array in read_arrays():
+    for key in array.keys:
+        stored(key).mkdir(exist_ok=True)
 """
 COLUMNS = ("plan s", "submit s", "watch s", "place s", "status s", "memory MB", "files of jobs", "of store")
 
@@ -188,6 +195,7 @@ def driven(runs: int, dry: bool) -> tuple[int, list[float]]:
     import slurm_stand_in  # type: ignore[import-not-found]
 
     from ncpipe.commands.status import sweep_progress
+    from ncpipe.runs.engines.slurm import train_by_slurm
 
     place = Path(tempfile.mkdtemp())
     os.environ |= slurm_stand_in.install(place / "slurm")
@@ -201,13 +209,12 @@ def driven(runs: int, dry: bool) -> tuple[int, list[float]]:
 
     with sweep(runs) as params:
         lap()
-        tasks, settings = planned(params)
+        fingerprints, settings = planned(params)
         lap()
-        engine = open_engine(Options("slurm", Slurm(array=4)), settings)
-        engine.submit(tasks)
+        train_by_slurm(fingerprints, Slurm(array=4), settings, wait=False)
         lap()
         files = count_files(JOBS)
-        assert run_tasks(engine, [], keep_going=False) == []
+        assert train_by_slurm(fingerprints, Slurm(array=4), settings) == set()
         lap()
         if not dry:
             assert take_stored(["--experiment", *params.sweep.experiments])

@@ -32,6 +32,7 @@ from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Experiment, Run
 from ncpipe.datasets.prepared import Prepared
+from ncpipe.runs.run_claims import claims
 from ncpipe.runs.store import checkpoint_of, sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import sha256_of
@@ -362,6 +363,14 @@ def files() -> list[Path]:
     return sorted(Path("data/.store").glob("*.checkpoint"))
 
 
+def wait_for_epochs(runs: int) -> None:
+    """Until so many runs train, each with an epoch done."""
+    end = time.monotonic() + 600
+    while sum(len(claim.keys) for claim in claims() if claim.epoch) < runs:
+        assert time.monotonic() < end, "no epoch"
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_keeps_what_was_trained(number: signal.Signals, project: Path) -> None:
     """So does what a batch system sends first. Red: SIGTERM left as it is, which ends all at once."""
@@ -374,7 +383,7 @@ def test_ctrl_c_keeps_what_was_trained(number: signal.Signals, project: Path) ->
         assert "loading PyTorch" in process.stderr.readline()
         assert "2 runs to train" in process.stderr.readline()
         assert "L-RN1 on cpu" in process.stderr.readline()
-        time.sleep(1)
+        wait_for_epochs(2)
         process.send_signal(number)
         _, said = process.communicate(timeout=600)
     finally:
@@ -410,7 +419,7 @@ def test_a_stage_ends_with_the_dvc_that_runs_it(behind: str, project: Path) -> N
         assert "loading PyTorch" in dvc.stderr.readline()
         assert "2 runs to train" in dvc.stderr.readline()
         assert "L-RN1 on cpu" in dvc.stderr.readline()
-        time.sleep(1)
+        wait_for_epochs(2)
         dvc.terminate()
         _, said = dvc.communicate(timeout=600)  # to its end: nobody holds the pipe any more
     finally:

@@ -1,50 +1,31 @@
-"""Engines: what a worker is told, what the driver makes of its end, and where sweeps are said to train."""
+"""Engines: where sweeps are said to train, and the logs of what trained."""
 
-import dataclasses
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import torch
-from conftest import architecture, contents, experiment_tree, write_params
+from conftest import architecture, experiment_tree, write_params
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.logs import logs
-from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Compute
-from ncpipe.runs.engines.choice import tasks_of
-from ncpipe.runs.engines.engine import Engine, run_tasks, tasks_to_retry
-from ncpipe.runs.engines.job_log import recorded_job
-from ncpipe.runs.engines.jobs import write_array
+from ncpipe.runs.engines.job_log import log_runs, recorded_job
 from ncpipe.runs.engines.options import Options, Settings, Slurm, gpus_of, load_options
-from ncpipe.runs.engines.task import State, Task, TaskResult, from_json, to_json
-from ncpipe.runs.engines.worker import fingerprints_of_task, train_task
 from ncpipe.runs.fill import fill
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import sweep_fingerprints
-from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 
-WORKER = """
-import sys
-from ncpipe.runs.engines.task import from_json
-from ncpipe.runs.engines.worker import train_task
-for task in from_json(sys.stdin.read()):
-    ended = train_task(task)
-    assert ended.state == "done", ended
-assert not {"dvc", "typer", "pandas"} & set(sys.modules), sys.modules
-"""
-
 KILLED = """
 import os, signal, sys
-from ncpipe.runs.engines.job_log import recorded_job
+from ncpipe.runs.engines.job_log import log_runs, recorded_job
 from ncpipe.system.console import say
-with recorded_job("local", [sys.argv[1]]):
+with recorded_job("train"):
+    log_runs([sys.argv[1]])
     say("so far")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -65,219 +46,44 @@ def settings() -> Settings:
     return Settings(load_params().compute, 1, 60.0, False, 6)
 
 
-def tasks() -> list[Task]:
-    compute = load_params().compute
-    return tasks_of(sweep_fingerprints(load_params(), compute), settings())
-
-
-def test_tasks_go_through_json_and_come_back_as_the_same_runs(project: Path) -> None:
-    fingerprints = sweep_fingerprints(load_params(), load_params().compute)
-    told = from_json(to_json(tasks()))
-    assert [each for task in told for each in fingerprints_of_task(task)] == fingerprints
-    assert len(told) == 2
-    assert told[0].name == "one L=2 seed=0 and 2 more"
-
-
-def test_a_task_names_the_keys_of_a_spec_as_params_yaml_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Red: the field `class_` of `name: torch`, which no worker reads, so that none of its runs trained."""
-    monkeypatch.chdir(tmp_path)
-    optimizer = {
-        "name": "torch",
-        "class": "NAdam",
-        "learning_rate": 0.01,
-        "arguments": {"betas": [0.9, 0.99]},
-    }
-    write_params([2], [0, 1], one=experiment_tree(optimizer=optimizer))
-    fetch("one")
-    [task] = from_json(to_json(tasks()))
-    assert task.runs[0]["spec"]["optimizer"] == optimizer
-    assert fingerprints_of_task(task) == sweep_fingerprints(load_params(), load_params().compute)
-    assert train_task(task).state == "done"
+def fingerprints() -> list[RunFingerprint]:
+    return sweep_fingerprints(load_params(), load_params().compute)
 
 
 def test_logs_are_those_of_what_trained_the_run(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Red: a log of other runs; one of older code; none of a job or a sweep that trains, or was killed."""
-    one, two = tasks()
+    """Red: a log of other runs; one of older code; none of a process that trains, or was killed."""
     with pytest.raises(InputError, match="one L=2 seed=1: no log of this run"):
         logs("one", 2, 1)
-    assert fill(fingerprints_of_task(one), settings()) == set()
-    [job] = write_array([[two]], Slurm())
-    job.file(".log").write_text("so far")
+    assert fill(fingerprints()[:3], settings()) == {}
     capsys.readouterr()
     logs("one", 2, 1)
     said = capsys.readouterr().out
-    assert said.count("==> ") == said.count("==> local local-") == 1
+    assert said.count("==> ") == said.count("==> sweep (COMPLETED): data/logs/jobs/sweep-") == 1
     assert "  one L=2 seed=1: loss" in said
-    logs("two", 2, 1)
-    assert capsys.readouterr().out == f"==> slurm {job.id} (submitted): {job.file('.log')}\nso far\n"
-    fingerprint = sweep_fingerprints(load_params(), load_params().compute)[-1]
+    fingerprint = fingerprints()[-1]
     assert fingerprint.run.name == "two L=2 seed=2"
-    job.remove()
     done = subprocess.run([sys.executable, "-c", KILLED, fingerprint.key()], stderr=subprocess.DEVNULL)
     assert done.returncode == -signal.SIGKILL
     logs("two", 2, 2)
     said = capsys.readouterr().out
-    assert said.startswith("==> local (training, or killed): data/logs/jobs/local-")
+    assert said.startswith("==> train (training, or killed): data/logs/jobs/train-")
     assert said.endswith(".log\nso far\n\n")
-    with recorded_job("local", [fingerprint.key()]):
+    with recorded_job("fill"):
+        log_runs([fingerprint.key()])
         say("now")
         logs("two", 2, 2)
     logs("two", 2, 2)
     lines = capsys.readouterr().out.splitlines()
-    heads = [line.partition(":")[0].split("-")[0] for line in lines if line.startswith("==> ")]
-    killed = "==> local (training, or killed)"
-    assert heads == [killed, killed, killed, "==> local local"]
+    heads = [line.partition(":")[0] for line in lines if line.startswith("==> ")]
+    killed = "==> train (training, or killed)"
+    assert heads == [killed, "==> fill (training, or killed)", killed, "==> fill (COMPLETED)"]
     assert lines.count("now") == 2
     with monkeypatch.context() as patch:
         patch.setattr("ncpipe.runs.fingerprint.code_digest", lambda spec: "other")
         with pytest.raises(InputError, match="no log of this run"):
             logs("one", 2, 1)
-
-
-def test_a_worker_elsewhere_gives_the_bytes_of_a_stage(project: Path, tmp_path: Path) -> None:
-    """It has the prepared data and a store in another folder, and imports neither dvc nor typer."""
-    elsewhere = tmp_path / "elsewhere"
-    shutil.copytree("data/prepared", elsewhere / "data" / "prepared")
-    text = to_json(tasks())
-    subprocess.run([sys.executable, "-c", WORKER], input=text, text=True, check=True, cwd=elsewhere)
-    fingerprints = {
-        fingerprint.key(): fingerprint
-        for fingerprint in sweep_fingerprints(load_params(), load_params().compute)
-    }
-    found = {path.name for path in (elsewhere / ALONE).iterdir() if len(path.name) == 64}
-    assert found == set(fingerprints)
-    for key, fingerprint in fingerprints.items():
-        train(fingerprint.run.experiment, fingerprint.run.depth, fingerprint.run.seed)
-        assert contents(elsewhere / ALONE / key) == contents(Path("data/runs") / fingerprint.run.path)
-
-
-def test_a_worker_with_other_code_or_data_refuses(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = tasks()[0]
-    with monkeypatch.context() as patch:
-        patch.setattr("ncpipe.runs.fingerprint.code_digest", lambda spec: "other")
-        ended = train_task(task)
-        assert (ended.state, "code differs between" in ended.reason) == ("failed", True)
-    assert "differs from the data" in train_task(dataclasses.replace(task, data="0" * 64)).reason
-    assert not list(ALONE.glob("*"))
-
-
-@pytest.mark.parametrize(("shares", "batches"), [(1, 1), (2, 3)])
-def test_tasks_of_one_machine_share_its_memory(
-    shares: int,
-    batches: int,
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Red: two tasks of Ray that each take the memory that is free."""
-    monkeypatch.setattr("ncpipe.runs.batches.bytes_per_run", lambda *rest: 10)
-    monkeypatch.setattr("ncpipe.runs.batches.free_bytes", lambda device: 3 * 10 / 0.7 + 1)
-    assert train_task(dataclasses.replace(tasks()[0], shares=shares)).state == "done"
-    assert capsys.readouterr().err.count(" on cpu (") == batches
-
-
-def test_a_worker_tells_of_what_goes_wrong(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*rest: object, **options: object) -> None:
-        raise RuntimeError("a fault of the machine")
-
-    monkeypatch.setattr("ncpipe.runs.batches.train_batch", fail)
-    ended = train_task(tasks()[0])
-    assert (ended.state, ended.reason) == ("failed", "RuntimeError: a fault of the machine")
-
-
-def test_a_run_alone_that_runs_out_of_memory_is_refused(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Red: a job that is submitted again and again, and fails on the same machine."""
-
-    def fail(*rest: object, **options: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr("ncpipe.runs.batches.check_memory", fail)
-    task = tasks()[0]
-    assert [train_task(part).state for part in (task, task.subset([0]))] == ["memory", "refused"]
-
-
-def ended(state: State, runs: int, tries: int = 0) -> TaskResult:
-    plain = tuple(
-        {"experiment": "one", "depth": 2, "seed": at, "axis": None, "spec": {"epochs": 5}}
-        for at in range(runs)
-    )
-    task = Task(plain, tuple(map(str, range(runs))), "", {"device": "cpu"}, 0.0, 1, tries)
-    return TaskResult(task, state)
-
-
-@pytest.mark.parametrize(
-    ("end", "sizes"),
-    [
-        (ended("done", 3), []),
-        (ended("failed", 3), [1, 1, 1]),
-        (ended("failed", 1), [1]),
-        (ended("failed", 1, 1), []),
-        (ended("refused", 1), []),
-        (ended("memory", 5), [2, 3]),
-        (ended("memory", 1), []),
-        (ended("lost", 4), [4]),
-        (ended("lost", 4, 3), []),
-    ],
-    ids=str,
-)
-def test_what_is_tried_again(
-    end: TaskResult, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    again = tasks_to_retry(end)
-    assert [len(task.runs) for task in again] == sizes
-    assert [key for task in again for key in task.keys] == (list(end.task.keys) if sizes else [])
-    assert all(task.tries == end.task.tries + 1 for task in again)
-
-
-def test_what_is_in_the_store_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (ALONE / "1").mkdir(parents=True)
-    assert [task.keys for task in tasks_to_retry(ended("failed", 3))] == [("0",), ("2",)]
-
-
-class Faulty(Engine):
-    """An engine whose tasks end as a list says, one after the other."""
-
-    def __init__(self, ends: Sequence[State]) -> None:
-        self.ends, self.queue, self.cancelled = list(ends), [], False
-        self.seen: list[int] = []
-
-    def submit(self, tasks: Sequence[Task]) -> None:
-        self.queue += tasks
-
-    def watch(self, wait: bool = True) -> Iterator[list[TaskResult]]:
-        while self.queue:
-            task = self.queue.pop(0)
-            self.seen.append(len(task.runs))
-            yield [TaskResult(task, self.ends.pop(0), "why")]
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-def test_the_driver_tries_again_until_it_is_done_or_has_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    task = ended("done", 4).task
-    engine = Faulty(["lost", "memory", "failed", "done", "done", "failed"])
-    failed = run_tasks(engine, [task], keep_going=True)
-    assert engine.seen == [4, 4, 2, 2, 1, 1]
-    assert [end.task.keys for end in failed] == [("1",)]
-    engine = Faulty(["refused", "done"])
-    with pytest.raises(InputError, match="why"):
-        run_tasks(engine, [task, task], keep_going=False)
-    assert engine.cancelled
-    for key in task.keys:
-        (ALONE / key).mkdir(parents=True)
-    assert run_tasks(Faulty(["lost"]), [task], keep_going=False) == []  # with its last breath it was finished
 
 
 def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:

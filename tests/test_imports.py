@@ -50,7 +50,7 @@ FORBIDDEN = {
     "config/architectures/resnet": {"torch", "pydantic"},
     "metrics/conformance/suite": {"torch", "pandas", "dvc", "typer"},
     "metrics/measurements": {"torch", "dvc", "typer"},
-    "runs/engines/worker": {"dvc", "typer", "pandas"},  # what trains on other machines
+    "runs/engines/slurm_job": {"dvc", "typer", "pandas"},  # what trains on other machines
     "runs/engines/ray_cluster": {"dvc", "typer", "pandas"},
     "datasets/free": {"dvc", "typer", "torch", "pandas"},  # a stage that takes no time
     "runs/fast_path": {

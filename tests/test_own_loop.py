@@ -389,7 +389,7 @@ def test_a_dry_run_does_not_know_its_time(study: Path) -> None:
     run = write(STUDY)
     fetch("plain")
     [planned], failed = plan([fingerprint_of(run, _data(), load_params().compute)], CPU, 1, False)
-    assert failed == []
+    assert failed == {}
     assert planned.epochs == 4
     assert math.isnan(seconds_of(planned, CPU))
 

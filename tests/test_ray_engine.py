@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import io
+import json
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,21 +24,19 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import experiment_tree, stored_runs, write_params
+from conftest import experiment_tree, write_params
 from pipeline import PARAMS, Clone
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Compute
-from ncpipe.runs.engines import ray_cluster, remote
-from ncpipe.runs.engines.choice import tasks_of
-from ncpipe.runs.engines.engine import run_tasks
+from ncpipe.runs.engines import ray_cluster
+from ncpipe.runs.engines.archives import Origin, pack, store_archive, train_remotely, unpack
 from ncpipe.runs.engines.options import Ray, Settings, load_options
-from ncpipe.runs.engines.ray_cluster import Cluster, RayEngine, check_cluster
-from ncpipe.runs.engines.remote import Origin, origin, pack, store_archive, train_remotely, unpack
-from ncpipe.runs.engines.task import Task
-from ncpipe.runs.engines.worker import train_task
-from ncpipe.runs.run_claims import claims
+from ncpipe.runs.engines.ray_cluster import Cluster, check_cluster, train_by_ray
+from ncpipe.runs.fill import fill
+from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.run_claims import claimed
 from ncpipe.runs.store import has, sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import PREPARED, sha256_of
@@ -78,8 +77,8 @@ def settings(runs: int = 4) -> Settings:
     return Settings(load_params().compute, None, 60.0, True, runs)
 
 
-def tasks() -> list[Task]:
-    return tasks_of(sweep_fingerprints(load_params(), load_params().compute), settings())
+def fingerprints() -> list[RunFingerprint]:
+    return sweep_fingerprints(load_params(), load_params().compute)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -89,24 +88,26 @@ def contents(folder: Path) -> dict[str, str]:
 
 def trained_here() -> dict[str, str]:
     """The store as it is when everything trains in this folder."""
-    for task in tasks():
-        assert train_task(task).state == "done"
-    found = {name: digest for name, digest in contents(ALONE).items() if name.count("/")}
+    assert fill(fingerprints(), settings()) == {}
+    found = in_store()
     shutil.rmtree(ALONE)
     return found
 
 
 def in_store() -> dict[str, str]:
-    return {name: digest for name, digest in contents(ALONE).items() if name.count("/")}
+    return {name: digest for name, digest in contents(ALONE).items() if len(name.partition("/")[0]) == 64}
 
 
-def archives_of(task: Task) -> dict[str, Callable[[], bytes]]:
-    return {name: partial(pack, (PREPARED / name).absolute()) for name in remote.data_sets_of(task)}
+def remotely(origin: Origin | None = None, **changes: Any) -> tuple[dict[str, bytes], str, str]:
+    """All runs, as another machine trains them."""
+    data = {name: partial(pack, (PREPARED / name).absolute()) for name in ("one", "two")}
+    given = {"shares": 1, "data": data} | changes
+    keys = [fingerprint.key() for fingerprint in fingerprints()]
+    return train_remotely(origin or home(), keys, "cpu", 60.0, given["shares"], given["data"])
 
 
-def elsewhere(home: Origin) -> Origin:
-    """As a machine knows the driver that does not see its folder."""
-    return dataclasses.replace(home, root="/nowhere/at/all")
+def home() -> Origin:
+    return Origin.here({"params.yaml": Path("params.yaml").read_bytes()})
 
 
 def test_an_archive_is_the_same_for_the_same_files(tmp_path: Path) -> None:
@@ -139,52 +140,47 @@ def test_an_archive_writes_nothing_outside_its_folder(name: str, tmp_path: Path)
 
 def test_a_machine_without_the_folder_gives_the_same_bytes_and_a_run_is_taken_once(project: Path) -> None:
     expected = trained_here()
-    with origin() as home:
-        for task in tasks():
-            ended, archives = train_remotely(task, elsewhere(home), archives_of(task))
-            again = train_remotely(task, elsewhere(home), {})[1]  # by a second machine; the data are there
-            assert (ended.state, set(archives)) == ("done", set(task.keys))
-            assert again == archives
-            assert not any(has(key) for key in task.keys)
-            assert not list(Path(tempfile.gettempdir()).rglob("run.json"))  # which trained it again
-            assert [store_archive(key, archive) for key, archive in archives.items()] == [True] * len(
-                archives
-            )
-            before = in_store()
-            assert [store_archive(key, archive) for key, archive in again.items()] == [False] * len(archives)
-            assert in_store() == before
-            shutil.rmtree(ALONE / task.keys[0])
-            with pytest.raises(InputError, match="damaged"):
-                store_archive(task.keys[0], archives[task.keys[0]].replace(b'"seed": ', b'"sred": '))
-            store_archive(task.keys[0], archives[task.keys[0]])
-    assert in_store() == expected
-    assert {path.name for path in stored_runs()} == {key for task in tasks() for key in task.keys}
+    keys = {fingerprint.key() for fingerprint in fingerprints()}
+    archives, reason, log = remotely()
+    again = remotely()[0]  # by a second machine
+    assert (set(archives), reason) == (keys, "")
+    assert "train one L=2 seed=0 together with one seed 1:" in log
+    assert again == archives
+    assert not list(Path(tempfile.gettempdir()).rglob("run.json"))  # which trained it again
+    assert {store_archive(key, archive) for key, archive in archives.items()} == {True}
+    before = in_store()
+    assert {store_archive(key, archive) for key, archive in again.items()} == {False}
+    assert in_store() == before == expected
+    key = min(keys)
+    shutil.rmtree(ALONE / key)
+    with pytest.raises(InputError, match="damaged"):
+        store_archive(key, archives[key].replace(b'"seed": ', b'"sred": '))
+    assert not has(key)
     assert Path.cwd() == project
 
 
-def test_a_machine_with_the_folder_trains_into_the_store(project: Path) -> None:
-    expected = trained_here()
-    with origin() as home:
-        found = [train_remotely(task, home, {}) for task in tasks()]
-    assert [(ended.state, archives) for ended, archives in found] == [("done", {})] * len(found)
-    assert in_store() == expected
-    assert not list(ALONE.glob(".origin*"))
-
-
 def test_what_a_machine_cannot_do_is_said_in_a_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [task, *_] = tasks()
-    with origin() as home:
-        other = dataclasses.replace(home, torch="1.0")
-        [found, _] = train_remotely(task, other, {})
-        assert found.state == "failed"
-        assert f"torch: version {torch.__version__} on a worker and 1.0 in" in found.reason
-        name = next(iter(archives_of(task)))
-        damaged = {name: lambda: b"no tar"}
-        assert "damaged" in train_remotely(task, elsewhere(home), damaged)[0].reason
-        monkeypatch.setattr(os, "getuid", lambda: 10**6)
-        with contextlib.suppress(FileExistsError):
-            Path(tempfile.gettempdir(), "ncpipe-1000000").mkdir()
-        assert "belongs to another user" in train_remotely(task, elsewhere(home), {})[0].reason
+    other = dataclasses.replace(home(), torch="1.0")
+    assert f"torch: version {torch.__version__} on a worker and 1.0 in" in remotely(other)[1]
+    assert "damaged" in remotely(data={"one": lambda: b"no tar"})[1]
+    assert (
+        "2 runs of the sweep: code, data or versions differ here"
+        in remotely(data={"one": partial(pack, (PREPARED / "one").absolute())})[1]
+    )
+    monkeypatch.setattr(os, "getuid", lambda: 10**6)
+    with contextlib.suppress(FileExistsError):
+        Path(tempfile.gettempdir(), "ncpipe-1000000").mkdir()
+    assert "belongs to another user" in remotely()[1]
+
+
+@pytest.mark.parametrize(("shares", "batches"), [(1, 2), (2, 4)])
+def test_tasks_of_one_machine_share_its_memory(
+    shares: int, batches: int, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: two tasks that each take the memory that is free."""
+    monkeypatch.setattr("ncpipe.runs.batches.bytes_per_run", lambda *rest: 10)
+    monkeypatch.setattr("ncpipe.runs.batches.free_bytes", lambda device: 2 * 10 / 0.7 + 1)
+    assert remotely(shares=shares)[2].count(" on cpu (") == batches
 
 
 def test_what_no_machine_could_do_is_an_error() -> None:
@@ -203,12 +199,9 @@ def test_what_no_machine_could_do_is_an_error() -> None:
 def test_a_plan_asks_the_cluster_and_starts_no_task(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = StandIn([])
     monkeypatch.setattr(ray_cluster, "connect", lambda options: ray)
-    found = ray_cluster.dry_run(tasks(), Ray("a:1"), load_params().compute)
+    lines = ray_cluster.dry_run(fingerprints(), Ray("a:1"), settings())
     assert (ray.asked, ray.down) == ([], True)
-    assert [len(task.runs) for [task] in found.jobs] == [2, 2]
-    assert found.lines[0] == (
-        "the Ray cluster at a:1 (1 machine, 1 core): 4 runs in 2 tasks, each with 1 core"
-    )
+    assert lines[0] == ("the Ray cluster at a:1 (1 machine, 1 core): 4 runs in 2 tasks, each with 1 core")
 
 
 class RayError(Exception):
@@ -250,10 +243,10 @@ class StandIn(types.ModuleType):
         def options(**asked: Any) -> Any:
             self.asked.append(asked)
 
-            def run(task: Task, home: Origin, data: Any) -> int:
-                self.trained.append(len(task.runs))
+            def run(home: Origin, keys: Any, *rest: Any) -> int:
+                self.trained.append(len(keys))
                 end = self.ends.pop(0) if self.ends else None
-                return self.put(end or function(task, elsewhere(home), data))
+                return self.put(end or function(home, keys, *rest))
 
             return types.SimpleNamespace(remote=run)
 
@@ -269,27 +262,27 @@ class StandIn(types.ModuleType):
         self.down = True
 
 
-def test_the_engine_trains_all_whatever_happens_to_its_tasks(
+def test_the_engine_trains_all_but_what_fails(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One task is lost with its machine, one takes too much memory: once more, and by halves."""
+    """Red: a failure that takes the others with it; data that are sent once for each task; a run of another
+    process that is trained again."""
     expected = trained_here()
-    ray = StandIn([NodeDiedError("its node is dead"), OutOfMemoryError("killed")])
+    ray = StandIn([None, OutOfMemoryError("killed")])
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(ray_cluster, "connect", lambda options: ray)
-    monkeypatch.setattr(ray_cluster, "TASKS_PER_SLOT", 1)
-    engine = RayEngine(Ray(), settings())
-    assert run_tasks(engine, tasks(), keep_going=False) == []
-    assert ray.trained == [2, 2, 2, 1, 1]
+    monkeypatch.setattr(ray_cluster, "BATCHES_PER_SLOT", 1)
+    failed = train_by_ray(fingerprints(), Ray(), settings())
+    assert ray.trained == [2, 2]
+    assert {str(error) for error in failed.values()} == {"two L=2 seed=0: OutOfMemoryError: killed"}
+    with claimed(fingerprints()[2:3]) as other:
+        threading.Timer(1.0, other.release).start()
+        assert train_by_ray(fingerprints(), Ray(), settings()) == {}
+    assert ray.trained == [2, 2, 1, 1]
     assert in_store() == expected
     assert ray.down
-    assert not list(ALONE.glob(".origin*"))
-    assert [type(value) for value in ray.objects.values()].count(bytes) == 1  # of equal data
-    assert all(asked["num_cpus"] == 1 and asked["max_retries"] == 0 for asked in ray.asked)
-    said = capsys.readouterr().err
-    assert "one L=2 seed=0 and 1 more was lost (NodeDiedError: its node is dead); tried again" in said
-    assert "ran out of memory" in said
-    assert "ray: 4 of 4 runs" in said
+    assert all(asked["num_cpus"] == 1 and asked["max_retries"] == 3 for asked in ray.asked)
+    assert "ray: 4 of 4 runs" in capsys.readouterr().err
 
 
 def refused(address: str, token: str) -> str:
@@ -329,10 +322,10 @@ def kill_a_machine(cluster: Any, found: list[psutil.Process]) -> None:
     """One that trains, without a word to what runs on it, which stands still until then."""
     while not found:
         time.sleep(0.1)
-        for life in claims():
-            process = psutil.Process(life.process)
+        for file in Path(tempfile.gettempdir()).glob("*/*/data/.store/claims/*.json"):
+            process = psutil.Process(json.loads(file.read_text())["process"])
             process.suspend()
-            if any(other.keys == life.keys for other in claims()):
+            if file.exists():
                 found.append(process)
                 break
             process.resume()  # it has ended its training meanwhile
@@ -359,24 +352,11 @@ def test_one_of_two_machines_dies_while_it_trains(
     victim: list[psutil.Process] = []
     killer = threading.Thread(target=kill_a_machine, args=(cluster, victim), daemon=True)
     killer.start()
-    engine = RayEngine(Ray(cluster.address), settings())
-    assert run_tasks(engine, tasks(), keep_going=False) == []
+    assert train_by_ray(fingerprints(), Ray(cluster.address), settings()) == {}
     killer.join()
     assert in_store() == expected
-    assert capsys.readouterr().err.count("was lost") == 1
     victim[0].wait(10)  # it is none of ours, so this waits until it is gone
-    shutil.rmtree(ALONE)
-    [task, _] = tasks()
-    monkeypatch.setattr(ray_cluster, "origin", as_if_elsewhere)
-    assert run_tasks(RayEngine(Ray(cluster.address), settings()), [task.subset([0])], keep_going=False) == []
-    assert in_store() == {name: digest for name, digest in expected.items() if name.startswith(task.keys[0])}
     assert list((project.parent / "workdirs").glob("*/*/data/prepared/one"))
-
-
-@contextlib.contextmanager
-def as_if_elsewhere() -> Iterator[Origin]:
-    with origin() as home:
-        yield elsewhere(home)
 
 
 @contextlib.contextmanager

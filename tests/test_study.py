@@ -462,8 +462,9 @@ def test_a_network_that_fails_is_one_line(
     compute = params.compute_on(None)
     runs = [params.run("own", 2, seed) for seed in (0, 1)]
     fingerprints = [fingerprint_of(run, data_checksum(PREPARED / run.data), compute) for run in runs]
-    planned, [failed] = plan(fingerprints, torch.device("cpu"), 1, keep_going=True)
+    planned, failures = plan(fingerprints, torch.device("cpu"), 1, keep_going=True)
     assert planned == []
+    [failed] = set(failures.values())
     assert re.fullmatch(mistake, str(failed))
     progress = Progress("sweep", 2, 1.0)
     errors = train_batches([fingerprints], 1, 60.0, progress, lambda fingerprint: 1.0, keep_going=True)

@@ -192,17 +192,13 @@ def sweep(
     detach: Annotated[
         bool, typer.Option("--detach", help="Submit jobs to Slurm and exit; the jobs continue.")
     ] = False,
-    collect: Annotated[
-        bool,
-        typer.Option("--collect", help="Collect finished runs from jobs and submit lost runs again; exit."),
-    ] = False,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Cancel all jobs that were submitted from this folder.")
     ] = False,
 ) -> None:
     """Bring the pipeline up to date: train missing runs in parallel, then run `dvc repro`."""
-    if dry_run + detach + collect + cancel > 1:
-        raise InputError("sweep: give one of --dry-run, --detach, --collect and --cancel")
+    if dry_run + detach + cancel > 1:
+        raise InputError("sweep: give one of --dry-run, --detach and --cancel")
     from ncpipe.runs.engines.options import load_options
 
     overrides = [*(option or ()), *([] if address is None else [f"address={address}"])]
@@ -216,7 +212,7 @@ def sweep(
             print("nothing to train\nall other stages are up to date")
             return
     announce("sweep")
-    from ncpipe.commands.sweep import Jobs, cancel_jobs, print_plan
+    from ncpipe.commands.sweep import cancel_jobs, print_plan
     from ncpipe.commands.sweep import sweep as run_sweep
 
     if dry_run:
@@ -224,8 +220,7 @@ def sweep(
     elif cancel:
         cancel_jobs()
     else:
-        jobs: Jobs = "detach" if detach else "collect" if collect else "wait"
-        run_sweep(device, workers, checkpoint_seconds, keep_going, options, jobs)
+        run_sweep(device, workers, checkpoint_seconds, keep_going, options, detach)
 
 
 @stage()

@@ -1,13 +1,9 @@
 """Print the logs of the processes that trained a run, on any machine (`ncpipe logs`)."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 from ncpipe.config.bounds import Number
 from ncpipe.config.params import load_params
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.engines.job_log import logs_of
-from ncpipe.runs.engines.jobs import LOG, keys_in_jobs
 from ncpipe.runs.fingerprint import fingerprint_of
 from ncpipe.runs.training_log import failure_log
 from ncpipe.system.artifacts import PREPARED
@@ -23,7 +19,7 @@ def logs(experiment: str, depth: int, seed: int, value: Number | None = None) ->
     params = load_params()
     run = params.run(experiment, depth, seed, value)
     key = fingerprint_of(run, data_checksum(PREPARED / run.data), params.compute).key()
-    paths = [(head, path) for head, path in _logs_of(key) if path.is_file()]
+    paths = [(head, path) for head, path in logs_of(key) if path.is_file()]
     paths.sort(key=lambda named: named[1].stat().st_mtime)
     if (failed := failure_log(run)).is_file():
         paths.append(("error", failed))
@@ -34,9 +30,3 @@ def logs(experiment: str, depth: int, seed: int, value: Number | None = None) ->
     for head, path in paths:
         print(f"==> {head}: {path}")
         print(path.read_text(encoding="utf-8", errors="replace"))
-
-
-def _logs_of(key: str) -> Iterator[tuple[str, Path]]:
-    yield from logs_of(key)
-    if job := keys_in_jobs().get(key):
-        yield f"slurm {job.id} (submitted)", job.file(LOG)

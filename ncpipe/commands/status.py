@@ -15,8 +15,8 @@ from rich.text import Text
 
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Run
-from ncpipe.runs.engines.jobs import Job, read_jobs
-from ncpipe.runs.engines.slurm_commands import job_states, summary
+from ncpipe.runs.engines.arrays import read_arrays
+from ncpipe.runs.engines.slurm_commands import array_states, summary
 from ncpipe.runs.fingerprint import RunFingerprint, is_current
 from ncpipe.runs.run_claims import Claim, claims
 from ncpipe.runs.store import has, saved_epochs, sweep_fingerprints
@@ -33,7 +33,7 @@ STATES = {
     "done": "the result of the present params.yaml, data and code",
     "trained": "in the store, not yet in data/runs",
     "training": "now",
-    "queued": "in a job that waits",
+    "queued": "left to jobs of Slurm",
     "failed": "training failed, see its log",
     "stopped": "has a checkpoint, resumes with the next sweep",
     "stale": "the result of earlier parameters, data or code",
@@ -99,15 +99,15 @@ def sweep_progress() -> Progress:
     }
     alive = claims()
     training = {key for claim in alive for key in claim.keys}
-    jobs = read_jobs()
-    queued = {key for job in jobs for key in job.keys}
+    arrays = read_arrays()
+    queued = {key for array in arrays for key in array.keys}
     states = {run: _state(run, fingerprints.get(run), training, queued) for run in params.grid()}
     names = {fingerprint.key(): run for run, fingerprint in fingerprints.items()}
     of_sweep = [claim for claim in alive if set(claim.keys) & set(names)]
     lines = [_line(claim, names) for claim in of_sweep]
     if left := [claim.whole for claim in of_sweep if claim.whole is not None]:
         lines.append(f"all training: about {duration(max(left))} left")
-    return Progress(states, _not_converged(states), lines + _job_lines(jobs))
+    return Progress(states, _not_converged(states), lines + (_job_lines() if arrays else []))
 
 
 def _page() -> tuple[RenderableType, bool]:
@@ -124,22 +124,19 @@ def _page() -> tuple[RenderableType, bool]:
     return Group(table, Text(""), *map(Text, lines)), progress.done
 
 
-def _job_lines(jobs: list[Job]) -> list[str]:
+def _job_lines() -> list[str]:
     """Return a line about how many jobs run, wait and have ended."""
-    if not jobs:
-        return []
     try:
-        line = _summary(tuple(job.id for job in jobs), int(time.monotonic() // JOBS_SECONDS))
+        line = _summary(int(time.monotonic() // JOBS_SECONDS))
     except InputError as error:
         line = str(error)
     return [f"jobs: {line}"]
 
 
 @functools.lru_cache(maxsize=1)
-def _summary(ids: tuple[str, ...], period: int) -> str:
+def _summary(period: int) -> str:
     """Return `slurm_commands.summary`; the cache queries Slurm once per period."""
-    jobs = [job for job in read_jobs() if job.id in ids]
-    return summary(jobs, job_states(jobs))
+    return summary(array_states(read_arrays()))
 
 
 def _state(run: Run, fingerprint: RunFingerprint | None, training: set[str], queued: set[str]) -> str:

@@ -4,9 +4,7 @@
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Literal
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
@@ -18,22 +16,20 @@ from ncpipe.config.specs import Device
 from ncpipe.config.study import study_errors
 from ncpipe.runs.batches import groups, worker_count
 from ncpipe.runs.dvc import dvc
-from ncpipe.runs.engines.choice import dry_run, open_engine, tasks_of
-from ncpipe.runs.engines.engine import run_tasks
-from ncpipe.runs.engines.jobs import keys_in_jobs, read_jobs
+from ncpipe.runs.engines import slurm
+from ncpipe.runs.engines.arrays import Array, read_arrays
 from ncpipe.runs.engines.options import LOCAL, Options, Settings
-from ncpipe.runs.engines.slurm_commands import cancel
-from ncpipe.runs.engines.task import TaskResult
+from ncpipe.runs.engines.slurm import remove_finished, train_by_slurm
+from ncpipe.runs.engines.slurm_commands import active_arrays, cancel
 from ncpipe.runs.fill import fill
 from ncpipe.runs.fingerprint import RunFingerprint, code_digest
 from ncpipe.runs.plan import Planned, headline, plan, seconds_of
-from ncpipe.runs.store import checkpoint_of, has, import_runs, missing_of, sweep_fingerprints
+from ncpipe.runs.store import checkpoint_of, import_runs, missing_of, sweep_fingerprints
 from ncpipe.system.console import duration, plural, say
 from ncpipe.system.errors import InputError, shown
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device, release_memory
 
-Jobs = Literal["wait", "detach", "collect"]
 UNKNOWN = f"{'?':>9} {'?':>8}"  # memory and time
 
 
@@ -43,19 +39,20 @@ def sweep(
     checkpoint_seconds: float,
     keep_going: bool,
     options: Options = LOCAL,
-    jobs: Jobs = "wait",
+    detach: bool = False,
 ) -> None:
     """Bring the pipeline up to date: train all missing runs in parallel, then run `dvc repro`.
 
     Missing runs train in batches into the store, from which `dvc repro` takes them. If a batch fails, the
-    finished runs are kept.
+    finished runs are kept. Jobs of an earlier sweep are waited for.
 
     Args:
         keep_going: whether to train the other batches after an error, and let DVC run all stages that it can.
         options: where the batches train.
-        jobs: with an engine whose jobs outlive this command: wait for them, detach, or collect the runs that
-            they have finished and submit lost runs again.
+        detach: whether to leave the runs to jobs of Slurm and return.
     """
+    if detach and options.engine != "slurm":
+        raise InputError(f"--detach: the engine {options.engine} ends with the sweep; use --engine slurm")
     params = load_params()
     for spec in params.experiments.values():
         code_digest(spec)  # of study.py as it was loaded, however long the data take
@@ -63,37 +60,45 @@ def sweep(
     check_rules(options, params)
     dvc("repro", "code", "grid", "fetch", capture=True)
     fingerprints = sweep_fingerprints(load_params(), params.compute_on(device))
-    keys = frozenset(fingerprint.key() for fingerprint in fingerprints)
-    if others := [job for job in read_jobs() if job.keys.isdisjoint(keys)]:
-        count = plural(len(others), "job")
+    keys = {fingerprint.key() for fingerprint in fingerprints}
+    remove_finished(keys)
+    if others := [array for array in read_arrays() if keys.isdisjoint(array.keys)]:
+        count = plural(len(others), "array")
         say(f"sweep: {count} of other code, data or parameters go on (ncpipe sweep --cancel ends all jobs)")
     import_runs()
     missing = missing_of(fingerprints)
     say(f"sweep: {len(fingerprints) - len(missing)} of {len(fingerprints)} runs are trained")
-    settings = Settings(
-        params.compute_on(device), workers, checkpoint_seconds, keep_going, len(fingerprints), keys=keys
-    )
-    if jobs != "wait":
-        failed = _handle_jobs(missing, settings, options, jobs)
-        left = missing_of(missing)
-        if jobs == "collect" and left:
-            say(f"sweep: {plural(len(left), 'run')} not finished yet")
-        if failed:
-            raise InputError(
-                f"sweep: {plural(failed, 'run')} failed, see above and data/logs; others are kept"
-            )
-        if jobs == "detach" or left:
-            return
-    elif missing:
+    if missing:
+        settings = Settings(
+            params.compute_on(device), workers, checkpoint_seconds, keep_going, len(fingerprints)
+        )
         try:
-            failures = _train(missing, settings, options)
+            failures = _train(missing, settings, options, detach)
         finally:
             release_memory()  # the stages of dvc repro have processes of their own
         if failures:
             say("sweep: some runs failed, see above; running dvc repro for the others")
             dvc("repro", "--keep-going")
             raise InputError("sweep: some runs failed, see above; the others are kept")
+        if detach:
+            return
     dvc("repro")
+
+
+def _train(
+    missing: Sequence[RunFingerprint], settings: Settings, options: Options, detach: bool
+) -> Collection[str]:
+    """Train into the store; return the fingerprints of the runs that failed."""
+    if options.engine != "slurm" and _arrays_of(missing, active_arrays()):
+        say("sweep: jobs of an earlier sweep train these runs, so it goes on by Slurm")
+        options = Options("slurm", options.slurm)
+    if options.engine == "slurm":
+        return train_by_slurm(missing, options.slurm, settings, not detach)
+    if options.engine == "ray":
+        from ncpipe.runs.engines.ray_cluster import train_by_ray
+
+        return train_by_ray(missing, options.ray, settings)
+    return fill(missing, settings)
 
 
 def check_rules(options: Options, params: Params) -> None:
@@ -107,10 +112,10 @@ def check_rules(options: Options, params: Params) -> None:
 
 def cancel_jobs() -> None:
     """Cancel all jobs of this folder and keep finished runs. Raises InputError if any may still run."""
-    if not (jobs := read_jobs()):
+    if not (arrays := read_arrays()):
         check_there()
-    cancelled, still_running = cancel(jobs)
-    say(f"sweep: cancelled {plural(cancelled, 'job')}; finished runs and checkpoints are kept")
+    cancelled, still_running = cancel(arrays)
+    say(f"sweep: cancelled {plural(cancelled, 'array')}; finished runs and checkpoints are kept")
     if still_running:
         raise InputError(still_running)
 
@@ -122,10 +127,11 @@ def print_plan(stale: Stale, workers: int | None, options: Options = LOCAL) -> N
     """
     compute, unprepared = stale.compute, stale.unprepared
     check_rules(options, stale.params)
-    missing, in_jobs = stale.missing, keys_in_jobs()
-    if jobs := {in_jobs[fingerprint.key()].id for fingerprint in missing if fingerprint.key() in in_jobs}:
-        print(f"{plural(len(jobs), 'job')} of an earlier sweep still in the queue or running")
-    missing = [fingerprint for fingerprint in missing if fingerprint.key() not in in_jobs]
+    missing = stale.missing
+    if arrays := _arrays_of(missing, read_arrays()):
+        print(f"{plural(len(arrays), 'array')} of an earlier sweep still in the queue or running")
+        taken = {key for array in arrays for key in array.keys}
+        missing = [fingerprint for fingerprint in missing if fingerprint.key() not in taken]
     todo = [*missing, *unprepared]
     if todo and options.engine != "local":
         _print_dry_run(todo, Settings(compute, workers, 0.0, True, len(todo)), options)
@@ -156,19 +162,25 @@ def print_plan(stale: Stale, workers: int | None, options: Options = LOCAL) -> N
 
 
 def _print_dry_run(missing: Sequence[RunFingerprint], settings: Settings, options: Options) -> None:
-    """Print in how many jobs the engine would train the runs of each shape."""
-    planned = dry_run(tasks_of(missing, settings), options, settings.compute)
-    print(f"{'shape':<40} {'runs':>5} {'epochs':>7} {'jobs':>8}")
+    """Print the runs of each shape, and how the engine would train them."""
+    if options.engine == "slurm":
+        lines = slurm.dry_run(missing, options.slurm, settings)
+    else:
+        from ncpipe.runs.engines import ray_cluster
+
+        lines = ray_cluster.dry_run(missing, options.ray, settings)
+    print(f"{'shape':<40} {'runs':>5} {'epochs':>7}")
     for group in groups(missing):
-        run, keys = group[0].run, {fingerprint.key() for fingerprint in group}
-        jobs = sum(any(not keys.isdisjoint(task.keys) for task in job) for job in planned.jobs)
-        left = run.spec.epochs - epochs_done(checkpoint_of(group[0]))
-        print(f"{_name(group):<40} {len(group):>5} {left:>7} {jobs:>8}")
-    print(
-        "\nshape: networks of equal shape, which train in the same batches; runs: their number; epochs: left "
-        "to train;\njobs: those that share the runs\n"
-    )
-    print("\n".join(planned.lines))
+        left = group[0].run.spec.epochs - epochs_done(checkpoint_of(group[0]))
+        print(f"{_name(group):<40} {len(group):>5} {left:>7}")
+    print("\nshape: networks of equal shape, which train in the same batches; epochs: left to train\n")
+    print("\n".join(lines))
+
+
+def _arrays_of(fingerprints: Sequence[RunFingerprint], arrays: Sequence[Array]) -> list[Array]:
+    """Return the arrays with any of these runs."""
+    keys = {fingerprint.key() for fingerprint in fingerprints}
+    return [array for array in arrays if not keys.isdisjoint(array.keys)]
 
 
 def _name(batch: Sequence[RunFingerprint]) -> str:
@@ -206,39 +218,3 @@ def _print_batches(
         "\nbatch: networks of equal shape, which train together; runs: their number; epochs: left to train;\n"
         "memory: of all runs of the batch; time: if no other batch trains at the same time\n"
     )
-
-
-def _train(missing: Sequence[RunFingerprint], settings: Settings, options: Options) -> int:
-    """Train into the store; return how many runs failed. Waits for runs in jobs of an earlier sweep."""
-    failed: set[str] = set()
-    jobs = [job for job in read_jobs() if settings.keys is None or not job.keys.isdisjoint(settings.keys)]
-    if jobs and options.engine != "slurm":
-        say(f"sweep: waiting for {plural(len(jobs), 'job')} of an earlier sweep (--collect does not wait)")
-        engine = open_engine(Options("slurm", options.slurm), replace(settings, keep_options=True))
-        failed = _failed(run_tasks(engine, [], settings.keep_going))
-    return len(failed | fill(missing, settings, options))
-
-
-def _handle_jobs(missing: Sequence[RunFingerprint], settings: Settings, options: Options, how: Jobs) -> int:
-    """Collect finished runs from jobs and submit lost runs again; with `detach` also runs without a job.
-
-    With `collect`, lost runs keep the options of their job. Returns the number of failed runs, after printing
-    the reasons.
-    """
-    jobs = read_jobs()
-    if how == "collect" and jobs:
-        options, settings = Options("slurm", options.slurm), replace(settings, keep_options=True)
-    if options.engine != "slurm":
-        if how == "detach":
-            raise InputError(f"--detach: the engine {options.engine} ends with the sweep; use --engine slurm")
-        say("sweep: no jobs to collect")
-        return 0
-    settings = replace(settings, keep_going=True)
-    failed = _failed(run_tasks(open_engine(options, settings), [], keep_going=True, wait=False))
-    if how == "detach":
-        failed |= fill(missing, settings, options, wait=False)
-    return len(failed)
-
-
-def _failed(results: Sequence[TaskResult]) -> set[str]:
-    return {key for result in results for key in result.task.keys if not has(key)}

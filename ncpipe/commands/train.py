@@ -12,9 +12,8 @@ from ncpipe.config.bounds import Number
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.specs import Device, Run
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.engines.jobs import keys_in_jobs
 from ncpipe.runs.engines.options import Settings
-from ncpipe.runs.engines.slurm_commands import keys_elsewhere
+from ncpipe.runs.engines.slurm_commands import check_no_jobs
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprint_of
 from ncpipe.runs.store import is_materialised, missing_of, take
 from ncpipe.system.artifacts import PREPARED
@@ -83,15 +82,8 @@ def _select_runs(
 
 
 def _train(missing: list[RunFingerprint], settings: Settings) -> None:
-    """Train runs into the store. Raises InputError if one of them is in a job of Slurm."""
-    in_jobs = keys_in_jobs() | keys_elsewhere()
-    for fingerprint in missing:
-        if job := in_jobs.get(fingerprint.key()):
-            place, there = (f" of {job.folder}", " there") if job.folder.is_absolute() else ("", "")
-            raise InputError(
-                f"{fingerprint.run.name}: is in job {job.id}{place}; wait for it (ncpipe status), collect it "
-                f"with ncpipe sweep --collect, or cancel it with ncpipe sweep --cancel{there}"
-            )
+    """Train runs into the store. Raises InputError if one of them is left to jobs of Slurm."""
+    check_no_jobs([fingerprint.key() for fingerprint in missing])
     name = missing[0].run.name
     say(f"train {name}: {plural(len(missing), 'run')} to train, loading PyTorch")
 

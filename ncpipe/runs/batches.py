@@ -14,6 +14,7 @@ from ncpipe.config.specs import Compute, OneAtATime, Run, own_loop
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.datasets.stored import data_checksum
+from ncpipe.runs.engines.job_log import log_runs
 from ncpipe.runs.fingerprint import RunFingerprint, check_code
 from ncpipe.runs.own_runs import train_elsewhere
 from ncpipe.runs.pool import completed
@@ -134,6 +135,7 @@ def train_batches(
     def train(batch: Batch) -> None:
         with claimed(batch) as claim:
             todo = [fingerprint for fingerprint in batch if fingerprint.key() in claim.claim.keys]
+            log_runs(claim.claim.keys)
             while todo:
                 with log_failures([fingerprint.run for fingerprint in todo], Stopped), study_errors():
                     todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop, claim)

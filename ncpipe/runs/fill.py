@@ -1,49 +1,49 @@
 """Train the missing runs of a set into the store, each once, even if other processes do the same.
 
-This is the only trainer. On this machine it claims batch by batch (`ncpipe.runs.run_claims`), trains, stores
-and releases, until nothing is left; an engine does the same on other machines.
+This is the only trainer: it claims batch by batch (`ncpipe.runs.run_claims`), trains, stores and releases,
+until nothing is left. Jobs of Slurm and tasks of Ray do the same on other machines.
 """
 
-import time
-from collections.abc import Sequence
+import threading
+from collections.abc import Collection, Sequence
 
+from ncpipe.config.params import load_params
+from ncpipe.config.specs import Device
 from ncpipe.runs.batches import train_batches, worker_count
-from ncpipe.runs.engines.choice import open_engine, tasks_of
-from ncpipe.runs.engines.engine import run_tasks
 from ncpipe.runs.engines.job_log import recorded_job
-from ncpipe.runs.engines.jobs import keys_in_jobs
-from ncpipe.runs.engines.options import LOCAL, Options, Settings
-from ncpipe.runs.engines.slurm_commands import keys_elsewhere
+from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.plan import headline, plan
 from ncpipe.runs.run_claims import claimed_keys
-from ncpipe.runs.store import has, missing_of
+from ncpipe.runs.store import has, missing_of, sweep_fingerprints
+from ncpipe.runs.training_log import log_failure
 from ncpipe.system.console import Progress, plural, say
+from ncpipe.system.errors import InputError
+from ncpipe.training.checkpoints import Stopped
 from ncpipe.training.device import prepare_device
 
 LOOK = 0.5  # seconds between two looks at what other processes train
 
 
 def fill(
-    fingerprints: Sequence[RunFingerprint], settings: Settings, options: Options = LOCAL, wait: bool = True
-) -> set[str]:
-    """Train the runs that the store lacks; return the fingerprints of those that failed.
+    fingerprints: Sequence[RunFingerprint],
+    settings: Settings,
+    wait: bool = True,
+    stop: threading.Event | None = None,
+) -> dict[str, InputError]:
+    """Train the runs that the store lacks; return the errors by the fingerprints of the runs that failed.
 
-    Runs that another process trains, in any clone that shares the store, are waited for. Runs in submitted
-    jobs are left to the jobs. Raises InputError at the first failure, unless the settings say to keep going.
-
-    Without `wait`, runs that another process trains are left to it, and submitted jobs to themselves.
+    Runs that another process trains, in any clone that shares the store, are waited for; without `wait`, they
+    are left to it. Raises InputError at the first failure, unless the settings say to keep going, and Stopped
+    after `stop` is set and checkpoints are written.
     """
-    failed: set[str] = set()
+    stop = stop or threading.Event()
+    failed: dict[str, InputError] = {}
     left, waits = missing_of(fingerprints), False
     while left:
         claimed = claimed_keys()
-        free = [fingerprint for fingerprint in left if fingerprint.key() not in claimed]
-        if free and options.engine == "local":
-            failed |= _train(free, settings)
-        elif free:
-            failed |= _submit(free, settings, options, wait)
-            left = [fingerprint for fingerprint in left if fingerprint not in free]
+        if free := [fingerprint for fingerprint in left if fingerprint.key() not in claimed]:
+            failed |= _train(free, settings, stop)
         elif not wait:
             say(f"{settings.name}: left {plural(len(left), 'run')} to another process that trains them")
             break
@@ -51,45 +51,54 @@ def fill(
             if not waits:
                 say(f"{settings.name}: waiting for {plural(len(left), 'run')} that another process trains")
             waits = True
-            time.sleep(LOOK)
+            if stop.wait(LOOK):
+                raise Stopped
         left = [each for each in left if each.key() not in failed and not has(each.key())]
     return failed
 
 
-def _train(fingerprints: Sequence[RunFingerprint], settings: Settings) -> set[str]:
-    """Train on this machine what nobody else claims, the batches with most work first, with one bar."""
+def _train(
+    fingerprints: Sequence[RunFingerprint], settings: Settings, stop: threading.Event
+) -> dict[str, InputError]:
+    """Train what nobody else claims, the batches with most work first, with one bar."""
     device = prepare_device(settings.compute)
     workers = worker_count(settings.compute, device, settings.workers)
-    planned, _ = plan(fingerprints, device, workers, settings.keep_going)
+    planned, failed = plan(fingerprints, device, workers, settings.keep_going, settings.slots)
+    for each in fingerprints:
+        if error := failed.get(each.key()):
+            log_failure([each.run], error)
     if planned:
         say(f"{settings.name}: {headline(planned, workers, str(device))}")
     work = {each.key(): batch.work_per_epoch for batch in planned for each in batch.fingerprints}
     done, left = (sum(getattr(batch, name) for batch in planned) for name in ("work_done", "work_left"))
     progress = Progress(settings.name, settings.runs, done + left, settings.runs - len(fingerprints), done)
-    keys = [fingerprint.key() for fingerprint in fingerprints]
     try:
-        with recorded_job("local", keys):
-            errors = train_batches(
+        with recorded_job(settings.name):
+            failed |= train_batches(
                 [batch.fingerprints for batch in planned],
                 workers,
                 settings.checkpoint_seconds,
                 progress,
                 lambda fingerprint: work[fingerprint.key()],
                 settings.keep_going,
+                stop,
             )
     finally:
         progress.close()
-    return {key for key in keys if key in errors or key not in work}
+    return failed
 
 
-def _submit(
-    fingerprints: Sequence[RunFingerprint], settings: Settings, options: Options, wait: bool
-) -> set[str]:
-    """Train through an engine what is in no job."""
-    in_jobs, elsewhere = keys_in_jobs(), keys_elsewhere()
-    todo = [each for each in fingerprints if each.key() not in in_jobs.keys() | elsewhere.keys()]
-    if not (todo or (in_jobs and options.engine == "slurm")):
-        return set()
-    engine = open_engine(options, settings)
-    failed = run_tasks(engine, tasks_of(todo, settings), settings.keep_going, wait)
-    return {key for result in failed for key in result.task.keys if not has(key)}
+def runs_of_keys(keys: Collection[str], device: Device) -> list[RunFingerprint]:
+    """Return the sweep's runs with these fingerprints, by params.yaml, code and data of the current folder.
+
+    Raises InputError if there are others.
+    """
+    params = load_params()
+    found = sweep_fingerprints(params, params.compute_on(device))
+    found = [fingerprint for fingerprint in found if fingerprint.key() in keys]
+    if len(found) < len(keys):
+        raise InputError(
+            f"{plural(len(keys) - len(found), 'run')} of the sweep: code, data or versions differ here from "
+            "where the sweep began; install the same on both"
+        )
+    return found

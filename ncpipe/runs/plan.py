@@ -19,6 +19,8 @@ from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.cost import LEVERS, seconds_per_epoch
 from ncpipe.training.device import DTYPES, is_out_of_memory
 
+BATCHES_PER_SLOT = 2  # so that few workers are idle while the last batches end
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -47,16 +49,23 @@ class Planned:
 
 
 def plan(
-    missing: Sequence[RunFingerprint], device: torch.device, workers: int, keep_going: bool
-) -> tuple[list[Planned], list[InputError]]:
+    missing: Sequence[RunFingerprint],
+    device: torch.device,
+    workers: int,
+    keep_going: bool,
+    slots: int | None = None,
+) -> tuple[list[Planned], dict[str, InputError]]:
     """Return all batches, those with most work first so that workers end at similar times, and the errors.
 
-    Unless keep_going, the first error is raised.
+    Errors are by the runs' fingerprints; unless keep_going, the first one is raised. slots: workers of all
+    machines that share these runs, if there are others than this one.
     """
     planned: list[Planned] = []
-    failed = []
+    failed = {}
     shapes = groups(missing)
     parts = parts_of_each(shapes, workers, device)
+    if slots is not None and shapes:
+        parts = -(-BATCHES_PER_SLOT * slots // len(shapes))
     for group in shapes:
         try:
             with study_errors():
@@ -65,7 +74,7 @@ def plan(
             if not keep_going:
                 raise
             say(f"ncpipe: {error}")
-            failed.append(error)
+            failed |= {fingerprint.key(): error for fingerprint in group}
     return sorted(planned, key=lambda batch: -batch.work_left), failed
 
 

@@ -37,7 +37,7 @@ class Claim:
 
     epoch, epochs: epochs done, and in total.
     began: epochs that were done when the process started; None before. seconds: since then.
-    host, process, born: identify the process.
+    host, process, born: identify the process. job: in which it runs on a cluster, if it does.
     whole: seconds until all batches of the process are done; None if unknown.
     """
 
@@ -46,6 +46,7 @@ class Claim:
     host: str
     process: int
     born: float
+    job: str = ""
     epoch: int = 0
     began: int | None = None
     seconds: float = 0.0
@@ -61,7 +62,7 @@ class Claim:
     def is_alive(self, age: float) -> bool:
         """Return whether its process still trains. age: seconds since the last renewal."""
         if self.host != socket.gethostname():
-            return age < STALE
+            return age < STALE and not (self.job and self.job == job_id())  # else this job ran there before
         try:
             process = psutil.Process(self.process)
             return process.create_time() == self.born and process.status() != psutil.STATUS_ZOMBIE
@@ -73,10 +74,11 @@ class ClaimWriter:
     """Holds the claim of one batch in this process, and tells how far the batch is."""
 
     def __init__(self, epochs: int) -> None:
-        self.folder = begin_store() / FOLDER
+        self.folder = begin_store().absolute() / FOLDER
         self.folder.mkdir(exist_ok=True)
         self.file = self.folder / f"{secrets.token_hex(8)}.json"
-        self.claim = Claim((), epochs, socket.gethostname(), os.getpid(), psutil.Process().create_time())
+        born = psutil.Process().create_time()
+        self.claim = Claim((), epochs, socket.gethostname(), os.getpid(), born, job_id())
         self.start = self.written = time.monotonic()
         self.released = threading.Event()
 
@@ -163,6 +165,12 @@ def claims() -> list[Claim]:
 def claimed_keys() -> set[str]:
     """Return the fingerprints of all runs that train now."""
     return {key for claim in claims() for key in claim.keys}
+
+
+def job_id() -> str:
+    """Return the name of the job of Slurm that this process is, or an empty text."""
+    parts = [os.environ.get(name, "") for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")]
+    return "_".join(parts) if all(parts) else ""
 
 
 def _remove(file: Path, keys: Sequence[str]) -> None:

@@ -232,6 +232,11 @@ def checkpoint_path(key: str, device: str) -> Path:
     return store_folder() / f"{key}-{device}{CHECKPOINT}"
 
 
+def epochs_of(fingerprints: Iterable[RunFingerprint]) -> int:
+    """Count the epochs in the finished runs and the checkpoints of the store."""
+    return sum(each.run.spec.epochs if has(each.key()) else saved_epochs(each) for each in fingerprints)
+
+
 def saved_epochs(fingerprint: RunFingerprint) -> int:
     """Return the number of epochs in a run's checkpoint, 0 without one; does not look for damage."""
     return epochs_in(checkpoint_of(fingerprint))

@@ -81,12 +81,21 @@ def failure_log(run: Run) -> Path:
     return LOGS / f"failed-{'-'.join(run.path.parts)}.log"
 
 
+def log_failure(runs: Iterable[Run], error: Exception) -> None:
+    """Write an error to each run's log; skip logs that cannot be written, as on a full disk."""
+    text = "".join(traceback.format_exception(error))
+    for run in runs:
+        with contextlib.suppress(OSError):
+            LOGS.mkdir(parents=True, exist_ok=True)
+            failure_log(run).write_text(f"{run.name}: {error}\n\n{text}", encoding="utf-8")
+
+
 @contextlib.contextmanager
 def log_failures(runs: Iterable[Run], stopped: type[Exception]) -> Iterator[None]:
     """Write an error of the block to each run's log; without an error, remove the runs' older logs.
 
-    stopped: the exception for training that was stopped on request, which is not logged. If a log cannot be
-    written, as on a full disk, it is skipped, and the error is raised anyway.
+    stopped: the exception for training that was stopped on request, which is not logged. The error is raised
+    anyway.
     """
     runs = list(runs)
     try:
@@ -94,11 +103,7 @@ def log_failures(runs: Iterable[Run], stopped: type[Exception]) -> Iterator[None
     except stopped:
         raise
     except Exception as error:
-        text = "".join(traceback.format_exception(error))
-        for run in runs:
-            with contextlib.suppress(OSError):
-                LOGS.mkdir(parents=True, exist_ok=True)
-                failure_log(run).write_text(f"{run.name}: {error}\n\n{text}", encoding="utf-8")
+        log_failure(runs, error)
         raise
     for run in runs:
         failure_log(run).unlink(missing_ok=True)

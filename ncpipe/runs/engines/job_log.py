@@ -1,25 +1,34 @@
-"""Keep what jobs printed, in data/logs/jobs: NAME.log, and beside it NAME.runs, which says whose log it is.
+"""Keep what training printed in data/logs/jobs: NAME.log, and NAME.runs, which says whose log it is.
 
-A job is a task of Slurm or Ray, or a local sweep. No stage reads these files.
+No stage reads these files.
 """
 
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ncpipe.runs.run_claims import job_id
 from ncpipe.system.artifacts import LOGS, publish_file
 from ncpipe.system.console import recorded_lines
 
 JOB_LOGS = LOGS / "jobs"
 RUNS = ".runs"
+_open: list[tuple[Path, str, list[str]]] = []  # logs of this process, their headings and runs
 
 
 def describe_log(log: Path, heading: str, keys: Iterable[str]) -> None:
     """Write which job has written a log, and the fingerprints of its runs, a line each."""
     with contextlib.suppress(OSError), publish_file(log.with_suffix(RUNS)) as partial:
         partial.write_text("\n".join([heading, *keys]), encoding="utf-8")
+
+
+def log_runs(keys: Iterable[str]) -> None:
+    """Record that runs begin to train in this process."""
+    for log, heading, known in _open:
+        known += keys
+        describe_log(log, heading, known)
 
 
 def logs_of(key: str) -> Iterator[tuple[str, Path]]:
@@ -32,16 +41,18 @@ def logs_of(key: str) -> Iterator[tuple[str, Path]]:
 
 
 @contextlib.contextmanager
-def recorded_job(engine: str, keys: Sequence[str]) -> Iterator[None]:
+def recorded_job(name: str) -> Iterator[None]:
     """Write what the block prints to a log. If that cannot be written, the block runs without it."""
-    log = JOB_LOGS / f"{engine}-{time.time():.0f}-{os.getpid()}.log"
+    name = f"slurm {job}" if (job := job_id()) else name
+    log = JOB_LOGS / f"{name.replace(' ', '-').replace('=', '')}-{time.time():.0f}-{os.getpid()}.log"
     try:
         JOB_LOGS.mkdir(parents=True, exist_ok=True)
         file = log.open("a", encoding="utf-8", buffering=1)
     except OSError:
         yield
         return
-    describe_log(log, f"{engine} (training, or killed)", keys)
+    keys: list[str] = []
+    _open.append((log, f"{name} (training, or killed)", keys))
     state = "STOPPED"
     with file:
         try:
@@ -49,4 +60,5 @@ def recorded_job(engine: str, keys: Sequence[str]) -> Iterator[None]:
                 yield
             state = "COMPLETED"
         finally:
-            describe_log(log, f"{engine} {log.stem} ({state})", keys)
+            _open.pop()
+            describe_log(log, f"{name} ({state})", keys)

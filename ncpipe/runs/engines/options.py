@@ -147,9 +147,9 @@ class Rule(Resources):
 
 @dataclass(frozen=True)
 class Slurm(Resources):
-    """Describes the jobs of a job array, each of which trains one or more batches one after the other.
+    """Describes the jobs of a job array, each of which claims batches until none is left.
 
-    array: the most jobs of an array. at_once: the most jobs of a sweep that run at the same time.
+    array: the most jobs of an array. at_once: the most of them that run at the same time.
     signal_seconds: how long before its time limit a job starts to save; longer than its longest epoch.
     sbatch: further options of sbatch, "--exclusive".
     setup: lines of shell that run before the worker, "module load cuda".
@@ -281,8 +281,7 @@ class Settings:
     keep_going: whether to train the other batches after an error.
     runs: number of all runs of the sweep, including trained ones.
     name: the command, for messages.
-    keep_options: whether lost tasks are submitted again with the options of their job, not with present ones.
-    keys: fingerprints of the sweep's runs, by which an engine knows its earlier jobs; None for any.
+    slots: workers of all machines that share the runs, if there are others than this one.
     """
 
     compute: Compute
@@ -291,8 +290,7 @@ class Settings:
     keep_going: bool
     runs: int
     name: str = "sweep"
-    keep_options: bool = False
-    keys: frozenset[str] | None = None
+    slots: int | None = None
 
     def __post_init__(self) -> None:
         if math.isnan(self.checkpoint_seconds):

@@ -1,14 +1,12 @@
-"""Train tasks on a Ray cluster: the engine `ray`.
+"""Train runs on a Ray cluster: the engine `ray`.
 
-A task has one GPU, or the cores of one batch. It trains runs of one shape, in batches as large as its
-device's memory allows (`ncpipe.runs.engines.remote`). The driver retries failed tasks, not Ray
-(`engine.run_tasks`).
+A task trains one batch in a folder of its machine and returns the finished runs as archives; it has one GPU,
+or the cores of one batch. Ray repeats a task whose machine is lost.
 
 Ray is imported only here, and only if a sweep uses it.
 """
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import math
@@ -17,25 +15,30 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ncpipe.config.specs import Compute
-from ncpipe.runs.engines.engine import Engine
+from ncpipe.config.params import PARAMS_FILE
+from ncpipe.config.specs import Compute, Device
+from ncpipe.runs.batches import groups
+from ncpipe.runs.code_digests import study_contents
+from ncpipe.runs.engines.archives import Origin, pack, store_archive, train_remotely
 from ncpipe.runs.engines.job_log import JOB_LOGS, describe_log
 from ncpipe.runs.engines.options import Ray, Settings
-from ncpipe.runs.engines.remote import Origin, data_sets_of, origin, pack, store_archive, train_remotely
-from ncpipe.runs.engines.task import DryRun, State, Task, TaskResult
+from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.plan import BATCHES_PER_SLOT
+from ncpipe.runs.run_claims import claimed
+from ncpipe.runs.store import has
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError, cut
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-TASKS_PER_SLOT = 2  # so that few slots are idle while the last tasks end
 POLL = 0.5  # seconds between two checks whether a task's parent process still runs
 CANCEL_SECONDS = 20.0  # that cancelled tasks have to save checkpoints
 QUIET_SECONDS = 60.0  # without a result after which the cluster's machines are checked
+RETRIES = 3  # of a task whose machine or process is lost
 
 
 @dataclass(frozen=True)
@@ -48,103 +51,126 @@ class Cluster:
     machines: int = 1
 
 
-class RayEngine(Engine):
-    """Trains tasks on a new cluster of this machine, or on the cluster at an address."""
+def train_by_ray(
+    fingerprints: Sequence[RunFingerprint], options: Ray, settings: Settings
+) -> dict[str, InputError]:
+    """Train runs on a new cluster of this machine, or on the one at an address; return the errors by run.
 
-    def __init__(self, options: Ray, settings: Settings) -> None:
-        self.options, self.settings = options, settings
-        self.ray = connect(self.options)
-        self.stack = contextlib.ExitStack()
-        self.stack.callback(self.ray.shutdown)
-        self.origin = self.stack.enter_context(origin())
-        self.uses_gpu = uses_gpu(self.settings.compute, cluster_of(self.ray))
-        self.tasks: dict[Any, Task] = {}  # by the reference to their result
-        self.data: dict[str, Any] = {}  # references to prepared data, by name and by digest
+    Runs that another process trains are waited for. Unless the settings say to keep going, the first error is
+    raised. On errors and Ctrl-C the tasks are cancelled, with their checkpoints saved where they ran.
+    """
+    ray = connect(options)
+    failed: dict[str, InputError] = {}
+    sent: dict[str, Any] = {}  # references to data, by name and by digest
+    try:
+        check_cluster(settings.compute, cluster := cluster_of(ray), options)
+        while left := [each for each in fingerprints if each.key() not in failed and not has(each.key())]:
+            with claimed(left) as claim:
+                own = [each for each in left if each.key() in claim.claim.keys]
+                batches = batches_of(own, settings.compute, cluster)
+                put = functools.partial(_put, ray, sent)
+                tasks = {_start(ray, batch, settings, cluster, put): batch for batch in batches}
+                failed |= _collect(ray, tasks, settings)
+            if not own:
+                time.sleep(POLL)
+    finally:
+        ray.shutdown()
+    return failed
 
-    def submit(self, tasks: Sequence[Task]) -> None:
-        cluster = cluster_of(self.ray)
-        check_cluster(self.settings.compute, cluster, self.options)
-        new = sum(task.epochs_before < 0 for task in tasks)
-        for task in tasks:
-            parts = count_parts(new, self.settings.compute, cluster) if task.epochs_before < 0 else 1
-            for part in task.split(parts):
-                self._start(dataclasses.replace(part.submitted(), shares=self._tasks_per_machine(cluster)))
 
-    def watch(self, wait: bool = True) -> Iterator[list[TaskResult]]:
-        checked = time.monotonic()
-        while self.tasks:
-            timeout = 1.0 if wait else 0.0
-            ready, _ = self.ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=timeout)
-            if results := [self._result(reference, self.tasks.pop(reference)) for reference in ready]:
-                yield results
-            if ready:
-                checked = time.monotonic()
-            elif not wait:
-                return
-            elif time.monotonic() - checked > QUIET_SECONDS:
-                checked = time.monotonic()
-                self._report_lost_machines()
-        self.stack.close()
+def batches_of(
+    fingerprints: Sequence[RunFingerprint], compute: Compute, cluster: Cluster
+) -> list[list[RunFingerprint]]:
+    """Return the batch of each task, the one with most work first, so many that no slot is idle."""
+    slots = cluster.gpus if uses_gpu(compute, cluster) else cluster.cores // compute.threads
+    shapes = groups(fingerprints)
+    parts = math.ceil(BATCHES_PER_SLOT * slots / max(1, len(shapes)))
+    batches = []
+    for group in shapes:
+        size = -(-len(group) // parts)
+        batches += [group[start : start + size] for start in range(0, len(group), size)]
+    return sorted(batches, key=lambda batch: -len(batch) * batch[0].run.depth * batch[0].run.spec.epochs)
 
-    def cancel(self) -> None:
-        references = list(self.tasks)
-        self.tasks.clear()
-        if references and self.ray.is_initialized():
+
+def _put(ray: Any, sent: dict[str, Any], name: str) -> Any:
+    """Return a reference to the archive of a prepared data set; equal archives are sent once."""
+    if name not in sent:
+        archive = pack(PREPARED / name)
+        digest = hashlib.sha256(archive).hexdigest()
+        if digest not in sent:
+            sent[digest] = ray.put(archive)
+        sent[name] = sent[digest]
+    return sent[name]
+
+
+def _start(
+    ray: Any,
+    batch: Sequence[RunFingerprint],
+    settings: Settings,
+    cluster: Cluster,
+    put: Callable[[str], Any],
+) -> Any:
+    """Start the task of a batch and return the reference to its result."""
+    on_gpu = uses_gpu(settings.compute, cluster)
+    shares = 1 if on_gpu else int(cluster.most_cores // settings.compute.threads)
+    resources = {"num_cpus": settings.compute.threads, "num_gpus": int(on_gpu)}
+    files = study_contents() | {PARAMS_FILE.name: PARAMS_FILE.read_bytes()}
+    data = {name: put(name) for name in {each.run.data.as_posix() for each in batch}}
+    remote = ray.remote(_train).options(max_retries=RETRIES, name=batch[0].run.name, **resources)
+    return remote.remote(
+        Origin.here(files), tuple(each.key() for each in batch), settings.compute.device,
+        settings.checkpoint_seconds, shares, data,
+    )  # fmt: skip
+
+
+def _collect(ray: Any, tasks: dict[Any, list[RunFingerprint]], settings: Settings) -> dict[str, InputError]:
+    """Store the runs of tasks as they end; return the errors by run."""
+    failed: dict[str, InputError] = {}
+    heard = time.monotonic()
+    try:
+        while tasks:
+            ready, _ = ray.wait(list(tasks), num_returns=1, timeout=1.0)
+            for reference in ready:
+                batch, heard = tasks.pop(reference), time.monotonic()
+                if reason := _take(ray, reference, batch):
+                    name = batch[0].run.name
+                    error = InputError(reason if reason.startswith(name) else f"{name}: {reason}")
+                    failed |= {each.key(): error for each in batch if not has(each.key())}
+                    if not settings.keep_going:
+                        raise error
+                    say(f"ncpipe: {error}")
+                left = sum(len(other) for other in tasks.values())
+                say(f"ray: {settings.runs - left} of {settings.runs} runs done; {batch[0].run.name}")
+            if time.monotonic() - heard > QUIET_SECONDS:
+                heard = time.monotonic()
+                if not cluster_of(ray).machines:
+                    say("ray: no machine of the cluster is alive; waiting for one (Ctrl-C ends the sweep)")
+    except BaseException:
+        if tasks and ray.is_initialized():
             say("ray: asking tasks to save their checkpoints")
             for force in (False, True):
-                for reference in references:
-                    self.ray.cancel(reference, force=force)
+                for reference in tasks:
+                    ray.cancel(reference, force=force)
                 timeout = 1.0 if force else CANCEL_SECONDS
-                self.ray.wait(references, num_returns=len(references), timeout=timeout)
-        self.stack.close()
+                ray.wait(list(tasks), num_returns=len(tasks), timeout=timeout)
+        raise
+    return failed
 
-    def _tasks_per_machine(self, cluster: Cluster) -> int:
-        """Return how many tasks may share a machine's memory; a GPU has one task."""
-        return 1 if self.uses_gpu else int(cluster.most_cores // self.settings.compute.threads)
 
-    def _start(self, task: Task) -> None:
-        data = {name: self._archive(name) for name in data_sets_of(task)}
-        resources = {"num_cpus": self.settings.compute.threads, "num_gpus": int(self.uses_gpu)}
-        remote = self.ray.remote(_train).options(max_retries=0, name=task.name, **resources)
-        self.tasks[remote.remote(task, self.origin, data)] = task
-
-    def _archive(self, name: str) -> Any:
-        """Return a reference to the archive of a prepared data set; equal archives are stored once."""
-        if name not in self.data:
-            archive = pack(PREPARED / name)
-            digest = hashlib.sha256(archive).hexdigest()
-            if digest not in self.data:
-                self.data[digest] = self.ray.put(archive)
-            self.data[name] = self.data[digest]
-        return self.data[name]
-
-    def _result(self, reference: Any, task: Task) -> TaskResult:
-        """Return the result of a task, after putting its finished runs into the store."""
-        try:
-            result, archives, machine = self.ray.get(reference)
-        except self.ray.exceptions.RayError as error:
-            return TaskResult(task, state_of(error), f"{task.name}: {reason_of(error)}")
-        for key, archive in archives.items():
-            store_archive(key, archive)
-        self._log(task, result, machine)
-        if result.state == "done":
-            left = sum(len(other.runs) for other in self.tasks.values())
-            done, runs = self.settings.runs - left, self.settings.runs
-            say(f"ray: {done} of {runs} runs done; {task.name} trained on {machine}")
-        return TaskResult(task, result.state, result.reason)
-
-    def _log(self, task: Task, result: TaskResult, machine: str) -> None:
-        """Keep the worker's output."""
-        file = JOB_LOGS / f"ray-{task.keys[0][:16]}-{time.time():.0f}.log"
-        with contextlib.suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(f"on {machine}\n{result.log}", encoding="utf-8")
-        describe_log(file, f"ray {machine} ({result.state})", task.keys)
-
-    def _report_lost_machines(self) -> None:
-        cluster = cluster_of(self.ray)
-        if not (cluster.gpus if self.uses_gpu else cluster.cores):
-            say("ray: no machine of the cluster is alive; waiting for one (Ctrl-C ends the sweep)")
+def _take(ray: Any, reference: Any, batch: Sequence[RunFingerprint]) -> str:
+    """Put a task's finished runs into the store and keep its log; return why others are not finished."""
+    try:
+        archives, reason, log, machine = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        return reason_of(error)
+    for key, archive in archives.items():
+        store_archive(key, archive)
+    file = JOB_LOGS / f"ray-{batch[0].key()[:16]}-{time.time():.0f}.log"
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"on {machine}\n{log}", encoding="utf-8")
+    describe_log(file, f"ray {machine}", [each.key() for each in batch])
+    return str(reason)
 
 
 def connect(options: Ray) -> Any:
@@ -221,42 +247,24 @@ def check_cluster(compute: Compute, cluster: Cluster, options: Ray) -> None:
         )
 
 
-def count_parts(tasks: int, compute: Compute, cluster: Cluster) -> int:
-    """Return into how many parts to split each of so many tasks, so that no slot is idle."""
-    slots = cluster.gpus if uses_gpu(compute, cluster) else cluster.cores // compute.threads
-    return math.ceil(TASKS_PER_SLOT * slots / tasks)
-
-
-def dry_run(tasks: Sequence[Task], options: Ray, compute: Compute) -> DryRun:
-    """Return what `submit` would do with these tasks; connects to the cluster to see its resources."""
-    ray = connect(options)
+def dry_run(fingerprints: Sequence[RunFingerprint], options: Ray, settings: Settings) -> list[str]:
+    """Return what `train_by_ray` would do; connects to the cluster to see its resources."""
+    ray, compute = connect(options), settings.compute
     try:
         cluster = cluster_of(ray)
     finally:
         ray.shutdown()
     check_cluster(compute, cluster, options)
-    parts = [part for task in tasks for part in task.split(count_parts(len(tasks), compute, cluster))]
     where = f"the Ray cluster at {options.address}" if options.address else f"a Ray cluster on {options.host}"
     counts = [(cluster.machines, "machine"), (int(cluster.cores), "core"), (int(cluster.gpus), "GPU")]
     resources = ", ".join(plural(count, name) for count, name in counts if count)
     cores = plural(compute.threads, "core")
     requested = f"1 GPU and {cores}" if uses_gpu(compute, cluster) else cores
-    runs = plural(sum(len(task.runs) for task in tasks), "run")
-    return DryRun(
-        [[part] for part in parts],
-        [
-            f"{where} ({resources}): {runs} in {plural(len(parts), 'task')}, each with {requested}",
-            "batch size, memory and time depend on the machine's device",
-        ],
-    )
-
-
-def state_of(error: Exception) -> State:
-    """Return the state of a task after an error of Ray, by the error's name."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    if "OutOfMemoryError" in names:
-        return "memory"
-    return "failed" if names & {"RayTaskError", "RuntimeEnvSetupError", "TaskUnschedulableError"} else "lost"
+    tasks = plural(len(batches_of(fingerprints, compute, cluster)), "task")
+    return [
+        f"{where} ({resources}): {plural(len(fingerprints), 'run')} in {tasks}, each with {requested}",
+        "memory and time depend on the machine's device",
+    ]
 
 
 def reason_of(error: Exception) -> str:
@@ -269,21 +277,24 @@ def reason_of(error: Exception) -> str:
 # The rest runs in a task, which has its own process.
 
 
-def _train(task: Task, source: Origin, data: Mapping[str, Any]) -> Any:
-    """Train a task, one batch at a time; return its result, archives and machine.
+def _train(
+    origin: Origin,
+    keys: Sequence[str],
+    device: Device,
+    checkpoint_seconds: float,
+    shares: int,
+    data: Mapping[str, Any],
+) -> tuple[dict[str, bytes], str, str, str]:
+    """Train runs; return archives of those that finished, why others did not, the log and the machine.
 
-    Ray cancels a task by an interrupt, as Ctrl-C does. Ray starts as many tasks as the machine has slots, so
-    a task trains one batch at a time.
+    Ray cancels a task by an interrupt, as Ctrl-C does.
     """
-    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
-    result, archives = train_remotely(dataclasses.replace(task, workers=1), source, _loaders(data))
-    return result, archives, socket.gethostname()
-
-
-def _loaders(data: Mapping[str, Any]) -> dict[str, Any]:
     import ray
 
-    return {name: functools.partial(ray.get, reference) for name, reference in data.items()}
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
+    loaders = {name: functools.partial(ray.get, reference) for name, reference in data.items()}
+    archives, reason, log = train_remotely(origin, keys, device, checkpoint_seconds, shares, loaders)
+    return archives, reason, log, socket.gethostname()
 
 
 def _exit_with_parent(parent: int) -> None:

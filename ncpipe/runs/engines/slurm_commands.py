@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ncpipe.runs.engines.jobs import Job, jobs_elsewhere, keys_in_jobs
+from ncpipe.runs.engines.arrays import Array, read_arrays
 from ncpipe.system.console import plural
 from ncpipe.system.errors import InputError
 
@@ -33,45 +33,62 @@ class JobState:
         return self.name in (GONE, *ENDED)
 
 
-def job_states(jobs: Sequence[Job]) -> dict[str, JobState]:
-    """Return the states of jobs by `Job.id`, from the queue or, for jobs that left it, from the accounting.
+States = dict[str, dict[int, JobState]]  # by `Array.id` and the job's index
+
+
+def array_states(arrays: Sequence[Array]) -> States:
+    """Return the states of arrays' jobs, from the queue or, for jobs that left it, from the accounting.
 
     Raises InputError if Slurm does not answer.
     """
-    if not jobs:
+    if not arrays:
         return {}
-    names = {(f"ncpipe-{job.array}", job.index): job for job in jobs}
-    states: dict[str, JobState] = {}
+    states: States = {array.id: {} for array in arrays}
+    ids = {f"ncpipe-{array.name}": array.id for array in arrays}
     queue = output_of(["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%r"])
     for line in queue.splitlines():
         job_id, name, state, reason = [*line.strip().split("|"), "", "", ""][:4]
         index = job_id.rpartition("_")[2]
-        if index.isdecimal() and (job := names.get((name, int(index)))) is not None:
-            states[job.id] = JobState(state, reason)
-    gone = [job for job in jobs if job.id not in states]
-    accounted = {
-        row["JobID"]: JobState(row["State"].split(" ")[0])  # CANCELLED by 1000
-        for row in _sacct(gone, "JobID,State")
-        if "." not in row["JobID"]
-    }
-    return states | {job.id: accounted.get(job.id, JobState(GONE)) for job in gone}
+        if name in ids and index.isdecimal():
+            states[ids[name]][int(index)] = JobState(state, reason)
+    gone = [array for array in arrays if len(states[array.id]) < array.jobs]
+    for row in _sacct(gone, "JobID,State"):
+        number, _, task = row["JobID"].partition("_")
+        if task.isdecimal():
+            states.get(number, {}).setdefault(int(task), JobState(row["State"].split(" ")[0]))
+    for array in gone:
+        for job in range(array.jobs):
+            states[array.id].setdefault(job, JobState(GONE))
+    return states
 
 
-def keys_elsewhere() -> dict[str, Job]:
-    """Return the jobs of other folders with this store that wait or run, by the fingerprints of their runs.
+def active_arrays() -> list[Array]:
+    """Return the arrays of this folder that wait or run; all recorded ones if Slurm does not answer.
 
-    If Slurm does not answer here, jobs are believed to wait or run until they are collected.
+    None where there is no Slurm: claims alone keep other machines from training the same runs.
     """
-    jobs = jobs_elsewhere()
+    arrays = read_arrays()
     try:
-        return keys_in_jobs(_active(jobs))
+        return _active(arrays)
+    except NotInstalled:
+        return []
     except InputError:
-        return keys_in_jobs(jobs)
+        return arrays
 
 
-def _sacct(jobs: Sequence[Job], columns: str) -> list[dict[str, str]]:
+def check_no_jobs(keys: Collection[str]) -> None:
+    """Raise InputError if jobs of this folder will train any of these runs."""
+    for array in active_arrays():
+        if not {*keys}.isdisjoint(array.keys):
+            raise InputError(
+                f"array {array.id} of Slurm trains these runs (ncpipe status); ncpipe sweep waits for it, "
+                "ncpipe sweep --cancel ends it"
+            )
+
+
+def _sacct(arrays: Sequence[Array], columns: str) -> list[dict[str, str]]:
     """Return columns of the accounting; no rows if there is none, or it does not answer."""
-    numbers = sorted({job.number for job in jobs if job.number})
+    numbers = sorted({array.number for array in arrays if array.number})
     if not numbers:
         return []
     command = ["sacct", "--noheader", "--parsable2", "--array", "--duplicates", f"--format={columns}"]
@@ -84,51 +101,53 @@ def _sacct(jobs: Sequence[Job], columns: str) -> list[dict[str, str]]:
     return [row for row in rows if len(row) == len(names)] if not done.returncode else []
 
 
-def cancel(jobs: Sequence[Job]) -> tuple[int, str]:
-    """Cancel jobs, which then save checkpoints, and remove their records.
+def cancel(arrays: Sequence[Array]) -> tuple[int, str]:
+    """Cancel arrays, whose jobs then save checkpoints, and remove their records.
 
-    Returns the number of cancelled jobs, and a line about those that may still run, if there are any. If
+    Returns the number of cancelled arrays, and a line about those that may still run, if there are any. If
     Slurm does not answer, raises InputError and keeps all records.
     """
-    active, error = _active(jobs), ""
+    active, error = _active(arrays), ""
     if active:
-        arguments = [job.id if job.number else f"--jobname=ncpipe-{job.array}" for job in active]
-        done = run_command(["scancel", *dict.fromkeys(arguments)])
+        arguments = [array.number or f"--jobname=ncpipe-{array.name}" for array in active]
+        done = run_command(["scancel", *arguments])
         if done.returncode:
             error = last_line(done.stderr) or f"exit code {done.returncode}"
-        active = _active(jobs) if done.returncode else []
-    active_ids = {job.id for job in active}
-    for job in jobs:
-        if job.id not in active_ids:
-            job.remove()
+        active = _active(arrays) if done.returncode else []
+    for array in arrays:
+        if array not in active:
+            array.remove()
     if not active:
-        return len(jobs), ""
-    names = sorted({job.number or f"ncpipe-{job.array}" for job in active})
-    return len(jobs) - len(active), (
-        f"{plural(len(active), 'job')} may still run (scancel: {error}); run ncpipe sweep --cancel again, or "
-        f"scancel {' '.join(names)}"
+        return len(arrays), ""
+    return len(arrays) - len(active), (
+        f"{plural(len(active), 'array')} may still run (scancel: {error}); run ncpipe sweep --cancel again, "
+        f"or scancel {' '.join(array.id for array in active)}"
     )
 
 
-def _active(jobs: Sequence[Job]) -> list[Job]:
-    """Return the jobs that have not ended."""
-    states = job_states(jobs)
-    return [job for job in jobs if not states[job.id].has_ended]
+def _active(arrays: Sequence[Array]) -> list[Array]:
+    """Return the arrays that have not ended."""
+    states = array_states(arrays)
+    return [array for array in arrays if not has_ended(array, states)]
 
 
-def summary(jobs: Sequence[Job], states: Mapping[str, JobState]) -> str:
-    """Return how many jobs run, wait and have ended, with their numbers of runs, and why some wait."""
-    kinds: dict[str, list[Job]] = {"running": [], "waiting": [], "ended, to be collected": []}
-    for job in jobs:
-        state = states[job.id]
-        kinds[list(kinds)[2 if state.has_ended else 0 if state.name in RUNNING else 1]].append(job)
-    counts = [
-        f"{plural(len(same), 'job')} {kind} ({plural(sum(len(job.keys) for job in same), 'run')})"
-        for kind, same in kinds.items()
-        if same
-    ]
-    reasons = {states[job.id].reason for job in kinds["waiting"]} - set(USUAL_REASONS)
-    return (", ".join(counts) or "none") + (f"; Slurm: {', '.join(sorted(reasons))}" if reasons else "")
+def has_ended(array: Array, states: States) -> bool:
+    """Return whether all jobs of an array have ended."""
+    return all(state.has_ended for state in states[array.id].values())
+
+
+def summary(states: States) -> str:
+    """Return how many jobs run, wait and have ended, and why some wait."""
+    jobs = [state for own in states.values() for state in own.values()]
+    waiting = [job for job in jobs if not job.has_ended and job.name not in RUNNING]
+    counts = {
+        "running": sum(job.name in RUNNING for job in jobs),
+        "waiting": len(waiting),
+        "ended": sum(job.has_ended for job in jobs),
+    }
+    reasons = {job.reason for job in waiting} - set(USUAL_REASONS)
+    line = ", ".join(f"{plural(count, 'job')} {kind}" for kind, count in counts.items() if count)
+    return (line or "none") + (f"; Slurm: {', '.join(sorted(reasons))}" if reasons else "")
 
 
 def last_line(text: str) -> str:

@@ -4,54 +4,47 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from ncpipe.runs.engines.jobs import WORKDIR
+from ncpipe.runs.engines.arrays import WORKDIR
 from ncpipe.runs.engines.options import Slurm, minutes_of
 from ncpipe.runs.engines.slurm_commands import last_line, run_command
+from ncpipe.runs.engines.slurm_job import REQUEUE
 from ncpipe.system.artifacts import JOBS
 from ncpipe.system.errors import InputError, cut
 
-MODULE = "ncpipe.runs.engines.slurm_worker"
+MODULE = "ncpipe.runs.engines.slurm_job"
 # sbatch's message if a job would wait until nodes are repaired, which is no mistake in its request.
 NODES_DOWN = "node not available"
 # The shell, not the worker, requeues the job, because `python` may lead into a container, without scontrol.
 # `wait` returns at each signal, so the shell waits in a loop until the worker has ended.
 SCRIPT = """#!/bin/bash
 {setup}
-job={folder}/"$SLURM_ARRAY_TASK_ID"
-rm -f "$job.refused" "$job.requeue"
-{command} "$job" &
+{command} &
 worker=$!
 trap 'kill -USR2 $worker' USR2
 trap 'kill -TERM $worker' TERM
 while kill -0 $worker 2>/dev/null; do wait $worker; done
 wait $worker
 code=$?
-if [ -e "$job.requeue" ]; then
-    rm -f "$job.requeue"
-    scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" 2>"$job.refused"
-    exit
+if [ $code = {requeue} ]; then
+    scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" && exit
 fi
 exit $code
 """
 
 
-def submit(array: str, count: int, options: Slurm, wait_for: Sequence[str]) -> str:
-    """Submit an array of `count` jobs and return its number in Slurm. Raises InputError if Slurm refuses.
-
-    wait_for: numbers of the arrays that have to end first.
-    """
-    done = run_command(submission(array, count, options, wait_for), script=batch_script(array, options))
+def submit(array: str, count: int, options: Slurm) -> str:
+    """Submit an array of `count` jobs and return its number in Slurm. Raises InputError if Slurm refuses."""
+    done = run_command(submission(array, count, options), script=batch_script(array, options))
     if done.returncode:
         raise InputError(f"slurm: sbatch refused the jobs ({last_line(done.stderr)}); see engine.yaml")
     return last_line(done.stdout).partition(";")[0]  # number;cluster
 
 
-def submission(array: str, count: int, options: Slurm, wait_for: Sequence[str] = ()) -> list[str]:
+def submission(array: str, count: int, options: Slurm) -> list[str]:
     """Return the command that submits an array of `count` jobs; it reads the batch script as its input."""
-    return ["sbatch", "--parsable", *sbatch_options(array, count, options, wait_for)]
+    return ["sbatch", "--parsable", *sbatch_options(array, count, options)]
 
 
 def check_submission(options: Slurm) -> None:
@@ -100,14 +93,12 @@ def batch_script(array: str, options: Slurm) -> str:
     if os.sep in python:
         python = os.path.abspath(python)
     change_folder = ["sh", "-c", 'cd "$0" && exec "$@"', str(folder / WORKDIR)]
-    command = shlex.join([*change_folder, python, "-m", MODULE])
-    return SCRIPT.format(setup="\n".join(options.setup), folder=shlex.quote(str(folder)), command=command)
+    command = shlex.join([*change_folder, python, "-m", MODULE, str(folder)])
+    return SCRIPT.format(setup="\n".join(options.setup), command=command, requeue=REQUEUE)
 
 
-def sbatch_options(array: str, count: int, options: Slurm, wait_for: Sequence[str] = ()) -> list[str]:
+def sbatch_options(array: str, count: int, options: Slurm) -> list[str]:
     """Return the options of sbatch for an array of `count` jobs.
-
-    wait_for: numbers of the arrays that have to end first.
 
     On the command line these options override variables such as SBATCH_PARTITION. `--requeue` overrides the
     site's `JobRequeue=0`, and a `--no-requeue` in engine.yaml overrides `--requeue`.
@@ -131,16 +122,10 @@ def sbatch_options(array: str, count: int, options: Slurm, wait_for: Sequence[st
         "qos": options.qos,
         "constraint": options.constraint,
     }
-    further = list(options.sbatch)
-    if wait_for:
-        dependencies = [line.partition("=")[2] for line in further if line.startswith("--dependency=")]
-        dependencies.append(f"afterany:{':'.join(wait_for)}")
-        further = [line for line in further if not line.startswith("--dependency=")]
-        further.append(f"--dependency={','.join(dependencies)}")
     return [
         *(f"--{name}={value}" for name, value in values.items() if value is not None),
         "--requeue",
-        *further,
+        *options.sbatch,
     ]
 
 

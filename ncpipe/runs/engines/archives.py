@@ -1,15 +1,13 @@
-"""Train tasks on machines that may not share the driver's disk (`ncpipe.runs.engines.ray_cluster`).
+"""Train runs on machines that share no disk with the driver (`ncpipe.runs.engines.ray_cluster`).
 
-A worker that sees the driver's folder trains there, into its store. Any other worker has a work directory
-below its folder for temporary files: it receives data and returns finished runs as archives. The work
-directory is named by a digest of its contents, so a later task on the same machine finds the data there, and
-the checkpoints of a stopped task.
+A worker has a work directory below its folder for temporary files: it receives data and code, and returns
+finished runs as archives. The directory is named by a digest of its contents, so a later task on the same
+machine finds the data there, and the checkpoints of a stopped task.
 
 An archive is a tar file without folders, owners and times, so equal files give equal bytes.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import io
 import json
@@ -17,22 +15,22 @@ import os
 import secrets
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import torch
 
-from ncpipe.config.specs import data_path
+from ncpipe.config.specs import Device
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.runs.code_digests import study_contents
-from ncpipe.runs.engines.task import Task, TaskResult
-from ncpipe.runs.engines.worker import train_task
+from ncpipe.runs.batches import Batch, groups, split_batch, train_batches
+from ncpipe.runs.fill import runs_of_keys
 from ncpipe.runs.store import has, stored, write_beside
-from ncpipe.runs.store_layout import ALONE, begin_store, verify_stored
+from ncpipe.runs.store_layout import ALONE, verify_stored
 from ncpipe.system.artifacts import PREPARED, move_folder, reach_disk, remove
-from ncpipe.system.console import recorded_lines
+from ncpipe.system.console import Unseen, recorded_lines
 from ncpipe.system.errors import InputError
+from ncpipe.training.device import prepare_device
 
 LoadArchive = Callable[[], bytes]
 
@@ -41,76 +39,71 @@ LoadArchive = Callable[[], bytes]
 class Origin:
     """Describes the driver's folder.
 
-    root: its path.
-    marker: a file in its store; a worker that sees this file shares the folder.
-    study: its study.py and the files that it imports, by path.
+    root: its path. files: its params.yaml, and study.py with the files that it imports, by path.
     torch: the version of PyTorch, because only equal versions give equal bytes.
     """
 
     root: str
-    marker: str
-    study: Mapping[str, bytes]
+    files: Mapping[str, bytes]
     torch: str
 
-
-@contextlib.contextmanager
-def origin() -> Iterator[Origin]:
-    """Yield the description of the current folder; its marker exists until the block ends."""
-    marker = begin_store().absolute() / f".origin-{secrets.token_hex(16)}"
-    marker.touch()
-    try:
-        yield Origin(str(Path.cwd()), str(marker), study_contents(), torch.__version__)
-    finally:
-        marker.unlink(missing_ok=True)
-
-
-def data_sets_of(task: Task) -> set[str]:
-    """Return the names of a task's prepared data sets, below data/prepared."""
-    return {data_path(run["experiment"], run["value"]).as_posix() for run in task.runs}
+    @staticmethod
+    def here(files: Mapping[str, bytes]) -> "Origin":
+        """Return that of the current folder."""
+        return Origin(str(Path.cwd()), files, torch.__version__)
 
 
 def train_remotely(
-    task: Task, source: Origin, data: Mapping[str, LoadArchive]
-) -> tuple[TaskResult, dict[str, bytes]]:
-    """Train a task on this machine; return its result, and the archives of finished runs by fingerprint.
+    origin: Origin,
+    keys: Sequence[str],
+    device: Device,
+    checkpoint_seconds: float,
+    shares: int,
+    data: Mapping[str, LoadArchive],
+) -> tuple[dict[str, bytes], str, str]:
+    """Train runs on this machine; return archives of those that finished, why others did not, and the log.
 
-    There are no archives if this machine shares the driver's store. data: loads the archive of each prepared
-    data set; called only if the set is missing here.
+    shares: how many tasks share the machine's memory. data: loads the archive of each prepared data set.
     """
     log: list[str] = []
-    try:
-        with recorded_lines(log.append), _in_workdir(task, source, data) as shared:
-            result = dataclasses.replace(train_task(task), log="".join(log))
-            if shared:
-                return result, {}
-            finished = [key for key in task.keys if has(key)]
+    reason = ""
+    with recorded_lines(log.append):
+        try:
+            if torch.__version__ != origin.torch:
+                raise InputError(
+                    f"torch: version {torch.__version__} on a worker and {origin.torch} in the sweep; "
+                    "install the same version on both"
+                )
+            workdir = _workdir(origin)
+        except InputError as error:
+            return {}, str(error), ""
+        with contextlib.chdir(workdir):
+            try:
+                _prepare_workdir(origin, data)
+                _train(keys, device, checkpoint_seconds, shares)
+            except InputError as error:
+                reason = str(error)
+            finished = [key for key in keys if has(key)]
             archives = {key: pack(stored(key)) for key in finished}
             for key in finished:
                 remove(stored(key))
-            return result, archives
-    except InputError as error:
-        return TaskResult(task, "failed", str(error), "".join(log)), {}
+    return archives, reason, "".join(log)
 
 
-@contextlib.contextmanager
-def _in_workdir(task: Task, source: Origin, data: Mapping[str, LoadArchive]) -> Iterator[bool]:
-    """Change to the folder with the task's data; yield whether that is the driver's folder."""
-    if torch.__version__ != source.torch:
-        raise InputError(
-            f"torch: version {torch.__version__} on a worker and {source.torch} in the sweep; "
-            "install the same version on both"
-        )
-    shared = Path(source.marker).is_file() and Path(source.root).is_dir()
-    with contextlib.chdir(source.root if shared else _workdir(task, source)):
-        if not shared:
-            _prepare_workdir(task, source, data)
-        yield shared
+def _train(keys: Sequence[str], device: Device, checkpoint_seconds: float, shares: int) -> None:
+    fingerprints = [each for each in runs_of_keys(keys, device) if not has(each.key())]
+    batches: list[Batch] = []
+    for group in groups(fingerprints):
+        place = prepare_device(group[0].compute)
+        batches += split_batch(group, place, shares, 1)[0]
+    if batches:
+        train_batches(batches, 1, checkpoint_seconds, Unseen(), lambda fingerprint: 1.0)
 
 
-def _workdir(task: Task, source: Origin) -> Path:
-    """Return this user's folder for tasks with this origin, study and data."""
-    study = {path: content.hex() for path, content in source.study.items()}
-    name = hashlib.sha256(json.dumps([source.root, source.torch, task.data, study]).encode())
+def _workdir(origin: Origin) -> Path:
+    """Return this user's folder for tasks with this origin and its files."""
+    files = {path: content.hex() for path, content in origin.files.items()}
+    name = hashlib.sha256(json.dumps([origin.root, origin.torch, files]).encode())
     base = Path(tempfile.gettempdir()) / f"ncpipe-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     if base.is_symlink() or base.stat().st_uid != os.getuid():
@@ -120,24 +113,22 @@ def _workdir(task: Task, source: Origin) -> Path:
     return workdir
 
 
-def _prepare_workdir(task: Task, source: Origin, data: Mapping[str, LoadArchive]) -> None:
-    """Write the study's code and the missing data sets into the current folder."""
-    for path, content in source.study.items():
+def _prepare_workdir(origin: Origin, data: Mapping[str, LoadArchive]) -> None:
+    """Write the code and the data sets into the current folder, but for data that are there."""
+    for path, content in origin.files.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         partial = Path(f"{path}.{secrets.token_hex(8)}.partial")
         partial.write_bytes(content)
         os.replace(partial, path)
-    for name in sorted(data_sets_of(task)):
-        if not _has_data(PREPARED / name, task.data):
+    for name, load in sorted(data.items()):
+        if not _has_archive(PREPARED / name, archive := load()):
             with contextlib.suppress(OSError):  # another worker was first; other errors show below
-                _unpack_as(data[name](), PREPARED / name)
+                _unpack_as(archive, PREPARED / name)
             read_prepared(PREPARED / name)
 
 
-def _has_data(folder: Path, checksum: str) -> bool:
-    with contextlib.suppress(InputError):
-        return read_prepared(folder).checksum == checksum
-    return False
+def _has_archive(folder: Path, archive: bytes) -> bool:
+    return folder.is_dir() and pack(folder) == archive
 
 
 def pack(folder: Path) -> bytes:

@@ -1,30 +1,29 @@
 """Numbers of papers beyond S25, S24 and K23, each against an independent computation."""
 
 import hashlib
+import importlib
 import math
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from pipeline import ROOT
 from scipy.special import i0
 
 from ncpipe.config.specs import ModularData
 from ncpipe.datasets.modular_addition import prepare_modular
-from ncpipe.papers.field import (
-    codes,
-    encodings,
-    heads,
-    imbalance,
-    modular,
-    nc0,
-    paths,
-    regression,
-    shallow,
-)
 from ncpipe.system.errors import InputError
+
+sys.path.insert(0, str(ROOT / "stages/field"))
+class_encodings, codes, heads, imbalance, modular, nc0, paths, regression, shallow = map(
+    importlib.import_module,
+    ("class_encodings", "codes", "heads", "imbalance", "modular", "nc0", "paths", "regression", "shallow"),
+)
+sys.path.pop(0)
 
 
 @pytest.mark.parametrize("bias", [0.01, 0.3, 2.0, 100.0])
@@ -32,14 +31,14 @@ def test_the_cosine_of_class_encodings_is_that_of_its_closed_form_and_of_a_desce
     """Red: a bias that takes another share of the common part."""
     ratio, share = 4 * math.sqrt(5) * 0.02, bias / (1 + bias)
     contrast, common = 1 - ratio, max(1 - ratio / share, 0.0)
-    found = encodings.encoding_cosine(4, 5, 0.02, bias)
+    found = class_encodings.encoding_cosine(4, 5, 0.02, bias)
     assert found == pytest.approx((common - contrast) / (3 * contrast + common), abs=1e-12)
-    assert found == pytest.approx(encodings.encoding_cosine_numerical(4, 5, 0.02, bias), abs=1e-5)
+    assert found == pytest.approx(class_encodings.encoding_cosine_numerical(4, 5, 0.02, bias), abs=1e-5)
 
 
 def test_a_decay_that_leaves_no_features_is_one_line() -> None:
     with pytest.raises(InputError, match="give a smaller one"):
-        encodings.encoding_cosine(4, 5, 0.5, 0.1)
+        class_encodings.encoding_cosine(4, 5, 0.5, 0.1)
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_a_layer_of_tokens_takes_a_function_of_its_own() -> None:
     name = "transformer.h.1"
     got = measure_model(model, "score", batches, select=last_token, layers={name: last_token})
     assert values(got)[name, "train", "nc1_trace_ratio"] > 0
-    with pytest.raises(InputError, match=r"layers=\{name: function\}"):
+    with pytest.raises(InputError, match=r"layers=\{'transformer.h.1': function\}"):
         measure_model(model, "score", batches, select=last_token, layers=[name])
 
 

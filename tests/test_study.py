@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from ruamel.yaml import YAML
 
 from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.claims import claims
 from ncpipe.commands.cli import run_cli
 from ncpipe.commands.code import write_code
 from ncpipe.commands.extract import extract_experiment
@@ -24,7 +25,7 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.json_schema import write_schema
 from ncpipe.commands.measure import measure
-from ncpipe.commands.plot import plot
+from ncpipe.commands.plot import _figures, plot
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.config.study import load_study, loaded
@@ -37,7 +38,7 @@ from ncpipe.runs.batches import train_batches
 from ncpipe.runs.code_digests import EXPERIMENT_STAGES, SWEEP_STAGES
 from ncpipe.runs.fingerprint import code_digest, fingerprint_of
 from ncpipe.runs.plan import plan
-from ncpipe.system.artifacts import CODE, METRICS, PREPARED, RESULTS
+from ncpipe.system.artifacts import CLAIMS, CODE, METRICS, PREPARED, RESULTS
 from ncpipe.system.console import Progress
 from ncpipe.system.errors import InputError
 
@@ -541,3 +542,78 @@ def test_dvc_has_to_watch_study_py() -> None:
     write_code()
     Path("dvc.yaml").write_text(text.replace("deps:", "always_changed: true\n    deps:"))
     write_code()
+
+
+# --- its claims' calls and its figures ----------------------------------------------------------------
+
+PAPER = """
+from matplotlib.figure import Figure
+from ncpipe.config.bounds import Count
+
+
+def halves(count: Count, start=1.0):
+    return start / 2**count
+
+
+def by_products(count, start):
+    for _ in range(count):
+        start = start / 2
+    return start
+
+
+def lines(table):
+    figure = Figure()
+    figure.subplots().plot(table("points")["value"])
+    return figure
+
+
+CALLS = {"halves": (halves, by_products), "halves.alone": (halves,)}
+FIGURES = {"lines": lines}
+"""
+CLAIM = """- {id: halved, ref: x, statement: y, quantity: theory, call: halves, args: {count: 3, start: 4.0},
+  against: numerical, expect: {within: 1.0e-12}}
+"""
+
+
+def test_a_claim_calls_a_function_of_the_study() -> None:
+    """Red: an unknown call; one that hides the package's; a traceback."""
+    write_study(PAPER)
+    Path("claims.yaml").write_text(CLAIM)
+    claims()
+    found = pd.read_csv(CLAIMS / "claims.csv")
+    assert found[["id", "value", "verdict"]].to_numpy().tolist() == [["halved", 0.5, "agrees"]]
+    for text, words in (
+        (CLAIM.replace("count: 3", "count: 0"), "halved.args.count"),
+        (CLAIM.replace("count: 3, start: 4.0", "count: 3, begin: 4.0"), "halved.args.begin: unknown"),
+        (CLAIM.replace("call: halves", "call: halves.alone"), "halves.alone has no numerical check"),
+    ):
+        Path("claims.yaml").write_text(text)
+        with pytest.raises(InputError, match=words):
+            claims()
+    Path("claims.yaml").write_text(CLAIM)
+    for before, after, words in (
+        ("start / 2**count", "{}[count]", r"study\.py: line 7: halves: KeyError: 3"),
+        ('"halves.alone"', '"gufm.value"', "the call 'gufm.value' exists already"),
+        ("(halves,)", "halves", "has to be a tuple of one function, or of two"),
+    ):
+        write_study(PAPER.replace(before, after))
+        with pytest.raises(InputError, match=words):
+            claims()
+
+
+def test_a_figure_of_the_study_is_drawn_from_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = {"points": pd.DataFrame({"value": [1.0, 3.0]})}
+    monkeypatch.setattr("ncpipe.commands.plot.read_table", lambda path, _: tables[path.stem])
+    monkeypatch.setattr("ncpipe.commands.plot.sweep_figures", lambda *_: {})
+    write_study(PAPER)
+    write_params([2], [0], plain=experiment_tree())
+    (line,) = _figures()["lines"]().axes[0].get_lines()
+    assert list(line.get_ydata()) == [1.0, 3.0]
+    for before, after, words in (
+        ("return figure", "return 3", r"study\.py: line 16: lines gives int; return a matplotlib Figure"),
+        ('{"lines"', '{"a/b"', r"study\.py: line 23: the figure 'a/b' exists already, or is no name"),
+        ('table("points")["value"]', 'table("points")["values"]', r"line 18: lines: KeyError: 'values'"),
+    ):
+        write_study(PAPER.replace(before, after))
+        with pytest.raises(InputError, match=words):
+            _figures()["lines"]()

@@ -1,4 +1,4 @@
-"""Evaluate claims about theory, which call a function by name (`ncpipe.papers.theory_calls`)."""
+"""Evaluate claims about theory, which call a function by name (`ncpipe.papers.theory_calls`, study.py)."""
 
 import inspect
 import math
@@ -86,16 +86,17 @@ def _checked(claim: Theory, calls: Calls) -> tuple[Call, dict[str, Any]]:
 
 
 def _arguments(claim: Theory, function: Callable[..., float]) -> dict[str, Any]:
-    """Return the claim's arguments, checked with the function's annotations."""
-    kinds = typing.get_type_hints(function, include_extras=True)
-    kinds.pop("return")
+    """Return the claim's arguments, checked with the function's annotations; without one, a number."""
+    parameters = inspect.signature(function).parameters
+    hints = typing.get_type_hints(function, include_extras=True)
+    kinds = {name: hints.get(name, float) for name in parameters}
     mistakes = [
         f"{claim.id}.args.{word(name)}: unknown; {suggest(name, kinds)}"
         for name in claim.args
         if name not in kinds
     ]
     found = {}
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, parameter in parameters.items():
         if name in claim.args:
             found[name], wrong = check(kinds[name], claim.args[name], f"{claim.id}.args.{name}")
             mistakes += wrong

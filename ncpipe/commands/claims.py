@@ -11,6 +11,7 @@ from ncpipe.claims.published import ledger_of_all, read_ledger
 from ncpipe.claims.selections import judge_by_selection
 from ncpipe.claims.verdicts import Judged, counts, judge, ledger_page, ledger_table, line
 from ncpipe.config.params import Slopes, load_params
+from ncpipe.config.study import load_study, study_errors
 from ncpipe.papers.claim_tables import with_own_runs
 from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.system.artifacts import CLAIMS, CLAIMS_PAGE, CLAIMS_POINTS, CLAIMS_TABLE, RESULTS, publish_folder
@@ -28,9 +29,10 @@ def claims() -> None:
     ledger = load_claims(further=RUN_NUMBERS)
     if theories := [claim for claim in ledger if isinstance(claim, Theory)]:
         from ncpipe.claims.theory import check_calls  # these take a second to import
-        from ncpipe.papers.theory_calls import CALLS
+        from ncpipe.papers.theory_calls import calls
 
-        check_calls(theories, CALLS)
+        load_study(Path())  # which may have further calls
+        check_calls(theories, calls())
     sweep = None
     if any(isinstance(claim, Measured) for claim in ledger):
         names = [field.name for field in dataclasses.fields(Tables)]
@@ -77,10 +79,11 @@ def _number(claim: Claim, sweep: tuple[Tables, Slopes] | None) -> Number:
     """Return the number that answers a claim."""
     if isinstance(claim, Theory):
         from ncpipe.claims.theory import evaluate
-        from ncpipe.papers.theory_calls import CALLS
+        from ncpipe.papers.theory_calls import calls
         from ncpipe.training.device import fix_sums
 
         fix_sums(1)  # the matrices are small, so threads would wait for each other
-        return evaluate(claim, CALLS)
+        with study_errors():
+            return evaluate(claim, calls())
     assert sweep is not None
     return answer(claim, *sweep)

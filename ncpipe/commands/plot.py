@@ -1,8 +1,9 @@
 """Run the stage plot: draw the figures of the sweep, or of published tables (`ncpipe.figures`)."""
 
 import os
+import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ncpipe.config.params import PARAMS_FILE, load_params
+from ncpipe.config.study import call, loaded
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.figures.claim_panels import claim_panels
 from ncpipe.figures.save import save_figure
@@ -53,7 +55,23 @@ def _figure(name: str) -> Figure:
 
 def _figures() -> Mapping[str, DrawFigure]:
     experiments = load_params().sweep.experiments
-    return sweep_figures(experiments, lambda name: read_table(RESULTS / f"{name}.csv", "aggregate"))
+    figures = dict(sweep_figures(experiments, _table))
+    for name, function in loaded().figures.items():
+        if name in figures or not re.fullmatch(r"\w+", name):
+            raise loaded().mistake("FIGURES", f"the figure {name!r} exists already, or is no name of a file")
+        figures[name] = partial(_own_figure, function)
+    return figures
+
+
+def _table(name: str) -> pd.DataFrame:
+    return read_table(RESULTS / f"{name}.csv", "aggregate")
+
+
+def _own_figure(function: Callable[..., Figure]) -> Figure:
+    figure = call(function, _table)
+    if not isinstance(figure, Figure):
+        raise loaded().mistake_of(function, f"gives {type(figure).__name__}; return a matplotlib Figure")
+    return figure
 
 
 def plot_published(sources: Sequence[Path], target: Path) -> None:

@@ -13,6 +13,9 @@ OPTIMIZERS  the same, below OwnOptimizer
 TRAININGS  spec -> Training, as `ncpipe.training.own_loop` has it; a spec is a frozen dataclass below
           OwnTraining
 METRICS   entry, as `ncpipe.metrics.catalogue` has it -> function of what it names
+CALLS     name -> functions of the arguments of a claim with `quantity: theory`: the number, and optionally
+          the same number computed in another way
+FIGURES   name -> function of `table`, which returns a table of data/results by its name; returns a Figure
 
 params.yaml may then use the values of a spec's first key (`architecture`, `source`, `name`) and the metric's
 name.
@@ -41,7 +44,7 @@ from ncpipe.config.unions import join_unions, values_of
 from ncpipe.system.errors import InputError, cut
 
 MODULE = "study"
-TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS", "TRAININGS", "METRICS")
+TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS", "TRAININGS", "METRICS", "CALLS", "FIGURES")
 # Tables whose keys are records: the base of these, and the package's union that they join.
 RECORDS: Mapping[str, tuple[type, Any]] = {
     "NETWORKS": (Architecture, Model),
@@ -74,16 +77,15 @@ class Study:
     optimizers: Table
     trainings: Table
     metrics: Table
+    calls: Table
+    figures: Table
     lines: Mapping[str, int]
     paths: tuple[str, ...]
 
     @property
     def tables(self) -> Mapping[str, Table]:
         """The tables by name."""
-        tables = (
-            self.networks, self.data, self.losses, self.optimizers, self.trainings, self.metrics
-        )  # fmt: skip
-        return dict(zip(TABLES, tables, strict=True))
+        return {name: getattr(self, name.lower()) for name in TABLES}
 
     @property
     def records(self) -> tuple[tuple[type, type], ...]:
@@ -104,7 +106,7 @@ class Study:
         return self.mistake(name, f"{name} {what}")
 
 
-NO_STUDY = Study({}, {}, {}, {}, {}, {}, {}, ())
+NO_STUDY = Study({}, {}, {}, {}, {}, {}, {}, {}, {}, ())
 _loaded = NO_STUDY
 
 
@@ -194,8 +196,7 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
         if isinstance(getattr(sys.modules.get(home), name, None), dict):
             raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
     tables = [getattr(module, name, {}) for name in TABLES]
-    networks, data, losses, optimizers, trainings, metrics = tables
-    study = Study(networks, data, losses, optimizers, trainings, metrics, _lines(tree), paths)
+    study = Study(*tables, _lines(tree), paths)
     for name, table in zip(TABLES, tables, strict=True):
         if not isinstance(table, dict):
             raise study.mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")
@@ -213,7 +214,11 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
         if not all(callable(getattr(training, part, None)) for part in ("build", "loaders", "train")):
             what = f"TRAININGS[{spec.__name__}] is no Training (ncpipe.training.own_loop)"
             raise study.mistake("TRAININGS", what)
-    for name in ("DATA", "LOSSES", "OPTIMIZERS", "METRICS"):
+    for call, functions in study.calls.items():
+        pair = isinstance(functions, tuple) and 1 <= len(functions) <= 2 and all(map(callable, functions))
+        if not (isinstance(call, str) and pair):
+            raise study.mistake("CALLS", f"CALLS[{call!r}] has to be a tuple of one function, or of two")
+    for name in ("DATA", "LOSSES", "OPTIMIZERS", "METRICS", "FIGURES"):
         for key, function in study.tables[name].items():
             what = f"{name}[{getattr(key, '__name__', getattr(key, 'name', key))}]"
             if not callable(function):

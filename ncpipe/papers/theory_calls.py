@@ -5,8 +5,8 @@
 
 import inspect
 
-from ncpipe.claims.theory import Call
-from ncpipe.papers.field import calls as field
+from ncpipe.claims.theory import Call, Calls
+from ncpipe.config.study import loaded
 from ncpipe.papers.k23 import feature_models, flow_models, rank_bounds
 from ncpipe.papers.s24 import theory_calls as low_rank
 from ncpipe.papers.s25 import theory_calls as deep
@@ -59,8 +59,14 @@ CALLS = {
     "two_layer_blocks.kept_share": Call(deep.least_kept_share),
     "two_layer_blocks.biases_excess": Call(deep.biases_excess),
     "two_layer_blocks.penalised_biases_over_still": Call(deep.penalised_biases_over_still),
-    **{name: Call(*functions) for name, functions in field.CALLS.items()},
 }
+
+
+def calls() -> Calls:
+    """Return the calls of the package and those of the study whose params.yaml was read last."""
+    for name in CALLS.keys() & loaded().calls.keys():
+        raise loaded().mistake("CALLS", f"the call {name!r} exists already, in the package; rename it")
+    return CALLS | {name: Call(*functions) for name, functions in loaded().calls.items()}
 
 
 def calls_table() -> list[str]:

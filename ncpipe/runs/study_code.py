@@ -16,12 +16,18 @@ from ncpipe.config.study_files import FILE, PACKAGE, listed_files, modules_named
 from ncpipe.runs.closures import Reading, all_modules, closure, digest_module, modules_of, names_in
 
 METRICS = "METRICS"
-ALL_TABLES = frozenset({*STUDY_TABLES.values(), METRICS})
+ALL_TABLES = frozenset({*STUDY_TABLES.values(), METRICS, "CALLS", "FIGURES"})
 # Calls that only make something, and decorators, by the package that has them.
 CONSTRUCTORS = (
     dict.fromkeys(("Family", "Hooked", "Metric", "Bound", "Training"), PACKAGE)
     | dict.fromkeys(("property", "staticmethod", "classmethod"), "")
-    | {"dataclass": "dataclasses", "field": "dataclasses", "abstractmethod": "abc", "override": "typing"}
+    | {
+        "cache": "functools",
+        "dataclass": "dataclasses",
+        "field": "dataclasses",
+        "abstractmethod": "abc",
+        "override": "typing",
+    }
 )
 # What a module that only defines things is made of, bodies of functions aside.
 DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.Pass)

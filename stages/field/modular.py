@@ -7,9 +7,9 @@ import math
 from typing import Annotated
 
 import numpy as np
+from codes import deep_value, logits_of
 
 from ncpipe.config.bounds import Bound, Positive
-from ncpipe.papers.field.codes import deep_value, logits_of
 
 Classes = Annotated[int, Bound(low=3)]
 Array = np.ndarray

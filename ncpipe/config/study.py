@@ -195,7 +195,7 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
     for home, name in choices.TABLES:  # the package's are read-only, so a dict has been put in their place
         if isinstance(getattr(sys.modules.get(home), name, None), dict):
             raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
-    tables = [getattr(module, name, {}) for name in TABLES]
+    tables: list[Any] = [getattr(module, name, {}) for name in TABLES]
     study = Study(*tables, _lines(tree), paths)
     for name, table in zip(TABLES, tables, strict=True):
         if not isinstance(table, dict):

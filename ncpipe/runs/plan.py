@@ -61,7 +61,7 @@ def plan(
     machines that share these runs, if there are others than this one.
     """
     planned: list[Planned] = []
-    failed = {}
+    failed: dict[str, InputError] = {}
     shapes = groups(missing)
     parts = parts_of_each(shapes, workers, device)
     if slots is not None and shapes:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncpipe.config.params import PARAMS_FILE
+from ncpipe.config.specs import Device
 from ncpipe.runs.code_digests import code_contents
 from ncpipe.runs.dvc import cache_folder, dvc_folder
 from ncpipe.runs.engines.job_log import JOB_LOGS
@@ -41,7 +42,7 @@ class Array:
     name: str
     jobs: int
     keys: tuple[str, ...]
-    device: str
+    device: Device
     workers: int | None
     checkpoint_seconds: float
     parts: int = 1

@@ -196,7 +196,8 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
         if isinstance(getattr(sys.modules.get(home), name, None), dict):
             raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
     tables: list[Any] = [getattr(module, name, {}) for name in TABLES]
-    study = Study(*tables, _lines(tree), paths)
+    named: dict[str, Any] = {name.lower(): table for name, table in zip(TABLES, tables, strict=True)}
+    study = Study(**named, lines=_lines(tree), paths=paths)
     for name, table in zip(TABLES, tables, strict=True):
         if not isinstance(table, dict):
             raise study.mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")

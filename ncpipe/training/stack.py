@@ -134,7 +134,7 @@ class Stack:
 
     def _one_by_one(self, function: Callable[..., Found], given: Sequence[Tensor], own: bool) -> Found:
         parameters = {name: parameter.unbind() for name, parameter in self.parameters.items()}
-        found = [
+        found: list[Any] = [
             self._of_run(
                 index,
                 function,
@@ -144,9 +144,12 @@ class Stack:
             )
             for index in range(len(self))
         ]
-        parts = zip(*found, strict=True) if isinstance(found[0], tuple) else [found]
-        stacked: Any = [torch.stack(part) for part in parts]
-        return ForwardOutput(*stacked) if isinstance(found[0], tuple) else stacked[0]
+        stacked: Found
+        if isinstance(found[0], Tensor):
+            stacked = torch.stack(found)  # type: ignore[assignment]
+        else:
+            stacked = ForwardOutput(*map(torch.stack, zip(*found, strict=True)))  # type: ignore[assignment]
+        return stacked
 
     def _of_run(self, index: int, function: Callable[..., Found], *given: Any) -> Found:
         """Call a function with the global generators of a run's seed and step, if its network draws."""

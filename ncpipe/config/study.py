@@ -195,10 +195,10 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
     for home, name in choices.TABLES:  # the package's are read-only, so a dict has been put in their place
         if isinstance(getattr(sys.modules.get(home), name, None), dict):
             raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
-    tables: list[Any] = [getattr(module, name, {}) for name in TABLES]
-    named: dict[str, Any] = {name.lower(): table for name, table in zip(TABLES, tables, strict=True)}
-    study = Study(**named, lines=_lines(tree), paths=paths)
-    for name, table in zip(TABLES, tables, strict=True):
+    tables = {name: getattr(module, name, {}) for name in TABLES}
+    own: dict[str, Any] = {name.lower(): table for name, table in tables.items()}
+    study = Study(**own, lines=_lines(tree), paths=paths)
+    for name, table in tables.items():
         if not isinstance(table, dict):
             raise study.mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")
     for name, (base, union) in RECORDS.items():

@@ -134,7 +134,7 @@ class Stack:
 
     def _one_by_one(self, function: Callable[..., Found], given: Sequence[Tensor], own: bool) -> Found:
         parameters = {name: parameter.unbind() for name, parameter in self.parameters.items()}
-        found = [
+        found: list[Any] = [
             self._of_run(
                 index,
                 function,

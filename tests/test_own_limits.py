@@ -18,7 +18,7 @@ from ncpipe.commands.code import write_code
 from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Run
-from ncpipe.config.study import load_study
+from ncpipe.config.study import load_study, study_errors
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.own_metrics import Whole, own_measurements
@@ -399,6 +399,19 @@ def test_a_wrong_field_of_a_metric_is_refused(wrong: str, words: str) -> None:
     message = refusal()
     assert re.match(r"study\.py: line \d+: the metric 'spread' has ", message)
     assert words in message
+
+
+def test_a_network_without_a_last_layer_is_one_line_with_a_way_out() -> None:
+    """By training, whatever the check saw. Red: AttributeError of `last`."""
+    run = written(
+        ("self.last = nn.Linear(spec.width, classes, bias=False)", "self.head = nn.Linear(6, classes)")
+    )
+    data = prepare(run.spec.data, Path("raw"), None, progress=False)
+    with (
+        pytest.raises(InputError, match=r"Plain has no classifier; set self.last = torch.nn.Linear"),
+        study_errors(),
+    ):
+        train_batch([run], data, CPU, "float32")
 
 
 def test_data_with_gradients_are_taken_as_numbers() -> None:

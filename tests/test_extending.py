@@ -102,7 +102,7 @@ def test_the_page_runs_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
     page = Path("data/report.html").read_text(encoding="utf-8")
     assert "The study&#39;s own metrics" in page
     assert "Do a network, loss and optimizer of our own collapse?" in page
-    assert "separated-patches" in page
+    assert "fits-patches" in page
 
 
 @pytest.mark.pipeline

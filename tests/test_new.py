@@ -253,9 +253,9 @@ def test_a_study_asks_its_own_questions(checkout: Path, tmp_path: Path) -> None:
         "smoothed": ("spearman", "nc1_trace_ratio", 4, "NC1 falls with schedule.final at the largest depth"),
         "sines": (
             "slope",
-            "directional_cdnv",
+            "spread_between_means",
             3,
-            "directional CDNV falls with model.width at the largest depth",
+            "spread between means falls with model.width at the largest depth",
         ),
     }
     load_study(checkout)

@@ -62,7 +62,7 @@ def test_the_pages_three_metrics_are_their_formulas() -> None:
     state = {name: value.double().numpy() for name, value in trained.state.items()}
     assert set(found) == {
         *(("last", "weights", name) for name in ("nc0", "norm_product")),
-        *((layer, split, "directional_cdnv") for layer in ("H1", "last") for split in ("train", "test")),
+        *((layer, split, "spread_between_means") for layer in ("H1", "last") for split in ("train", "test")),
     }
     weight = state["last.weight"]
     assert found["last", "weights", "nc0"] == pytest.approx(np.linalg.norm(sum(weight)), rel=1e-12)
@@ -85,7 +85,7 @@ def test_the_pages_three_metrics_are_their_formulas() -> None:
                         own = h[samples.labels == i]
                         values.append(np.mean([((x - mean[i]) @ u) ** 2 for x in own]) / length**2)
             name = ("H1", "last")[layer]
-            assert found[name, split, "directional_cdnv"] == pytest.approx(np.mean(values), rel=1e-9)
+            assert found[name, split, "spread_between_means"] == pytest.approx(np.mean(values), rel=1e-9)
 
 
 def test_logits_and_labels_are_those_of_the_split() -> None:
@@ -102,8 +102,10 @@ def test_logits_and_labels_are_those_of_the_split() -> None:
 
 
 def test_history_takes_what_is_kept_on_the_way() -> None:
-    written(params=PARAMS.replace("nc1_trace_ratio, nc0", "directional_cdnv"))
-    with pytest.raises(InputError, match=r"history\.metrics: directional_cdnv takes samples, which is not"):
+    written(params=PARAMS.replace("nc1_trace_ratio, nc0", "spread_between_means"))
+    with pytest.raises(
+        InputError, match=r"history\.metrics: spread_between_means takes samples, which is not"
+    ):
         check_study(load_params())
 
 
@@ -287,8 +289,8 @@ MISTAKES = {
         r"the state of SignumOptimizer is a text; write a tuple: \('mean',\)",
     ),
     "scale": (
-        '"[0, ∞)", "", "last, weights")\nDIREC',
-        '"[0, ∞)", "", "last, weights", "lin")\nDIREC',
+        '"[0, ∞)", "", "last, weights")\nBETWEEN',
+        '"[0, ∞)", "", "last, weights", "lin")\nBETWEEN',
         "METRICS =",
         "the metric 'nc0' has the scale 'lin'; write log or linear",
     ),

@@ -162,11 +162,8 @@ class TestFreshClone:
         said = (clone.folder / "data/results/sentences.txt").read_text(encoding="utf-8").splitlines()
         assert [line.split(":")[0] for line in said] == BOTH
         printed = [line.strip() for line in output.err.splitlines()]
-        for name, facts in (line.removesuffix(".").split(": ", 1) for line in said):
-            converged = "4 of 4 runs converged"
-            found = re.split(r"(?<=\)), |; ", facts)
-            assert converged in found
-            assert {f"{name}: {converged}", *found} - {converged} <= set(printed)
+        assert all("4 of 4 runs converged" in line for line in said)
+        assert set(said) <= set(printed)
 
     def test_every_network_is_trained_once(self, swept_first: Made) -> None:
         """Red: a batch that trains what is stored already; a stored run that its stage does not take."""

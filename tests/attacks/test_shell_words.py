@@ -30,7 +30,7 @@ def test_no_axis_reaches_the_shell(swept: Clone, own_copy: Copy) -> None:
     clone.edit_params("sweep.seeds", [0, WORDS])
     alone = clone.run("dvc", "repro", "--single-item", "--glob", "train@alpha-*touch*", check=False)
     assert alone.code != 0
-    assert "Invalid value for 'SEED'" in alone.err  # all of it is the seed
+    assert "Invalid value for '--seed'" in alone.err  # all of it is the seed
     assert not list(clone.folder.rglob(MARK))
     clone.write_params(params)
     hostile = f'sweep.seeds=[0,"{WORDS}"]'

@@ -733,10 +733,6 @@ def test_a_bad_call_is_named(keys, line):
         ("locally_elastic.separable_pairs", {
             "classes": 3, "strength": 1.0, "power": 0.5, "time": 0.5, "per_class": 2, "seed": 0,
         }),  # a root of a negative number
-        ("path.anchored_within", {
-            "classes": 3, "per_class": 1, "width": 4, "separation": 1.0, "decay": 0.01, "pull": 1.0,
-            "seed": 0,
-        }),  # / 0
         ("locally_elastic.etf_error", {"classes": 7, "own": 1.5, "other": 100.0, "time": 1e38}),  # NaN
         ("locally_elastic.etf_rate", {"classes": 3, "own": 0.0, "other": 0.1}),
         ("dufm.best_minus", {"classes": 5, "depth": 4, "per_class": 4, "decay": 0.5}),

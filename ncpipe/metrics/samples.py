@@ -7,8 +7,6 @@ N  samples
 
 import math
 
-import numpy as np
-
 from ncpipe.metrics.collapse import between_trace
 from ncpipe.metrics.entry import Metric, family, metric
 from ncpipe.metrics.meters import SampleStatistics, common_exponent
@@ -85,6 +83,8 @@ def strong_test_collapse(statistics: ClassStatistics, train: ClassStatistics) ->
 )  # fmt: skip
 def margin_summaries(margins: Tensor) -> tuple[float, ...]:
     """Return the smallest, the mean and quantiles of margins (N,)."""
+    import numpy as np  # only now: those who read the entries need none of it
+
     found = margins.cpu().numpy()
     exponent = size_exponent(np.abs(found).max())  # their sum may leave float64's range
     with np.errstate(over="ignore", invalid="ignore"):  # where the margins themselves left it

@@ -103,9 +103,7 @@ def test_logits_and_labels_are_those_of_the_split() -> None:
 
 def test_history_takes_what_is_kept_on_the_way() -> None:
     written(params=PARAMS.replace("nc1_trace_ratio, nc0", "spread_between_means"))
-    with pytest.raises(
-        InputError, match=r"history\.metrics: spread_between_means takes samples, which"
-    ):
+    with pytest.raises(InputError, match=r"history\.metrics: spread_between_means takes samples, which"):
         check_study(load_params())
 
 

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import image_numbers
+import low_rank_figures
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
@@ -45,6 +46,8 @@ def drawn() -> Iterator[tuple[str, Callable[[], Figure]]]:
             if (folder / f"{name}.png").is_file():
                 yield f"results/{folder.name}/{name}", partial(again, (folder.name,), name)
     yield "results/transformers_images/images", image_numbers.draw
+    for name, draw in low_rank_figures.figures().items():
+        yield f"results/low_rank/s24/{name}", draw
     for name, folders in TOGETHER.items():
         yield name, partial(again, folders, "depth_sweep")
     runs = pd.read_csv(RESULTS / "low_rank_real/runs.csv")

@@ -1,6 +1,7 @@
 """What a study.py reads and imports is part of its runs' identity, or the command ends in one line."""
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -237,6 +238,21 @@ def test_installed_packages_official_data_and_own_outputs_are_not_refused() -> N
     write_pipeline()
     write_code()
     fetch("own")
+
+
+def test_the_lines_of_a_traceback_are_no_files_of_the_study(tmp_path: Path) -> None:
+    """As when PyTorch, imported by study.py, notes where it is, in a program of the user's own.
+
+    Red: a refusal that asks for that program in dvc.yaml.
+    """
+    write_study()
+    text = Path("study.py").read_text()
+    Path("study.py").write_text(f"import traceback\n\ntraceback.format_stack()\n{text}")
+    write_pipeline()
+    program = tmp_path / "elsewhere" / "program.py"
+    program.parent.mkdir()
+    program.write_text("from ncpipe.config.params import load_params\n\nload_params()\n")
+    subprocess.run([sys.executable, program], check=True)
 
 
 # ---- Modules beside study.py ----------------------------------------------------------------------------

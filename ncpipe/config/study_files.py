@@ -8,6 +8,7 @@ safetensors and HDF5, open files unseen; `named_files` finds these by their name
 """
 
 import ast
+import linecache
 import os
 import re
 import sys
@@ -267,10 +268,12 @@ def _writes(mode: object, flags: object) -> bool:
 
 
 def _frame_of_study(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame of study.py or a file of its own; None if there is none, or the package
-    reads an official data set for it."""
+    """Return the innermost frame of study.py or a file of its own; None if there is none, the package reads
+    an official data set for it, or Python reads the lines of a traceback, as PyTorch has it do."""
     while frame is not None:
         name = frame.f_code.co_filename
+        if name == linecache.__file__:
+            return None
         if any(_is_within(name, own) for own in _own) and not INSTALLED.intersection(name.split(os.sep)):
             return frame
         if name.startswith(OFFICIAL) and not os.path.basename(name).startswith("array"):

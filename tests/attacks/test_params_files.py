@@ -262,7 +262,9 @@ def test_a_wrong_value_is_named_with_its_key(part: str) -> None:
                 assert last_name(path) in ("file", "tokenizer", "metrics", *ABOUT), (path, value)
 
 
-@pytest.mark.parametrize("arguments", ["grid", "fetch --experiment one", "train one 2 0", "extract --experiment one", "aggregate"])
+@pytest.mark.parametrize(
+    "arguments", ["grid", "fetch --experiment one", "train one 2 0", "extract --experiment one", "aggregate"]
+)
 def test_every_command_refuses_before_it_does_anything(
     arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

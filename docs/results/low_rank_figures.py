@@ -1,0 +1,61 @@
+"""Draw the figures of S24 in docs/results/low_rank/s24 from the tables beside them.
+
+    uv run python docs/results/low_rank_figures.py [stages/low_rank/data/low_rank]
+
+With a folder of the study's tables, these are copied first, without matrices that no figure here shows.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ncpipe.figures.save import save_figure
+from ncpipe.papers.s24.figures.study import study_figures
+
+FOLDER = Path(__file__).resolve().parent / "low_rank/s24"
+# The paper's figure of each.
+SHOWN = {
+    "solutions": "1",
+    "through_training_k10_training": "2, top",
+    "level_ratios": "3, left",
+    "rank_penalty": "3, middle",
+    "against_axis_k10_width": "3, right",
+    "loss_split": "5, left",
+    "class_means": "5",
+    "run_k4_starts": "5, middle",
+    "run_k15_deep": "6",
+    "run_k15_deep_training": "6",
+    "run_k6": "7",
+    "run_k15": "8",
+    "run_k15_training": "8",
+    "against_axis_k10_rate": "9, right",
+}
+
+
+UNSHOWN = ("k3_training", "k4_training", "k5_training", "k6_training", "k10_training", "k3_starts")
+
+
+def copy_tables(folder: Path) -> None:
+    for path in folder.glob("*.csv"):
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        if path.stem == "class_means":
+            table = table[~table["experiment"].isin(UNSHOWN)]
+        if not path.stem.startswith("against_axis"):  # which follow from `series`
+            table.to_csv(FOLDER / path.name, index=False, lineterminator="\n")
+
+
+def figures() -> dict[str, Callable[[], Figure]]:
+    """Return the published figures by name."""
+    drawn = study_figures({path.stem: pd.read_csv(path) for path in sorted(FOLDER.glob("*.csv"))})
+    return {name: drawn[name] for name in SHOWN}
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        copy_tables(Path(argument))
+    for name, figure in figures().items():
+        save_figure(figure(), FOLDER, name)
+        (FOLDER / f"{name}.svg").unlink()

@@ -450,12 +450,12 @@ class Annealed(OwnLoss):
     name: Literal["annealed"]
 
 
-CALLS = []
+SEEN = []
 
 
 def annealed(logits, labels):
-    CALLS.append(1)
-    return torch.nn.functional.cross_entropy(logits, labels, reduction="none") / len(CALLS)
+    SEEN.append(1)
+    return torch.nn.functional.cross_entropy(logits, labels, reduction="none") / len(SEEN)
 
 
 LOSSES |= {Annealed: annealed}

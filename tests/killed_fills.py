@@ -71,6 +71,14 @@ def results(store: Path) -> dict[str, str]:
     return {name: digest for name, digest in found if len(name.partition("/")[0]) == 64}
 
 
+def await_checkpoint(store: Path, process: int) -> None:
+    """Return when there is a checkpoint, or the process has ended."""
+    while not list(store.glob("*.checkpoint")):
+        if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            return
+        time.sleep(0.01)
+
+
 def main(base: Path, kills: int) -> None:
     whole, place, other = base / "whole", base / "place", base / "other"
     make(whole, whole / "cache")
@@ -84,6 +92,8 @@ def main(base: Path, kills: int) -> None:
         victim = start(place)
         beside = start(other) if index % 4 == 3 else None
         time.sleep(chance.uniform(0.05, 3.0))
+        if index % 2:  # else it is too early for a checkpoint on a slow machine
+            await_checkpoint(store, victim)
         os.kill(victim, (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)[index % 3])
         assert end_of(victim) in (0, 130, -signal.SIGKILL), (place / SAID).read_text()
         assert beside is None or end_of(beside) == 0, (other / SAID).read_text()

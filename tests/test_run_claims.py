@@ -157,3 +157,4 @@ def test_killed_at_twenty_moments_it_ends_with_the_same_bytes(tmp_path: Path) ->
     command = [sys.executable, str(Path(__file__).with_name("killed_fills.py")), str(tmp_path), "20"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3000)
     assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 0  # checkpoints that were resumed

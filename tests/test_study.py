@@ -436,7 +436,8 @@ def test_a_metric_that_fails_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "keep_going"), [("train own 2 0 --workers 1", False), ("extract --experiment own", False), ("", True)]
+    ("words", "keep_going"),
+    [("train own 2 0 --workers 1", False), ("extract --experiment own", False), ("", True)],
 )
 def test_a_network_that_fails_is_one_line(
     words: str, keep_going: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -446,7 +446,7 @@ def test_a_cluster_of_two_gives_what_dvc_repro_gives(
     with two_machines(clone, monkeypatch, folder == "hidden") as (sweep, _):
         output = clone.run(*sweep)
     assert "ray: 8 of 8 runs done" in output.err
-    assert bool(list(tmp_path.glob("workdirs/ncpipe-*/*/data/prepared/*"))) == (folder == "hidden")
+    assert list(tmp_path.glob("workdirs/ncpipe-*/*/data/prepared/*"))  # each task has a copy of its own
     check_swept(clone, swept)
 
 

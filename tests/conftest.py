@@ -14,8 +14,10 @@ import torch
 from ruamel.yaml import YAML
 from torch import Tensor
 
+from ncpipe.config.params import load_params
 from ncpipe.config.records import read
-from ncpipe.config.specs import Experiment
+from ncpipe.config.specs import Experiment, Run
+from ncpipe.config.study import load_study
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.table import Measurement
 from ncpipe.runs import code_digests
@@ -46,6 +48,26 @@ def cuda_flags() -> Iterator[None]:
 def clear_code_digests() -> None:
     """Forget the code that this process has read, for a test that goes to another folder or edits files."""
     code_digests._at_start = Reading()
+
+
+@pytest.fixture
+def study_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working folder, for a study.py of the test's own, which is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    clear_code_digests()
+    yield tmp_path
+    clear_code_digests()
+    load_study(tmp_path / "nowhere")
+
+
+def write_changed_study(text: str, changes: Sequence[tuple[str, str]], spec: dict[str, Any]) -> Run:
+    """Write study.py with pieces of the text replaced, and params.yaml; return the run of seed 0 of `own`."""
+    for before, after in changes:
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    Path("study.py").write_text(text)
+    write_params([2], [0, 1], own=spec)
+    return load_params().run("own", 2, 0)
 
 
 TREE: dict[str, Any] = {

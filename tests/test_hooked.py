@@ -1,20 +1,18 @@
 """Any module as a network of a study: by hooks, with dropout, frozen and raw parameters, GRU, branches."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import clear_code_digests, experiment_tree, vector_data, write_params
+from conftest import experiment_tree, vector_data, write_changed_study
 from torch import nn
 from torch.nn import functional
 
 from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Run
-from ncpipe.config.study import load_study
 from ncpipe.datasets.prepare import prepare
 from ncpipe.features.passes import extract
 from ncpipe.models.build import build_network
@@ -86,23 +84,11 @@ OWN: dict[str, Any] = experiment_tree(
 ) | {"model": {"architecture": "net"}}
 
 
-@pytest.fixture(autouse=True)
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    clear_code_digests()
-    yield
-    clear_code_digests()
-    load_study(tmp_path / "nowhere")
+pytestmark = pytest.mark.usefixtures("study_folder")
 
 
 def written(*changes: tuple[str, str], **own: Any) -> Run:
-    text = STUDY
-    for before, after in changes:
-        assert text.count(before) == 1, before
-        text = text.replace(before, after)
-    Path("study.py").write_text(text)
-    write_params([2], [0, 1], own=OWN | own)
-    return load_params().run("own", 2, 0)
+    return write_changed_study(STUDY, changes, OWN | own)
 
 
 def digits(run: Run) -> Any:

@@ -63,7 +63,7 @@ FORBIDDEN = {
     },  # a stored run is taken at once
     "runs/fingerprint": {"dvc", "typer", "torch"},
 }
-# Of a module, what is imported when it is first used: by a method whose name says so, which is refused in one
+# Of a module, what is imported when it is first used: by a method named for that, which is refused in one
 # line where it is missing, and by the functions beside the entries that tables and figures read.
 OFFERED = {"metrics/measurements": {"pandas"}, "system/lazy_torch": {"torch"}}
 

@@ -3,7 +3,6 @@
 import contextlib
 import random
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import clear_code_digests, experiment_tree, vector_data, write_params
+from conftest import experiment_tree, vector_data, write_changed_study, write_params
 from torch import nn
 
 from ncpipe.commands.code import write_code
 from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Run
-from ncpipe.config.study import load_study, study_errors
+from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.own_metrics import Whole, own_measurements
@@ -132,24 +131,12 @@ DRAWS = {
 UNSEEDED = "torch.as_tensor(np.random.default_rng().standard_normal({}), dtype=torch.float32)"
 
 
-@pytest.fixture(autouse=True)
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    clear_code_digests()
-    yield
-    clear_code_digests()
-    load_study(tmp_path / "nowhere")
+pytestmark = pytest.mark.usefixtures("study_folder")
 
 
 def written(*changes: tuple[str, str], **own: Any) -> Run:
     """Write the study with pieces replaced; return its run of seed 0."""
-    text = STUDY
-    for before, after in changes:
-        assert text.count(before) == 1, before
-        text = text.replace(before, after)
-    Path("study.py").write_text(text)
-    write_params([2], [0, 1], own=OWN | own)
-    return load_params().run("own", 2, 0)
+    return write_changed_study(STUDY, changes, OWN | own)
 
 
 def refusal() -> str:

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import clear_code_digests, experiment_tree, vector_data, write_params
+from conftest import experiment_tree, vector_data, write_params
 from pipeline import ROOT
 
 from ncpipe.commands.code import write_code
 from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import load_params
 from ncpipe.config.specs import Run
-from ncpipe.config.study import load_study
 from ncpipe.features.own_metrics import Whole, own_measurements
 from ncpipe.features.passes import extract
 from ncpipe.figures.labels import Column
@@ -32,13 +30,7 @@ STUDY = "\n\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | r
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    clear_code_digests()
-    yield
-    clear_code_digests()
-    load_study(tmp_path / "nowhere")
+pytestmark = pytest.mark.usefixtures("study_folder")
 
 
 def written(text: str = STUDY, params: str = PARAMS) -> None:

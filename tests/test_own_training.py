@@ -4,7 +4,6 @@ Against the authors' formulas written out in NumPy float64, torch.optim's own, a
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -316,13 +315,7 @@ def test_an_optimizer_of_torch_is_torchs(name: str, arguments: dict[str, Any]) -
 # ---- Runs -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    clear_code_digests()
-    yield
-    clear_code_digests()
-    load_study(tmp_path / "nowhere")
+pytestmark = pytest.mark.usefixtures("study_folder")
 
 
 STUDY = """

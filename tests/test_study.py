@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from ncpipe.commands.measure import measure
 from ncpipe.commands.plot import _figures, plot
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
-from ncpipe.config.study import load_study, loaded
+from ncpipe.config.study import loaded
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.datasets.stored import data_checksum
@@ -140,13 +139,8 @@ OWN: dict[str, Any] = experiment_tree(data={"source": "rings", "per_class": 10, 
 
 
 @pytest.fixture(autouse=True)
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
+def study(study_folder: Path) -> None:
     write_params([2], [0, 1], own=OWN)
-    clear_code_digests()
-    yield
-    clear_code_digests()
-    load_study(tmp_path / "nowhere")
 
 
 def write_study(text: str = WHOLE) -> None:

@@ -35,16 +35,24 @@ SHOWN = {
 }
 
 
-UNSHOWN = ("k3_training", "k4_training", "k5_training", "k6_training", "k10_training", "k3_starts")
-
-
 def copy_tables(folder: Path) -> None:
+    """Copy the study's tables, of class means those that a figure here shows."""
     for path in folder.glob("*.csv"):
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
         if path.stem == "class_means":
-            table = table[~table["experiment"].isin(UNSHOWN)]
+            table = table[_shown(table)]
         if not path.stem.startswith("against_axis"):  # which follow from `series`
             table.to_csv(FOLDER / path.name, index=False, lineterminator="\n")
+
+
+def _shown(means: pd.DataFrame) -> pd.Series:
+    """Return which rows the runs' own figures show, or class_means, which has the sweep's runs."""
+    runs = {name.removeprefix("run_") for name in SHOWN if name.startswith("run_")}
+    layer = means["layer"]
+    depth = layer.str.removeprefix("~").str[1:].astype(int).groupby(means["experiment"]).transform("max")
+    inner, last = "M" + (depth - 1).astype(str), "M" + depth.astype(str)
+    layers = (layer == "~M2") | (layer == inner) | (layer == "~" + inner) | (layer == "~" + last)
+    return layers & ((means["x"] != "") | means["experiment"].isin(runs))
 
 
 def figures() -> dict[str, Callable[[], Figure]]:

@@ -7,7 +7,6 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,7 @@ from ncpipe.metrics.classifier import Classifier
 from ncpipe.metrics.hooks import Pass, passes
 from ncpipe.metrics.passes import first_pass, same_samples, second_pass
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN
-from ncpipe.models.network import Role
+from ncpipe.models.network import Role, embedding_parameters
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
 from ncpipe.training.own_loop import build_own
@@ -136,8 +135,7 @@ class OwnBlocks:
 def roles(model: nn.Module, classifier: nn.Module) -> dict[str, Role]:
     """Return what each parameter of any module is: of the classifier, an embedding, or all between."""
     last = {id(parameter) for parameter in classifier.parameters()}
-    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    embeddings = {id(parameter) for parameter in chain.from_iterable(table.parameters() for table in tables)}
+    embeddings = embedding_parameters(model)
     found: dict[str, Role] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if not parameter.requires_grad:

@@ -165,6 +165,12 @@ def batch_norms(network: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+def embedding_parameters(module: nn.Module) -> set[int]:
+    """Return the ids of the parameters of the nn.Embedding inside a module."""
+    tables = (part for part in module.modules() if isinstance(part, nn.Embedding))
+    return {id(parameter) for table in tables for parameter in table.parameters()}
+
+
 @torch.no_grad()
 def init_weights(
     network: nn.Module,

@@ -105,7 +105,7 @@ def split_batch(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise _one_run_does_not_fit(run, device) from None
+        raise one_run_does_not_fit(run, device) from None
     return batches_that_fit(fingerprints, need, device, workers, parts), need
 
 
@@ -222,7 +222,7 @@ def _train_some(
             raise  # otherwise leave the block, because the error keeps the frame's memory alive
     if results is None:
         if len(fingerprints) == 1:
-            raise _one_run_does_not_fit(runs[0], device)
+            raise one_run_does_not_fit(runs[0], device)
         half = len(fingerprints) // 2
         say(f"train {runs[0].name}: out of memory on {device}, retrying with batches of {half}")
         left = _train_some(fingerprints[:half], checkpoint_seconds, progress, work_per_epoch, stop, claim)
@@ -234,7 +234,8 @@ def _train_some(
     return []
 
 
-def _one_run_does_not_fit(run: Run, device: torch.device) -> NotEnoughMemory:
+def one_run_does_not_fit(run: Run, device: torch.device) -> NotEnoughMemory:
+    """Return the error of a run that takes more memory than the device has."""
     return NotEnoughMemory(f"{run.name}: one run does not fit on {device}; make {LEVERS} smaller")
 
 

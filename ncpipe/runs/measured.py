@@ -116,7 +116,7 @@ class DvcCache:
     def link(self, files: Mapping[str, str], folder: Path) -> bool:
         """Put files, given by their MD5, into a folder; return False, without any, if the cache lacks one.
 
-        One that is damaged is removed: DVC would put it in the place of the same file made anew.
+        A damaged one is removed, or DVC would put it in the place of the same file made again.
         """
         if self._objects is None:
             return False

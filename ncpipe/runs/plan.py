@@ -9,14 +9,14 @@ import torch
 from ncpipe.config.specs import Run, own_loop
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
-from ncpipe.runs.batches import Batch, groups, parts_of_each, split_batch
+from ncpipe.runs.batches import Batch, groups, one_run_does_not_fit, parts_of_each, split_batch
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import plural, say
-from ncpipe.system.errors import InputError, NotEnoughMemory
+from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import epochs_done
-from ncpipe.training.cost import LEVERS, seconds_per_epoch
+from ncpipe.training.cost import seconds_per_epoch
 from ncpipe.training.device import DTYPES, is_out_of_memory
 
 BATCHES_PER_SLOT = 2  # so that few workers are idle while the last batches end
@@ -116,6 +116,6 @@ def _epoch_seconds(run: Run, runs: int, data: Prepared, device: torch.device, dt
         if not is_out_of_memory(error):
             raise  # otherwise leave the block, because the error keeps the frame's memory alive
     if runs == 1:
-        raise NotEnoughMemory(f"{run.name}: one run does not fit on {device}; make {LEVERS} smaller")
+        raise one_run_does_not_fit(run, device)
     half = runs // 2
     return _epoch_seconds(run, half, data, device, dtype) * runs / half

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ncpipe.config.study import loaded
 from ncpipe.metrics.layers import Select, find_module, hook_points, matches, reading
 from ncpipe.models.inputs import InputShape, unchanged
-from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role
+from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role, embedding_parameters
 from ncpipe.system.errors import InputError
 
 UNFIT = "gives a network that does not fit"
@@ -106,8 +106,7 @@ class HookedNetwork(Network):
         yield Layer("last", Fraction(1), h)
 
     def _role_of_each(self, patterns: Mapping[Role, Sequence[str]]) -> dict[str, Role]:
-        tables = [module for module in self.module.modules() if isinstance(module, nn.Embedding)]
-        embeddings = {id(parameter) for table in tables for parameter in table.parameters()}
+        embeddings = embedding_parameters(self.module)
         roles: dict[str, Role] = {}
         for name, parameter in self.named_parameters():
             roles[name] = "embedding" if id(parameter) in embeddings else "inner"

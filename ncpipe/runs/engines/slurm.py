@@ -92,12 +92,15 @@ def train_by_slurm(
 
 def remove_finished(keys: Collection[str]) -> None:
     """Remove arrays without a run left to train, and those that ended without any of these runs."""
-    arrays = [array for array in read_arrays() if all(has(key) for key in array.keys)]
-    arrays += [array for array in read_arrays() if array not in arrays and {*keys}.isdisjoint(array.keys)]
+    done, others = list[Array](), list[Array]()
+    for array in read_arrays():
+        if all(has(key) for key in array.keys):
+            done.append(array)
+        elif {*keys}.isdisjoint(array.keys):
+            others.append(array)
     with contextlib.suppress(InputError):  # Slurm does not answer
-        states = array_states(arrays)
-        done = [array for array in arrays if all(has(key) for key in array.keys)]
-        cancel([*done, *(array for array in arrays if array not in done and has_ended(array, states))])
+        states = array_states(others)
+        cancel([*done, *(array for array in others if has_ended(array, states))])
 
 
 def _collect(
@@ -109,7 +112,7 @@ def _collect(
     """
     own = [each for each in fingerprints if each.key() in array.keys]
     lacks = [each for each in own if not has(each.key())]
-    mistakes = {each.key(): failure_log(each.run) for each in lacks if failure_log(each.run).is_file()}
+    mistakes = {each.key(): log for each in lacks if (log := failure_log(each.run)).is_file()}
     lines = (log.read_text(encoding="utf-8").partition("\n")[0] for log in mistakes.values())
     for line in dict.fromkeys(line.partition(": ")[2] for line in lines):
         say(f"ncpipe: {line}")

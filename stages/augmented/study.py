@@ -23,7 +23,7 @@ class ResNetTraining(OwnTraining):
 
 
 class Crops:
-    """Batches of images (N, 3, 32, 32), in a new order, shifted by up to four pixels and half of them mirrored."""
+    """Batches of images (N, 3, 32, 32) in a new order, moved by up to four pixels, half of them mirrored."""
 
     def __init__(self, images, labels, size):
         self.images, self.labels, self.size = nn.functional.pad(images, (4, 4, 4, 4)), labels, size
@@ -51,7 +51,7 @@ def batches(x, y):
 
 
 class ResNet(nn.Module):
-    """A ResNet of basic blocks whose first convolution halves the image; three stages, 6 blocks + 2 layers."""
+    """A ResNet of basic blocks whose first convolution halves the image: three stages of `blocks` each."""
 
     def __init__(self, blocks, width):
         super().__init__()

@@ -34,7 +34,6 @@ UNDRAWN = {
     "language_model.png": "the page's own example with a downloaded model",
     "low_rank_real.png": "epochs of the runs, of which no table is published",
     "regimes_models.png": "stages/regimes_models draws it from closed forms, without runs",
-    "regimes_networks.png": "its points, data/claims/panels.csv of stages/regimes, were not published",
     "report.png": "a photograph of the report",
 }
 

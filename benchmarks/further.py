@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from ncpipe.config.optimizer_specs import ConstantSchedule, Lbfgs
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import ConstantSchedule, Lbfgs, Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.fingerprint import RunFingerprint

@@ -33,9 +33,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
-from ncpipe.config.specs import Compute, Experiment, ImageData, Run, TextData
+from ncpipe.config.run import Compute, Run
+from ncpipe.config.sources.images import ImageData
+from ncpipe.config.sources.reviews import TextData
 from ncpipe.datasets.prepared import Prepared, Split, write_prepared
 from ncpipe.models.layers import weight_gradient
 from ncpipe.runs import batches

@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepare import prepare
 from ncpipe.features.passes import extract
 from ncpipe.metrics.table import measure_layer, measure_weights

@@ -47,7 +47,7 @@ from ncpipe.config.architectures.paper import TWO_LAYER_MLPS
 from ncpipe.config.architectures.resnet import ResNetModel
 from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.params import Params, load_params
-from ncpipe.config.specs import Compute, Run
+from ncpipe.config.run import Compute, Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_model, input_shape, reshape_inputs
 from ncpipe.models.penalties import is_penalised

@@ -14,9 +14,10 @@ import torch
 from ruamel.yaml import YAML
 from torch import Tensor
 
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
-from ncpipe.config.specs import Experiment, Run
+from ncpipe.config.run import Run
 from ncpipe.config.study import load_study
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.table import Measurement

@@ -6,7 +6,7 @@ import torch
 from conftest import TEXT, architecture, experiment
 from torch import Tensor
 
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_model, input_shape, prepare_split
 from ncpipe.models.network import Network

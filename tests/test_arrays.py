@@ -19,8 +19,9 @@ from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.plot import plot
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
-from ncpipe.config.specs import ArraysData, Experiment
+from ncpipe.config.sources.arrays import ArraysData
 from ncpipe.datasets.array_files import read_arrays
 from ncpipe.datasets.arrays import NAMES, prepare_arrays
 from ncpipe.datasets.prepared import Prepared, read_prepared, write_prepared

@@ -21,7 +21,8 @@ from scipy import stats
 
 from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import Slopes, load_params, parse_params
-from ncpipe.config.specs import Penalty, Run
+from ncpipe.config.penalty_specs import Penalty
+from ncpipe.config.run import Run
 from ncpipe.config.yaml_file import parse_number
 from ncpipe.runs.grid import read_grid
 from ncpipe.system.errors import InputError

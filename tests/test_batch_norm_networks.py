@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from conftest import experiment_tree, image_data, measure_runs, vector_data, write_params
 from torch import nn
 
-from ncpipe.config.specs import Augmentation, Compute, Experiment, Run
+from ncpipe.config.experiment import Augmentation, Experiment
+from ncpipe.config.run import Compute, Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.passes import extract
 from ncpipe.models.build import build_model, input_shape, prepare_split

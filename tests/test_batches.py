@@ -22,7 +22,7 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.fill import fill_store
 from ncpipe.commands.train import train as train_run
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models import residual_block
 from ncpipe.runs import batches

@@ -29,8 +29,9 @@ from pipeline import HEAR_CTRL_C
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Experiment, Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.runs.run_claims import claims
 from ncpipe.runs.store import checkpoint_of, sweep_fingerprints

@@ -12,7 +12,7 @@ from conftest import image_data, vector_data
 from constructions import PRINTED, SHARP, context_run, contexts, inner_square, layers_of, small_run
 from torch import Tensor
 
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.table import measure

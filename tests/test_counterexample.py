@@ -10,7 +10,7 @@ import torch
 from constructions import SHARP, inner_square, layers_of, network_of, small_run
 from torch import Tensor
 
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.metrics.collapse import nc1_trace_ratio, within_trace
 from ncpipe.metrics.losses import unregularised_loss

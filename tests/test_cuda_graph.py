@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ncpipe.config.specs import Experiment, Run
+from ncpipe.config.experiment import Experiment
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models import residual_block
 from ncpipe.models.layers import LONGEST_BY_PRODUCTS

@@ -21,7 +21,9 @@ import pytest
 import torch
 from conftest import flip_byte
 
-from ncpipe.config.specs import GaussianMixtureData, ImageData, TextData
+from ncpipe.config.sources.generated import GaussianMixtureData
+from ncpipe.config.sources.images import ImageData
+from ncpipe.config.sources.reviews import TextData
 from ncpipe.datasets import digits, sources
 from ncpipe.datasets.facts import count_duplicates, count_shared
 from ncpipe.datasets.images import channel_moments

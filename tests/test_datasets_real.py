@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ncpipe.config.specs import ImageData, TextData
+from ncpipe.config.sources.images import ImageData
+from ncpipe.config.sources.reviews import TextData
 from ncpipe.datasets.imdb import _locate, read_reviews
 from ncpipe.datasets.prepare import prepare
 

@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
-from ncpipe.config.specs import Compute, Experiment, FreeData, Run
+from ncpipe.config.run import Compute, Run
+from ncpipe.config.sources.free import FreeData
 from ncpipe.datasets.free import store_free
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared, write_prepared

@@ -11,7 +11,7 @@ from conftest import architecture, experiment_tree, write_params
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.logs import logs
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Compute
+from ncpipe.config.run import Compute
 from ncpipe.runs.engines.job_log import log_runs, recorded_job
 from ncpipe.runs.engines.options import Options, Settings, Slurm, gpus_of, load_options
 from ncpipe.runs.fill import fill

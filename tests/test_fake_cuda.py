@@ -27,12 +27,13 @@ from fake_cuda import CPU, CUDA, FakeCuda, Race, Stream
 from test_cuda_graph import FURTHER, FURTHER_LOSSES, NETWORKS, OPTIMIZERS, SEARCH, runs_of
 
 from ncpipe.commands.study_check import check_study
-from ncpipe.config import specs
 from ncpipe.config.architectures.resnet import ResNetModel
 from ncpipe.config.architectures.transformer import TransformerModel
+from ncpipe.config.experiment import Experiment, Model
+from ncpipe.config.optimizer_specs import OneAtATime
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
-from ncpipe.config.specs import Compute, Experiment, Run
+from ncpipe.config.run import Compute, Run
 from ncpipe.config.study import load_study
 from ncpipe.datasets.markov import prepare_markov
 from ncpipe.datasets.prepared import Prepared, write_prepared
@@ -224,7 +225,7 @@ def test_what_is_captured_trains_the_same(name: str, monkeypatch: pytest.MonkeyP
     if case.study:
         write_study(case.study)
     runs = case.make()
-    alone = isinstance(runs[0].spec.optimizer, specs.OneAtATime)
+    alone = isinstance(runs[0].spec.optimizer, OneAtATime)
     expected = eager(FakeCuda(monkeypatch), runs, case.data, monkeypatch)
     cuda = FakeCuda(monkeypatch)
     gc.disable()
@@ -254,7 +255,7 @@ def test_everything_that_trains_is_a_case() -> None:
             trained |= {spec.model.architecture, spec.loss_name, spec.optimizer.name}
     hints = get_type_hints(Experiment)
     assert (
-        words(specs.Model, "architecture") | words(hints["loss"], "name") | words(hints["optimizer"], "name")
+        words(Model, "architecture") | words(hints["loss"], "name") | words(hints["optimizer"], "name")
         <= trained
     )
     assert {"L-RN2", "L-T12", "L-T22"} <= trained
@@ -753,4 +754,4 @@ def test_an_epoch_is_timed_where_it_is_replayed(monkeypatch: pytest.MonkeyPatch)
     with cuda.here():
         assert seconds_per_epoch(runs_of(*RESNET)[0], 2, VECTORS, CUDA, torch.float32) > 0
     assert (cuda.captures, cuda.current_stream()) == (1, cuda.default)
-    assert {ResNetModel, TransformerModel} <= set(get_args(specs.Model))
+    assert {ResNetModel, TransformerModel} <= set(get_args(Model))

@@ -10,8 +10,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ncpipe.config.penalty_specs import Penalty
 from ncpipe.config.records import read
-from ncpipe.config.specs import Penalty, Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features import forward
 from ncpipe.features.files import read_features, write_features

@@ -14,7 +14,7 @@ import yaml
 from pipeline import ROOT
 from scipy.special import i0
 
-from ncpipe.config.specs import ModularData
+from ncpipe.config.sources.generated import ModularData
 from ncpipe.datasets.modular_addition import prepare_modular
 from ncpipe.system.errors import InputError
 

@@ -21,8 +21,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
+from ncpipe.config.experiment import Data
 from ncpipe.config.params import Slopes
-from ncpipe.config.specs import Data
 from ncpipe.figures.labels import (
     DATA_NAMES,
     GAP_COLUMNS,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import experiment, vector_data
 
-from ncpipe.config.specs import Compute, Run
+from ncpipe.config.run import Compute, Run
 from ncpipe.runs.fingerprint import RunFingerprint, check_run, fingerprint_of, is_current
 from ncpipe.runs.run_folder import read_history, read_state, write_run
 from ncpipe.runs.store import checkpoint_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import architecture, experiment, vector_data
 
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.features.passes import extract
 from ncpipe.features.run_metrics import describe, gram_rows, terms_of
 from ncpipe.metrics.losses import unregularised_loss

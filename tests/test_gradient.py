@@ -6,7 +6,7 @@ import reference
 import torch
 from conftest import TEXT, architecture, experiment, token_data, vector_data
 
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.features import gradient
 from ncpipe.features.forward import load_network
 from ncpipe.models.build import build_model, input_shape

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from conftest import experiment_tree, image_data
 from test_batch_norm_networks import RESNET, numpy_conv, numpy_norm
 
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
-from ncpipe.config.specs import Compute, Experiment, Run
+from ncpipe.config.run import Compute, Run
 from ncpipe.features import gradient
 from ncpipe.features.forward import load_network
 from ncpipe.features.passes import extract

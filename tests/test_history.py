@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Compute, Run
+from ncpipe.config.run import Compute, Run
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.metrics.table import measure
 from ncpipe.models.build import build_model, input_shape, reshape_inputs

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepare import prepare
 from ncpipe.features.passes import extract
 from ncpipe.models.build import build_network

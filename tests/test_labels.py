@@ -10,7 +10,9 @@ from conftest import TREE, experiment, vector_data
 from safetensors.torch import load_file
 
 from ncpipe.config.params import parse_params
-from ncpipe.config.specs import GaussianMixtureData, Imbalance, LabelNoise, Run
+from ncpipe.config.run import Run
+from ncpipe.config.sources.generated import GaussianMixtureData
+from ncpipe.config.sources.source import Imbalance, LabelNoise
 from ncpipe.datasets.labels import kept_samples, noisy_labels, with_label_changes
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared, write_prepared

@@ -25,8 +25,9 @@ from conftest import (
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
-from ncpipe.config.specs import Experiment, Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models import residual_block
 from ncpipe.runs import batches

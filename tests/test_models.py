@@ -9,7 +9,8 @@ from conftest import ARCHITECTURES, TEXT, architecture, experiment, image_data, 
 from reference import resnet, transformer
 from torch import nn
 
-from ncpipe.config.specs import Model, Penalty
+from ncpipe.config.experiment import Model
+from ncpipe.config.penalty_specs import Penalty
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_model, input_shape, prepare_split, reshape_inputs
 from ncpipe.models.layers import (

@@ -11,7 +11,11 @@ import torch
 import torch.nn.functional as F
 
 from ncpipe.config.architectures.transformer import TransformerModel
-from ncpipe.config.specs import Adam, ConstantSchedule, Experiment, MarkovData, NextTokenData, Penalty, Run
+from ncpipe.config.experiment import Experiment
+from ncpipe.config.optimizer_specs import Adam, ConstantSchedule
+from ncpipe.config.penalty_specs import Penalty
+from ncpipe.config.run import Run
+from ncpipe.config.sources.next_tokens import MarkovData, NextTokenData
 from ncpipe.datasets.markov import entropy_rate, first_entropy, prepare_markov, stationary_pairs, transitions
 from ncpipe.datasets.next_tokens import ambiguous_share, common_tokens, prepare_text
 from ncpipe.datasets.prepared import TokenSplit, read_prepared, write_prepared

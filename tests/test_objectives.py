@@ -17,8 +17,9 @@ import torch
 from conftest import experiment_tree, image_data, measure_runs, vector_data, write_params
 from scipy.optimize import minimize_scalar
 
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
-from ncpipe.config.specs import Compute, Experiment, Run, as_json
+from ncpipe.config.run import Compute, Run, as_json
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import load_network
 from ncpipe.features.gradient import gradient_norm

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 import ncpipe as nc
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.config.records import check, read
-from ncpipe.config.specs import ArraysData, ImageData
+from ncpipe.config.sources.arrays import ArraysData
+from ncpipe.config.sources.images import ImageData
 from ncpipe.datasets import prepare as sources
 from ncpipe.datasets.digits import prepare_digits
 from ncpipe.datasets.prepared import Prepared, Split, read_prepared

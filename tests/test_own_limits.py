@@ -16,7 +16,7 @@ from torch import nn
 from ncpipe.commands.code import write_code
 from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared

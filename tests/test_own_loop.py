@@ -24,8 +24,9 @@ from ncpipe.commands.plot import plot
 from ncpipe.commands.report import report
 from ncpipe.commands.study_check import check_study
 from ncpipe.commands.train import train
+from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Run, own_loop
+from ncpipe.config.run import Run
 from ncpipe.config.study import load_study, loaded
 from ncpipe.datasets.own_loaders import store_loaders
 from ncpipe.features.own_metrics import Whole, own_measurements

@@ -15,7 +15,7 @@ from pipeline import ROOT
 from ncpipe.commands.code import write_code
 from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.features.own_metrics import Whole, own_measurements
 from ncpipe.features.passes import extract
 from ncpipe.figures.labels import Column

@@ -15,9 +15,10 @@ import torch
 from conftest import clear_code_digests, experiment_tree, vector_data, write_params
 
 from ncpipe.commands.code import write_code
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
 from ncpipe.config.records import check, read
-from ncpipe.config.specs import Experiment, Run, as_json
+from ncpipe.config.run import Run, as_json
 from ncpipe.config.study import load_study
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.objective import fit_of

@@ -20,10 +20,13 @@ from pipeline import with_axis
 
 from ncpipe.commands.json_schema import SCHEMA_FILE, about, schema_text
 from ncpipe.config.bounds import key_of
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.loss_specs import Loss
+from ncpipe.config.optimizer_specs import Adam, CosineSchedule
 from ncpipe.config.params import Convergence, Params, load_params, parse_params
 from ncpipe.config.records import read, suggest
-from ncpipe.config.specs import Adam, CosineSchedule, Experiment, ImageData, Run, as_json
+from ncpipe.config.run import Run, as_json
+from ncpipe.config.sources.images import ImageData
 from ncpipe.config.unions import values_of
 from ncpipe.config.yaml_file import key_lines, read_yaml
 from ncpipe.system.errors import InputError

@@ -93,11 +93,11 @@ def add_one_of_each_kind(clone: Clone) -> None:
     imported = "from ncpipe.config.architectures.mlp import MLPModel\n"
     for name, old, new in (
         (
-            "config/specs.py",
+            "config/experiment.py",
             imported,
             f"{imported}from ncpipe.config.architectures.other import OtherModel\n",
         ),
-        ("config/specs.py", " | MLPModel | ", " | MLPModel | OtherModel | "),
+        ("config/experiment.py", " | MLPModel | ", " | MLPModel | OtherModel | "),
         (
             "models/build.py",
             imported,

@@ -8,8 +8,9 @@ import pytest
 import torch
 from conftest import experiment_tree, vector_data
 
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
-from ncpipe.config.specs import Experiment, Run
+from ncpipe.config.run import Run
 from ncpipe.features.files import read_features, write_features
 from ncpipe.features.passes import extract
 from ncpipe.features.rank_bound import matrix_ranks

@@ -29,7 +29,7 @@ from pipeline import PARAMS, Clone
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Compute
+from ncpipe.config.run import Compute
 from ncpipe.runs.engines import ray_cluster
 from ncpipe.runs.engines.archives import Origin, pack, store_archive, train_remotely, unpack
 from ncpipe.runs.engines.options import Ray, Settings, load_options

@@ -21,9 +21,12 @@ from scipy.optimize import minimize
 from typer.testing import CliRunner
 
 from ncpipe.commands.cli import app
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import Convergence, load_params
 from ncpipe.config.records import check, read
-from ncpipe.config.specs import ArraysData, Experiment, Run, TeacherData, as_json
+from ncpipe.config.run import Run, as_json
+from ncpipe.config.sources.arrays import ArraysData
+from ncpipe.config.sources.generated import TeacherData
 from ncpipe.config.study import load_study
 from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.datasets.prepare import prepare

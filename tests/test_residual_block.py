@@ -7,7 +7,7 @@ import torch
 from conftest import architecture, experiment, image_data, token_data, vector_data
 from torch import Tensor
 
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.models import residual_block
 from ncpipe.models.layers import (
     Affine,

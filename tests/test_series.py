@@ -11,7 +11,7 @@ from test_dufm import tree
 
 import ncpipe.papers.s24.series_training as module
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Compute, Run
+from ncpipe.config.run import Compute, Run
 from ncpipe.papers.s24.series_training import train_series
 from ncpipe.runs.fingerprint import fingerprint_of
 from ncpipe.runs.store import checkpoint_of, saved_epochs

@@ -35,7 +35,7 @@ from ncpipe.commands.logs import logs
 from ncpipe.commands.status import status
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Compute
+from ncpipe.config.run import Compute
 from ncpipe.runs.engines.arrays import WORKDIR, Array, read_arrays
 from ncpipe.runs.engines.job_log import JOB_LOGS
 from ncpipe.runs.engines.options import Options, Rule, Settings, Slurm

@@ -435,7 +435,7 @@ PATCHES = {
     "update": "from ncpipe.metrics.catalogue import CATALOGUE\nCATALOGUE.update({'a': 1})\n",
     "setdefault": "from ncpipe.datasets.prepare import SOURCES\nSOURCES.setdefault('a', len)\n",
     "del": "from ncpipe.training.objective import FITS\ndel FITS['ce']\n",
-    "pop": "from ncpipe.config.specs import SIDES\nSIDES.pop('digits')\n",
+    "pop": "from ncpipe.config.sources.images import SIDES\nSIDES.pop('digits')\n",
     "replaced": "from ncpipe.models import build\nbuild.FAMILIES = {**build.FAMILIES, int: 3}\n",
 }
 

@@ -221,7 +221,7 @@ def test_installed_packages_official_data_and_own_outputs_are_not_refused() -> N
     digits = (
         "def mine(spec):\n"
         "    import sklearn.datasets, scipy.signal, zoneinfo, warnings\n"
-        "    from ncpipe.config.specs import ImageData\n"
+        "    from ncpipe.config.sources.images import ImageData\n"
         "    from ncpipe.datasets.prepare import prepare\n"
         "    zoneinfo.ZoneInfo('UTC')\n"
         "    Path('log.txt').write_text('2.0')\n"

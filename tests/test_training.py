@@ -17,8 +17,10 @@ from conftest import (
     vector_data,
 )
 
+from ncpipe.config.experiment import Experiment
+from ncpipe.config.optimizer_specs import Schedule
 from ncpipe.config.records import read
-from ncpipe.config.specs import Experiment, Run, Schedule
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_model, input_shape, prepare_split
 from ncpipe.system.randomness import seeded_generator

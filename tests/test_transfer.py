@@ -14,8 +14,9 @@ from torch import Tensor
 
 import ncpipe as nc
 from ncpipe.commands.aggregate import aggregate
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import check, read
-from ncpipe.config.specs import Experiment, ImageData
+from ncpipe.config.sources.images import ImageData
 from ncpipe.config.transfer_specs import Transfer
 from ncpipe.datasets.digits import prepare_digits
 from ncpipe.datasets.prepare import prepare

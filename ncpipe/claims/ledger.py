@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ncpipe.config.bounds import Bound, Count, Fraction, Index, Number, Positive
+from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import check, suggest
-from ncpipe.config.specs import own_loop
 from ncpipe.config.unions import TaggedBy
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS

@@ -12,8 +12,9 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
+from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Compute, Device, own_loop
+from ncpipe.config.run import Compute, Device
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.features.files import features_at, write_features
 from ncpipe.features.own_network import extract_own

@@ -4,8 +4,11 @@ from pathlib import Path
 
 from ncpipe.commands.dvc_dependencies import check_reruns
 from ncpipe.config.bounds import Number
+from ncpipe.config.experiment import Data, own_loop
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import ArraysData, Data, FreeData, data_path, own_loop
+from ncpipe.config.run import data_path
+from ncpipe.config.sources.arrays import ArraysData
+from ncpipe.config.sources.free import FreeData
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.console import say
 

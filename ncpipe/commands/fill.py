@@ -7,7 +7,7 @@ import os
 
 from ncpipe.commands.code import check_params_unedited
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Device
+from ncpipe.config.run import Device
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.engines.slurm_commands import check_no_jobs
 from ncpipe.runs.store import missing_of, remove_unwanted, sweep_fingerprints

@@ -11,8 +11,9 @@ from typing import Any
 import pandas as pd
 import torch
 
+from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Run, own_loop
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.features.files import features_at, read_features
 from ncpipe.features.own_metrics import Whole

@@ -190,7 +190,7 @@ def _question(extras: Extras) -> str | None:
 
 def _data(folder: Path, data: Path, kind: Kind | None) -> dict[str, str]:
     """Copy a file of arrays into the study, and return its keys of params.yaml."""
-    from ncpipe.config.specs import ArraysData
+    from ncpipe.config.sources.arrays import ArraysData
     from ncpipe.datasets.array_files import read_arrays  # imports torch
     from ncpipe.datasets.arrays import NAMES, prepare_arrays
 

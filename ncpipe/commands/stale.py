@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ncpipe.commands.code import edited_stages
 from ncpipe.config.params import Params
-from ncpipe.config.specs import Compute, Device
+from ncpipe.config.run import Compute, Device
 from ncpipe.runs.dvc import stale_stages
 from ncpipe.runs.engines.arrays import read_arrays
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprint_of

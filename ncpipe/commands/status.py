@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.runs.engines.arrays import read_arrays
 from ncpipe.runs.engines.slurm_commands import array_states, summary
 from ncpipe.runs.fingerprint import RunFingerprint, is_current

@@ -13,18 +13,14 @@ from typing import TYPE_CHECKING, Any, get_args
 from ncpipe.claims.ledger import CLAIMS_FILE, load_claims
 from ncpipe.commands.dvc_dependencies import check_reruns
 from ncpipe.commands.grid import check_metrics
+from ncpipe.config.experiment import Data, own_loop
+from ncpipe.config.optimizer_specs import TorchOptimizer
 from ncpipe.config.params import Params
-from ncpipe.config.specs import (
-    ArraysData,
-    Compute,
-    Data,
-    ImageData,
-    NextTokenData,
-    Run,
-    TextData,
-    TorchOptimizer,
-    own_loop,
-)
+from ncpipe.config.run import Compute, Run
+from ncpipe.config.sources.arrays import ArraysData
+from ncpipe.config.sources.images import ImageData
+from ncpipe.config.sources.next_tokens import NextTokenData
+from ncpipe.config.sources.reviews import TextData
 from ncpipe.config.study import loaded, study_error, study_errors
 from ncpipe.metrics.study_metrics import own_metrics, wrong_place
 from ncpipe.papers.outputs import RUN_NUMBERS

@@ -12,7 +12,7 @@ from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.stale import Stale
 from ncpipe.config.params import Params, check_there, load_params
 from ncpipe.config.records import suggest
-from ncpipe.config.specs import Device
+from ncpipe.config.run import Device
 from ncpipe.config.study import study_errors
 from ncpipe.runs.batches import groups, worker_count
 from ncpipe.runs.dvc import dvc

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ncpipe.commands.code import check_params_unedited
 from ncpipe.config.bounds import Number
 from ncpipe.config.params import Params, load_params
-from ncpipe.config.specs import Device, Run
+from ncpipe.config.run import Device, Run
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.engines.slurm_commands import check_no_jobs

@@ -14,13 +14,13 @@ TABLES = (
     ("ncpipe.training.starts", "STARTS"),
     ("ncpipe.datasets.prepare", "SOURCES"),
     ("ncpipe.models.build", "FAMILIES"),
-    ("ncpipe.config.specs", "SIDES"),
+    ("ncpipe.config.sources.images", "SIDES"),
 )
 # Unions of records, by which params.yaml is read.
 UNIONS = (
-    ("ncpipe.config.specs", "Data"),
-    ("ncpipe.config.specs", "Model"),
-    ("ncpipe.config.specs", "Optimizer"),
+    ("ncpipe.config.experiment", "Data"),
+    ("ncpipe.config.experiment", "Model"),
+    ("ncpipe.config.optimizer_specs", "Optimizer"),
     ("ncpipe.config.loss_specs", "Loss"),
 )
 TRAININGS = "TRAININGS"

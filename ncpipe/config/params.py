@@ -1,4 +1,4 @@
-"""Read params.yaml into frozen specs and expand the grid of runs; the records of a run are in `specs`."""
+"""Read params.yaml into frozen specs and expand the grid of runs; `experiment` has the records of a run."""
 
 import dataclasses
 import math
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ncpipe.config.bounds import DEEP, Bound, Depth, Draws, Fraction, Index, NonNegative, Number, Positive
+from ncpipe.config.experiment import AnyExperiment, Experiment
 from ncpipe.config.records import check, joined, read, suggest
-from ncpipe.config.specs import AnyExperiment, Compute, Device, Experiment, Run, as_json
+from ncpipe.config.run import Compute, Device, Run, as_json
 from ncpipe.config.study import load_study
 from ncpipe.config.yaml_file import key_lines, read_yaml
 from ncpipe.system.errors import LINE, InputError, cut, shown

@@ -1,6 +1,6 @@
 """Validate plain values into frozen records by pydantic, and report mistakes in our words.
 
-The annotations of `ncpipe.config.specs` and `ncpipe.config.params` define the type of each key: records,
+The annotations of `ncpipe.config.experiment` and `ncpipe.config.params` define the type of each key: records,
 lists, names, numbers with a Bound, and unions (`ncpipe.config.unions`). pydantic reads the values as JSON and
 strictly: a list becomes a tuple and a whole number a float, but no text becomes a number.
 """

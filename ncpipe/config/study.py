@@ -38,7 +38,10 @@ from typing import Annotated, Any, Literal
 from ncpipe.config import choices
 from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.config.arguments import READABLE, unreadable
-from ncpipe.config.specs import Data, Loss, Model, Optimizer, OwnData, OwnLoss, OwnOptimizer, OwnTraining
+from ncpipe.config.experiment import Data, Model
+from ncpipe.config.loss_specs import Loss
+from ncpipe.config.optimizer_specs import Optimizer
+from ncpipe.config.specs import OwnData, OwnLoss, OwnOptimizer, OwnTraining
 from ncpipe.config.study_files import CODE, FILE, called_by, forget_modules, study_modules, watch
 from ncpipe.config.unions import join_unions, values_of
 from ncpipe.system.errors import InputError, cut

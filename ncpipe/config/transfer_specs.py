@@ -1,6 +1,6 @@
 """Define the keys of transfer: classes that a network never sees, recognised by its features.
 
-As in `ncpipe.config.specs`, lines of a docstring that begin with a field's name say what the key means.
+As in `ncpipe.config.experiment`, lines of a docstring that begin with a field's name say what the key means.
 """
 
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import ArraysData
+from ncpipe.config.sources.arrays import ArraysData
 from ncpipe.config.study import call, loaded
 from ncpipe.config.study_files import FETCH
 from ncpipe.datasets.array_files import Names, named_tensors, read_arrays

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ncpipe.config.specs import ImageData
+from ncpipe.config.sources.images import ImageData
 from ncpipe.datasets.images import Pool, from_draws
 from ncpipe.datasets.prepared import Prepared
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from ncpipe.config.specs import FreeData
+from ncpipe.config.sources.free import FreeData
 from ncpipe.datasets.stored import store
 
 

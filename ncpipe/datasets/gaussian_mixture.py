@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import GaussianMixtureData
+from ncpipe.config.sources.generated import GaussianMixtureData
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.system.errors import InputError

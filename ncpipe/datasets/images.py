@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import ImageData
+from ncpipe.config.sources.images import ImageData
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
 from ncpipe.system.errors import InputError

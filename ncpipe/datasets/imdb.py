@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import TextData
+from ncpipe.config.sources.reviews import TextData
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
 from ncpipe.datasets.review_tokens import Tokenizer, encode, load_tokenizer, tokenizer_facts

@@ -9,7 +9,8 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import Data, Imbalance, LabelNoise
+from ncpipe.config.experiment import Data
+from ncpipe.config.sources.source import Imbalance, LabelNoise
 from ncpipe.datasets.facts import counted
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.system.errors import InputError

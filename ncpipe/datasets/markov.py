@@ -6,7 +6,7 @@ K  words    r  hidden features    p(c | a, b)  probability of word c after a and
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import MarkovData
+from ncpipe.config.sources.next_tokens import MarkovData
 from ncpipe.datasets.next_tokens import check_every_token, next_token_facts
 from ncpipe.datasets.prepared import Prepared, TokenSplit
 from ncpipe.system.errors import InputError

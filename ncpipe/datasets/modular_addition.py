@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from ncpipe.config.specs import ModularData
+from ncpipe.config.sources.generated import ModularData
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split
 

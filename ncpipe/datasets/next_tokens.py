@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import NextTokenData
+from ncpipe.config.sources.next_tokens import NextTokenData
 from ncpipe.datasets.byte_pairs import train_byte_pairs
 from ncpipe.datasets.prepared import Prepared, TokenSplit
 from ncpipe.system.errors import InputError

@@ -15,7 +15,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ncpipe.config.specs import OwnTraining, Run, own_loop
+from ncpipe.config.experiment import own_loop
+from ncpipe.config.run import Run
+from ncpipe.config.specs import OwnTraining
 from ncpipe.config.study import call, loaded, study_errors
 from ncpipe.config.study_files import FETCH, called_by
 from ncpipe.datasets.stored import store

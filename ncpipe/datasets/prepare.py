@@ -8,7 +8,11 @@ from typing import Any
 
 import torch
 
-from ncpipe.config.specs import Data, FreeData, ImageData, MarkovData, NextTokenData, TextData
+from ncpipe.config.experiment import Data
+from ncpipe.config.sources.free import FreeData
+from ncpipe.config.sources.images import ImageData
+from ncpipe.config.sources.next_tokens import MarkovData, NextTokenData
+from ncpipe.config.sources.reviews import TextData
 from ncpipe.config.study import loaded
 from ncpipe.config.transfer_specs import OtherImages
 from ncpipe.datasets.arrays import prepare_arrays, prepare_own

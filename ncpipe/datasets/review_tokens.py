@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ncpipe.config.specs import TextData
+from ncpipe.config.sources.reviews import TextData
 from ncpipe.datasets.byte_pairs import PAD, UNKNOWN, train_byte_pairs
 from ncpipe.system.errors import InputError
 

@@ -6,7 +6,7 @@ N  samples    D  coordinates    t  numbers of a target
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import TeacherData
+from ncpipe.config.sources.generated import TeacherData
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, VectorSplit
 from ncpipe.system.errors import InputError

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torchvision.datasets import CIFAR10, CIFAR100, KMNIST, MNIST, SVHN, FashionMNIST
 
-from ncpipe.config.specs import ImageData
+from ncpipe.config.sources.images import ImageData
 from ncpipe.datasets.images import Pool, from_splits
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.datasets.sources import copy_verified, download, first_existing, require_md5, unpack_verified

@@ -8,7 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import OwnLoss, Run
+from ncpipe.config.run import Run
+from ncpipe.config.specs import OwnLoss
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.objective import strengths_of, sum_of_fits
 from ncpipe.models.build import input_shape, prepare_split

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ncpipe.config.architectures.architecture import Head
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.features.passes import Features
 from ncpipe.metrics.losses import prediction_error
 from ncpipe.metrics.scales import times_two_to

@@ -6,7 +6,7 @@ N  samples    d  feature width    K  classes
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Split
 from ncpipe.metrics.losses import logits_of, unregularised_loss
 from ncpipe.models.network import Network

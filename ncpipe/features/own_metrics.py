@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.arguments import argument_names
-from ncpipe.config.specs import Run, own_loop
+from ncpipe.config.experiment import own_loop
+from ncpipe.config.run import Run
 from ncpipe.config.study import call, loaded
 from ncpipe.config.study_files import MEASURE
 from ncpipe.datasets.prepared import Prepared, Split

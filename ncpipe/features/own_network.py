@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ncpipe.config.specs import Run, own_loop
+from ncpipe.config.experiment import own_loop
+from ncpipe.config.run import Run
 from ncpipe.datasets.own_loaders import REPEAT, measured_loaders
 from ncpipe.datasets.prepared import Split
 from ncpipe.features.passes import Features, LayerOnSplit, NetworkMetadata

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split, VectorSplit
 from ncpipe.features.forward import layer_positions, layers_by_batch, load_network
 from ncpipe.features.gradient import gradient_norm

@@ -10,8 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
+from ncpipe.config.experiment import OwnLoop, own_loop
 from ncpipe.config.loss_specs import is_plain, smoothing_of
-from ncpipe.config.specs import MarkovData, OwnLoop, Run, own_loop
+from ncpipe.config.run import Run
+from ncpipe.config.sources.next_tokens import MarkovData
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.features.objective import fit_of

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 
+from ncpipe.config.bounds import Number
 from ncpipe.config.params import PARAMS_FILE, Params, load_params
-from ncpipe.config.specs import Number, Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.fingerprint import RunFingerprint, check_run, verify_run
 from ncpipe.system.artifacts import FEATURES, PREPARED, RESULTS, RUNS

@@ -17,7 +17,7 @@ from ncpipe.config.architectures.mlp import MLPModel
 from ncpipe.config.architectures.resnet import ResNetModel
 from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.config.architectures.transformer import TransformerModel
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models import conv_net, resnet_cifar, transformer

@@ -1,10 +1,11 @@
-"""Assign each parameter its lambda by its role [S25 eq. 7, 11]; the keys are `config.specs.Penalty`."""
+"""Assign each parameter its lambda by its role [S25 eq. 7, 11]; `config.penalty_specs` has the keys."""
 
 from collections.abc import Mapping
 
 from torch import Tensor
 
-from ncpipe.config.specs import Experiment, Penalty
+from ncpipe.config.experiment import Experiment
+from ncpipe.config.penalty_specs import Penalty
 from ncpipe.models.network import INNER, Role
 
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ncpipe.config.specs import Compute, OneAtATime, Run, own_loop
+from ncpipe.config.experiment import own_loop
+from ncpipe.config.optimizer_specs import OneAtATime
+from ncpipe.config.run import Compute, Run
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.datasets.stored import data_checksum

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Collection, Sequence
 
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Device
+from ncpipe.config.run import Device
 from ncpipe.runs.batches import train_batches, worker_count
 from ncpipe.runs.engines.job_log import recorded_job
 from ncpipe.runs.engines.options import Settings

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ncpipe.config.choices import STUDY_TABLES, Choices
-from ncpipe.config.specs import Compute, Experiment, ImageData, Run, as_json, own_loop
+from ncpipe.config.experiment import Experiment, own_loop
+from ncpipe.config.run import Compute, Run, as_json
+from ncpipe.config.sources.images import ImageData
 from ncpipe.config.study_files import PACKAGE
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.closures import Reading

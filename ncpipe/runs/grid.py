@@ -4,7 +4,7 @@ import csv
 
 from ncpipe.config.bounds import Number
 from ncpipe.config.params import Params
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.config.yaml_file import parse_number
 from ncpipe.system.artifacts import GRID
 from ncpipe.system.errors import InputError

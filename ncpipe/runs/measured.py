@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ncpipe.config.specs import Experiment, own_loop
+from ncpipe.config.experiment import Experiment, own_loop
 from ncpipe.config.study_files import FETCH, always_runs, dependencies
 from ncpipe.datasets.stored import FACTS
 from ncpipe.runs.code_digests import at_start, experiment_digests

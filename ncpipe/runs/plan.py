@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ncpipe.config.specs import Run, own_loop
+from ncpipe.config.experiment import own_loop
+from ncpipe.config.run import Run
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.runs.batches import Batch, groups, one_run_does_not_fit, parts_of_each, split_batch

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe import __version__
-from ncpipe.config.specs import own_loop
+from ncpipe.config.experiment import own_loop
 from ncpipe.runs.dvc_repair import remove_damaged
 from ncpipe.runs.fingerprint import (
     RUN_RECORD,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ncpipe.config.params import Params
-from ncpipe.config.specs import Compute
+from ncpipe.config.run import Compute
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.dvc import cache_folder, dvc_folder
 from ncpipe.runs.dvc_repair import remove_damaged

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.runs.fingerprint import RunFingerprint, key_of_record
 from ncpipe.system.artifacts import LOGS
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.architectures.dufm import DufmModel
-from ncpipe.config.specs import FreeData, Run
+from ncpipe.config.run import Run
+from ncpipe.config.sources.free import FreeData
 from ncpipe.system.errors import InputError
 from ncpipe.theory.dufm import LEAST_CLASSES, Dufm, dnc_loss, srg_loss
 from ncpipe.theory.dufm_shapes import largest_points

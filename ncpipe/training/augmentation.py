@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ncpipe.config.specs import Augmentation
+from ncpipe.config.experiment import Augmentation
 
 
 def draw_moves(augmentation: Augmentation, count: int, generator: torch.Generator) -> Tensor:

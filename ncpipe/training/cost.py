@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.loss_specs import SupCon
-from ncpipe.config.specs import Lbfgs, OneAtATime, Run
+from ncpipe.config.optimizer_specs import Lbfgs, OneAtATime
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models.build import build_network, build_uninitialised_network, input_shape, prepare_split
 from ncpipe.models.inputs import width_of

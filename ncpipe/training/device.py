@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ncpipe.config.specs import Compute
+from ncpipe.config.run import Compute
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import OneAtATime, Run
+from ncpipe.config.optimizer_specs import OneAtATime
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.cuda_graph import own_stream

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import Muon
+from ncpipe.config.optimizer_specs import Muon
 from ncpipe.models.network import INNER, Role
 from ncpipe.training.optimizers import adam_table, column
 from ncpipe.training.own_optimizers import ByRun

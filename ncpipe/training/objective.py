@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.arguments import argument_names, call_by_name
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.loss_specs import Focal, Ldam, LogitAdjusted, Loss, SupCon, name_of, smoothing_of
-from ncpipe.config.specs import Experiment, OwnLoss, Run
+from ncpipe.config.run import Run
+from ncpipe.config.specs import OwnLoss
 from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.loss_functions import (

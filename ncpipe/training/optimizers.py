@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ncpipe.config.specs import Adam, AdamW, Lion, Sgd, SignSgd
+from ncpipe.config.optimizer_specs import Adam, AdamW, Lion, Sgd, SignSgd
 from ncpipe.training.stack import Stack
 
 

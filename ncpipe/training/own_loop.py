@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ncpipe.config.specs import OwnLoop, Run, own_loop
+from ncpipe.config.experiment import OwnLoop, own_loop
+from ncpipe.config.run import Run
 from ncpipe.config.study import call, loaded, study_errors
 from ncpipe.config.study_files import FETCH, called_by
 from ncpipe.system.errors import InputError

@@ -2,7 +2,7 @@
 
 import math
 
-from ncpipe.config.specs import CosineSchedule, Schedule, StepSchedule
+from ncpipe.config.optimizer_specs import CosineSchedule, Schedule, StepSchedule
 
 
 def factor(schedule: Schedule, step: int, steps: int) -> float:

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.loss_specs import SupCon
-from ncpipe.config.specs import Experiment, Lbfgs, Run
+from ncpipe.config.optimizer_specs import Lbfgs
+from ncpipe.config.run import Run
 from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_network, input_shape, prepare_split

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 
 

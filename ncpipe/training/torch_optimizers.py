@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ncpipe.config.optimizer_specs import TorchOptimizer
 from ncpipe.config.records import suggest
-from ncpipe.config.specs import TorchOptimizer
 from ncpipe.system.errors import InputError, cut
 from ncpipe.training.checkpoints import State, copy_to
 from ncpipe.training.device import is_out_of_memory

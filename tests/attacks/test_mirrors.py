@@ -16,7 +16,8 @@ import pytest
 from one_line import refusal
 
 from ncpipe.config.records import read
-from ncpipe.config.specs import ImageData, TextData
+from ncpipe.config.sources.images import ImageData
+from ncpipe.config.sources.reviews import TextData
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.sources import LARGEST_MEMBER, read_members
 from ncpipe.datasets.torchvision_images import CIFAR  # loaded here, as that takes seconds

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.features.head_ranks import class_means, head_of
 from ncpipe.features.passes import Features
 from ncpipe.metrics.spectrum import singular_values

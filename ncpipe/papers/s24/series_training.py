@@ -16,7 +16,8 @@ from typing import Generic, TypeVar
 
 import torch
 
-from ncpipe.config.specs import Compute, Data, Run
+from ncpipe.config.experiment import Data
+from ncpipe.config.run import Compute, Run
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.runs.batches import Batch, groups, worker_count

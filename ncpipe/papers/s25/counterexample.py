@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.functional import hessian, jacobian
 
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.collapse import within_trace
 from ncpipe.metrics.loss_functions import LOSSES

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.functional import jacobian as jacobian_of
 
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import torch
 
-from ncpipe.config.specs import Penalty, Run
+from ncpipe.config.penalty_specs import Penalty
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.decisions import misalignments

@@ -12,8 +12,9 @@ from scipy import special
 from scipy.optimize import minimize
 
 from ncpipe.config.bounds import Bound, Count, Index, Positive
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
-from ncpipe.config.specs import Experiment, Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.papers.s25.counterexample import (
     aligned_embedding,

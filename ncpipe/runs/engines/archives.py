@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
-from ncpipe.config.specs import Device
+from ncpipe.config.run import Device
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.runs.batches import Batch, groups, split_batch, train_batches
 from ncpipe.runs.fill import runs_of_keys

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ncpipe.config.params import PARAMS_FILE
-from ncpipe.config.specs import Device
+from ncpipe.config.run import Device
 from ncpipe.runs.code_digests import code_contents
 from ncpipe.runs.dvc import cache_folder, dvc_folder
 from ncpipe.runs.engines.job_log import JOB_LOGS

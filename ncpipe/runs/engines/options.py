@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 
 from ncpipe.config.bounds import Bound
 from ncpipe.config.records import read
-from ncpipe.config.specs import Compute
+from ncpipe.config.run import Compute
 from ncpipe.config.yaml_file import parse_yaml, read_yaml
 from ncpipe.system.errors import InputError, cut, shown
 

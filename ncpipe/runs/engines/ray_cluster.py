@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncpipe.config.params import PARAMS_FILE
-from ncpipe.config.specs import Compute, Device
+from ncpipe.config.run import Compute, Device
 from ncpipe.runs.batches import groups
 from ncpipe.runs.code_digests import study_contents
 from ncpipe.runs.engines.archives import Origin, pack, store_archive, train_remotely

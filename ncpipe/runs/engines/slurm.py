@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ncpipe.config.specs import Compute
+from ncpipe.config.run import Compute
 from ncpipe.runs.engines.arrays import Array, new_name, read_arrays
 from ncpipe.runs.engines.options import Settings, Slurm
 from ncpipe.runs.engines.slurm_commands import (

@@ -13,7 +13,7 @@ from torch import Tensor
 from ncpipe.config.architectures.resnet import ResNetModel
 from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.loss_specs import is_plain
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import prepare_split
 from ncpipe.system.errors import InputError

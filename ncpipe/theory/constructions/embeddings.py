@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.architectures.transformer import TransformerModel
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.system.randomness import seeded_generator

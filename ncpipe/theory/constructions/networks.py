@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.bounds import Bound, Count, Index
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.system.errors import InputError

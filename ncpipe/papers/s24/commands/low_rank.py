@@ -6,7 +6,8 @@ from typing import Any
 import pandas as pd
 
 from ncpipe.config.params import Params, Series, load_params
-from ncpipe.config.specs import FreeData, Run
+from ncpipe.config.run import Run
+from ncpipe.config.sources.free import FreeData
 from ncpipe.features.files import read_features
 from ncpipe.papers.outputs import LOW_RANK, SERIES
 from ncpipe.papers.s24.figures.study import RATIO_DECAY, RATIO_PER_CLASS, rows_of, study_figures

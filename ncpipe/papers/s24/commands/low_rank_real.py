@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from ncpipe.config.params import Params, load_params
-from ncpipe.config.specs import Run
+from ncpipe.config.run import Run
 from ncpipe.features.files import read_features
 from ncpipe.features.head_ranks import DATA_CUT, head_of
 from ncpipe.figures.save import save_figure

@@ -8,7 +8,8 @@ import pandas as pd
 from tqdm import tqdm
 
 from ncpipe.config.params import load_params
-from ncpipe.config.specs import Compute, Device, FreeData, Run
+from ncpipe.config.run import Compute, Device, Run
+from ncpipe.config.sources.free import FreeData
 from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.features.objective import fit_of
 from ncpipe.features.passes import Features, extract

@@ -1,0 +1,255 @@
+"""Define everything of a run except its depth and seed: frozen records named as the keys of params.yaml.
+
+No default changes a result: a key is either written in params.yaml or, where the field is optional, does not
+apply (`patch` of a ResNet, `mlp_width` of a one-layer block). The lines of a docstring that begin with a
+field's name describe the key, here and in editors (`ncpipe.commands.json_schema`).
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from ncpipe.config.architectures.conv_net import ConvNetModel
+from ncpipe.config.architectures.dufm import DufmModel
+from ncpipe.config.architectures.mlp import MLPModel
+from ncpipe.config.architectures.resnet import ResNetModel
+from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
+from ncpipe.config.architectures.transformer import TransformerModel
+from ncpipe.config.bounds import Bound, Count, Epochs
+from ncpipe.config.loss_specs import Loss, is_plain, name_of, objective_incompatibility
+from ncpipe.config.optimizer_specs import Lbfgs, Optimizer, Schedule
+from ncpipe.config.penalty_specs import Penalty
+from ncpipe.config.sources.arrays import ArraysData
+from ncpipe.config.sources.free import FreeData
+from ncpipe.config.sources.generated import GaussianMixtureData, ModularData, TeacherData
+from ncpipe.config.sources.images import ImageData
+from ncpipe.config.sources.next_tokens import MarkovData, NextTokenData
+from ncpipe.config.sources.reviews import TextData
+from ncpipe.config.specs import OwnLoss, OwnTraining
+from ncpipe.config.unions import ByPresence, TaggedBy
+
+Data = (
+    ImageData
+    | TextData
+    | GaussianMixtureData
+    | ModularData
+    | TeacherData
+    | ArraysData
+    | FreeData
+    | MarkovData
+    | NextTokenData
+)
+
+
+Model = ResNetModel | TransformerModel | MLPModel | CifarResNetModel | ConvNetModel | DufmModel
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random changes of training images, drawn anew for every step; nothing is measured on them.
+
+    shift: pixels by which an image is moved at most, up or down and left or right; what comes in is 0.
+    flip: whether half of the images are mirrored left to right.
+    """
+
+    shift: Annotated[int, Bound(0, 64, why="what is left of an image would be black")]
+    flip: bool
+
+
+@dataclass(frozen=True)
+class History:
+    """Metrics through training, of snapshots of the weights.
+
+    metrics: names in docs/metric_tables.md; those of the last layer become columns of the history.
+    at: shares of the epochs after which weights are kept; 0 is the start, 1 the end.
+    """
+
+    metrics: tuple[str, ...]
+    at: tuple[Annotated[float, Bound(low=0, high=1)], ...]
+
+    def __post_init__(self) -> None:
+        if not (self.metrics and self.at):
+            raise ValueError("metrics and at: list at least one each, or remove both")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything of a run except its depth and seed.
+
+    data: the training and test set.
+    model: the network.
+    loss: cross-entropy, or the squared distance to the one-hot labels, or to targets that are vectors, over
+    2 N; a loss with keys is a record with its name.
+    penalty: weight decay as a part of the objective; the first layer is free.
+    optimizer: optimizer and its hyperparameters.
+    schedule: the learning rate over the steps.
+    epochs: passes over the training set.
+    batch_size: `full` or samples per step.
+    log_every: epochs between two rows of the history.
+    augmentation: random changes of the training images; none by default.
+    history: metrics through training; without it the history has losses and errors.
+    """
+
+    data: Annotated[Data, TaggedBy("source")]
+    model: Annotated[Model, TaggedBy("architecture")]
+    loss: Annotated[Loss, TaggedBy("name")]
+    penalty: Penalty
+    optimizer: Annotated[Optimizer, TaggedBy("name")]
+    schedule: Annotated[Schedule, TaggedBy("name")]
+    epochs: Epochs
+    batch_size: Count | Literal["full"]
+    log_every: Epochs
+    augmentation: Augmentation | None = None
+    history: History | None = None
+
+    def __post_init__(self) -> None:
+        if problem := self.model.incompatibility(self.data.kind, self.data.source):
+            raise ValueError(problem)
+        if problem := self.model.side_incompatibility(self.data.side):
+            raise ValueError(problem)
+        if problem := self._free_features_incompatibility():
+            raise ValueError(problem)
+        if self.data.label_noise and self.data.imbalance:
+            raise ValueError("data.label_noise: does not go together with imbalance; remove one of them")
+        if problem := self._transfer_incompatibility():
+            raise ValueError(problem)
+        if problem := self._vector_incompatibility() or objective_incompatibility(self):
+            raise ValueError(problem)
+        if isinstance(self.optimizer, Lbfgs) and self.batch_size != "full":
+            raise ValueError("batch_size: lbfgs needs `full`")
+        if self.augmentation is not None:
+            if not self.model.reads_images:
+                raise ValueError(f"augmentation: {self.model.architecture} does not read images as such")
+            if isinstance(self.optimizer, Lbfgs):
+                raise ValueError("augmentation: lbfgs needs the same samples in every step; remove it")
+
+    def depth_incompatibility(self, depth: int) -> str:
+        """Return which depths the experiment takes if this is none of them, else ''."""
+        if needs := self.model.depth_incompatibility(depth):
+            return f"{self.model.architecture} needs {needs}"
+        count = len(self.penalty.layers or ())
+        if self.penalty.layers is not None and count != depth:
+            return f"penalty.layers has {count} lambdas, and L = {depth} layers need one each"
+        return ""
+
+    def _free_features_incompatibility(self) -> str:
+        """Return why data, model and penalty are incompatible where features are free, or ''."""
+        model = self.model
+        if model.has_free_features:
+            if self.penalty.scope != "matrices":
+                return f"penalty.scope: {model.architecture} has nothing but matrices; remove it"
+            return model.free_features_incompatibility(self)
+        if self.data.kind == "free":
+            return f"model.architecture: {model.architecture} reads inputs, free data have none; take dufm"
+        with_head, of_head = model.has_head, self.penalty.scope == "head"
+        if of_head and not with_head:
+            return f"penalty.scope: this {model.architecture} has no head; take `matrices` or `all`"
+        keys = ["layers"]
+        if model.bounds_features or (with_head and not of_head):
+            keys += ["features", "features_over_value"]
+        for key in keys:
+            if getattr(self.penalty, key) is not None:
+                only = " without `scope: head`" if with_head and key != "layers" else ""
+                return f"penalty.{key} does not apply to {model.architecture}{only}; remove it"
+        return ""
+
+    @property
+    def penalises_features(self) -> bool:
+        """Whether features have a lambda_H that the network computes."""
+        own = (self.penalty.features, self.penalty.features_over_value)
+        return own != (None, None) and not self.model.has_free_features
+
+    def _vector_incompatibility(self) -> str:
+        """Return why loss and model need classes where the targets are vectors, or ''."""
+        if self.data.targets == "classes":
+            return ""
+        if not (isinstance(self.loss, OwnLoss) or (self.loss_name == "mse" and is_plain(self.loss))):
+            smooth = "smoothed labels need" if self.loss_name == "mse" else f"{self.loss_name} needs"
+            return f"loss: {smooth} classes, and the targets are vectors; take `mse`"
+        if self.model.has_fixed_classifier:
+            return "model.classifier: a simplex is for classes, and the targets are vectors; remove it"
+        if self.model.starts_built:
+            return (
+                f"model.initialisation: {self.model.initialisation} is for classes, and the targets are "
+                "vectors; take `normal`"
+            )
+        return ""
+
+    def _transfer_incompatibility(self) -> str:
+        """Return why data.transfer is incompatible with the other data keys, or ''."""
+        data = self.data
+        if data.transfer is None:
+            return ""
+        if data.label_noise or data.imbalance:
+            return "data.transfer: does not go together with label_noise or imbalance; remove one of them"
+        if data.transfer.data is not None and (data.kind != "image" or data.source == "arrays"):
+            return "data.transfer.data: other images need one of the image sets to train on; remove it"
+        return ""
+
+    @property
+    def loss_name(self) -> str:
+        """The loss, without its keys."""
+        return name_of(self.loss)
+
+    def snapshot_epochs(self) -> list[int]:
+        """Return the epochs after which weights are kept, ascending."""
+        return sorted({round(share * self.epochs) for share in self.history.at}) if self.history else []
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Where the network of an own training loop is measured, by names as in `named_modules()`.
+
+    classifier: its last linear layer, such as fc; what enters it is the layer `last`.
+    layers: further modules, in the order of the forward pass, whose outputs are measured.
+    """
+
+    classifier: str
+    layers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(set(self.layers)) < len(self.layers):
+            raise ValueError("layers: one is listed twice; remove it")
+
+
+@dataclass(frozen=True)
+class OwnLoop:
+    """Everything of a run except its depth and seed, where a loop of study.py trains it (docs/extending.md).
+
+    training: the loop and its keys.
+    measure: where its network is measured.
+    history: metrics through training; without it the history has what the loop logs.
+    """
+
+    training: Annotated[OwnTraining, TaggedBy("name")]
+    measure: Measured
+    history: History | None = None
+
+    @property
+    def epochs(self) -> int:
+        """Return what the loop counts."""
+        return self.training.epochs
+
+    @property
+    def log_every(self) -> int:
+        """Return 1: nothing is known of it before the loop runs."""
+        return 1
+
+    def depth_incompatibility(self, depth: int) -> str:
+        """Return '': `build` says which depths it takes."""
+        return ""
+
+    def snapshot_epochs(self) -> list[int]:
+        """Return the epochs after which weights are kept, ascending."""
+        return sorted({round(share * self.epochs) for share in self.history.at}) if self.history else []
+
+
+if TYPE_CHECKING:
+    # What reads the keys of an Experiment asks `own_loop` first: a union would ask it at each key.
+    AnyExperiment = Experiment
+else:
+    AnyExperiment = Annotated[Experiment | OwnLoop, ByPresence("training")]
+
+
+def own_loop(spec: object) -> OwnLoop | None:
+    """Return the spec of a run if a loop of study.py trains it, else None."""
+    return spec if isinstance(spec, OwnLoop) else None

@@ -1,0 +1,46 @@
+"""Define the keys of movie reviews, to be classified; `ncpipe.datasets.imdb` draws them."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from ncpipe.config.architectures.architecture import Kind
+from ncpipe.config.bounds import Bound, Count, Index
+from ncpipe.config.sources.source import Imbalance, LabelNoise, Targets
+
+
+@dataclass(frozen=True)
+class TextData:
+    """Balanced draw from the Large Movie Review Dataset, as token ids padded on the right.
+
+    source: imdb.
+    per_class: training reviews of each class.
+    test_per_class: test reviews of each class; null takes the whole test split.
+    seed: seed of the random draw of samples.
+    tokenizer: `corpus` trains a byte-pair encoding on the official training reviews; any other value is the
+    name of a tokenizer on the Hugging Face hub.
+    vocabulary: entries of the encoding that `corpus` trains; null with a tokenizer of the hub.
+    context: tokens of a review; shorter ones are padded.
+    keep: part of a longer review that is used, its `start` or its `end`.
+    label_noise: wrong training labels; none without it.
+    imbalance: classes with fewer training samples; none without it.
+    """
+
+    kind: ClassVar[Kind] = "tokens"
+    targets: ClassVar[Targets] = "classes"
+    side: ClassVar[None] = None
+    transfer: ClassVar[None] = None
+
+    source: Literal["imdb"]
+    per_class: Count
+    test_per_class: Count | None
+    seed: Index
+    tokenizer: str
+    vocabulary: Annotated[int, Bound(300, 10**6, why="no corpus here has as many words")] | None
+    context: Annotated[int, Bound(2, 10**5, why="no review is as long")]
+    keep: Literal["start", "end"]
+    label_noise: LabelNoise | None = None
+    imbalance: Imbalance | None = None
+
+    def __post_init__(self) -> None:
+        if (self.tokenizer == "corpus") != (self.vocabulary is not None):
+            raise ValueError("vocabulary is a number with `tokenizer: corpus` and null with a hub tokenizer")

@@ -113,7 +113,7 @@ NAMED = [
         "training/session.py",
         "        self.alive &= ~diverged\n        self.finite.copy_(self.stack.values)\n",
         "        self.alive &= ~diverged\n",
-        ("tests/test_cuda_graph.py::test_a_diverged_run_gets_back_the_weights_of_its_last_finite_loss",),
+        ("tests/test_fake_cuda.py::test_a_diverged_run_gets_back_the_weights_of_its_last_finite_loss",),
     ),
     Fault(
         "the last finite weights forgotten by a checkpoint",
@@ -297,7 +297,7 @@ NAMED = [
         "training/cuda_graph.py",
         "WARM_UP = 3",
         "WARM_UP = 0",
-        ("tests/test_fake_cuda.py::test_what_is_captured_trains_the_same[sgd full]",),
+        ("tests/test_fake_cuda.py::test_what_is_captured_trains_the_same[optimizer sgd]",),
     ),
     Fault(
         "a session's stream that does not wait",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import write_params
-from test_dufm import tree
+from training_cases import free_tree
 
 import ncpipe.papers.s24.series_training as module
 from ncpipe.config.params import load_params
@@ -27,7 +27,7 @@ EPOCHS = 12
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """Five runs of two widths, none of them worth a process."""
     monkeypatch.chdir(tmp_path)
-    write_params([3], [0], x=tree(epochs=EPOCHS, log_every=1))
+    write_params([3], [0], x=free_tree(epochs=EPOCHS, log_every=1))
     with Path("params.yaml").open("a", encoding="utf-8") as file:
         file.write("\nseries: {x: {depth: 3, axis: model.width, values: [8, 9], seeds: [2, 0, 1]}}\n")
     return load_params().series_runs("x")[:5]

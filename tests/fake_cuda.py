@@ -276,6 +276,9 @@ class FakeCuda:
             torch.Tag.dynamic_output_shape in operation.tags and not selects_by_number(operation, args)
         ):
             self.wait()
+        # Fused attention is tagged for a dropout that it does not do here.
+        if torch.Tag.nondeterministic_seeded in operation.tags and "attention" not in name:
+            self.refuse()
         self.meet(operation, args, "eager" if graph is None else "capture")
         if name in PRODUCTS:
             # Handles of libraries are a thread's own, and on a GPU autograd has a thread of its own.

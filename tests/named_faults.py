@@ -17,28 +17,28 @@ class Fault:
 NAMED = [
     Fault(
         "a line search without trials",
-        "training/session.py",
+        "training/line_search.py",
         "            max_eval=1 + TRIALS,",
         "            max_eval=None,",
         ("tests/test_training.py::test_lbfgs_does_not_freeze",),
     ),
     Fault(
         "a search that goes on after nothing moved",
-        "training/session.py",
+        "training/line_search.py",
         "            self.search.state.clear()\n",
         "",
         ("tests/test_training.py::test_a_search_that_moves_nothing_begins_anew",),
     ),
     Fault(
         "a search tried in vain again and again",
-        "training/session.py",
+        "training/line_search.py",
         "            self.exhausted = rate if restarted else None\n",
         "",
         ("tests/test_training.py::test_a_search_that_has_begun_anew_in_vain_waits_for_another_rate",),
     ),
     Fault(
         "a trial step into infinity with a gradient",
-        "training/session.py",
+        "training/line_search.py",
         "torch.where(finite, gradient, math.nan)",
         "gradient",
         ("tests/test_training.py::test_a_trial_step_into_infinity_is_taken_back",),
@@ -113,7 +113,7 @@ NAMED = [
         "training/session.py",
         "        self.alive &= ~diverged\n        self.finite.copy_(self.stack.values)\n",
         "        self.alive &= ~diverged\n",
-        ("tests/test_cuda_graph.py::test_a_diverged_run_gets_back_the_weights_of_its_last_finite_loss",),
+        ("tests/test_fake_cuda.py::test_a_diverged_run_gets_back_the_weights_of_its_last_finite_loss",),
     ),
     Fault(
         "the last finite weights forgotten by a checkpoint",
@@ -297,7 +297,7 @@ NAMED = [
         "training/cuda_graph.py",
         "WARM_UP = 3",
         "WARM_UP = 0",
-        ("tests/test_fake_cuda.py::test_what_is_captured_trains_the_same[sgd full]",),
+        ("tests/test_fake_cuda.py::test_what_is_captured_trains_the_same[optimizer sgd]",),
     ),
     Fault(
         "a session's stream that does not wait",

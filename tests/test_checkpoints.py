@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,16 +15,14 @@ from typing import Any
 import pytest
 import torch
 from conftest import (
-    TEXT,
-    architecture,
     experiment,
     experiment_tree,
     stored_runs,
-    token_data,
     vector_data,
     write_params,
 )
 from pipeline import HEAR_CTRL_C
+from training_cases import assert_same
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
@@ -43,13 +40,6 @@ from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
 
 CPU = torch.device("cpu")
-ADAM = {"name": "adam", "learning_rate": 0.01, "beta1": 0.8, "beta2": 0.99, "eps": 1e-6}
-OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "sgd": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
-    "adam": ADAM,
-    "adamw": ADAM | {"name": "adamw", "weight_decay": 0.1},
-    "lbfgs": {"name": "lbfgs", "learning_rate": 1.0, "memory": 3},
-}
 
 
 def stop_after(epoch: int, runs: Sequence[Run], data: Prepared, folder: Path) -> None:
@@ -69,54 +59,6 @@ def files_of(runs: Sequence[Run], folder: Path) -> Checkpoints:
     return Checkpoints([folder / f"{run.seed}" for run in runs], 3600)
 
 
-def assert_same(one: Trained, other: Trained) -> None:
-    assert one.history == other.history
-    assert one.diverged_at == other.diverged_at
-    assert all(torch.equal(one.state[name], tensor) for name, tensor in other.state.items())
-
-
-@pytest.mark.parametrize("batch_size", ["full", 7])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_stopped_and_taken_up_is_never_stopped(name: str, batch_size: Any, tmp_path: Path) -> None:
-    """Stopped twice, the second time beside a run that the first time trained elsewhere."""
-    if name == "lbfgs" and batch_size != "full":
-        pytest.skip("lbfgs takes full batches")
-    spec = experiment(optimizer=OPTIMIZERS[name], epochs=11, batch_size=batch_size, log_every=2)
-    data = vector_data()
-    runs = [Run("x", 3, seed, spec) for seed in range(3)]
-    never = train_batch(runs, data, CPU, "float32")
-    together = runs[:1] if name == "lbfgs" else runs  # each run of a stack of searches is on its own
-    for group in (together[:2], together[2:]):
-        if group:
-            stop_after(4, group, data, tmp_path)
-    stop_after(3, together, data, tmp_path)  # 3 epochs further
-    assert epochs_done(tmp_path / "0") == 7
-    for before, after in zip(never, go_on(together, data, tmp_path), strict=False):
-        assert_same(before, after)
-
-
-def test_attention_and_divergence_are_kept_too(tmp_path: Path) -> None:
-    """One run of the two has diverged when they are stopped: it must not come to life again."""
-
-    def spec(rate: float) -> Experiment:
-        return experiment(
-            data=TEXT,
-            model=architecture("L-T11", "post"),
-            optimizer={"name": "sgd", "learning_rate": rate, "momentum": 0.0},
-            schedule={"name": "constant"},
-            epochs=9,
-            log_every=1,
-        )
-
-    runs = [Run("x", 2, seed, spec(rate)) for seed, rate in enumerate((0.01, 1e30))]
-    data = token_data()
-    never = train_batch(runs, data, CPU, "float32")
-    assert [run.diverged_at is None for run in never] == [True, False]
-    stop_after(6, runs, data, tmp_path)
-    for before, after in zip(never, go_on(runs, data, tmp_path), strict=True):
-        assert_same(before, after)
-
-
 def test_stopped_at_any_epoch_before_and_after_it_diverges(tmp_path: Path) -> None:
     """Red: a checkpoint without the last weights whose loss is finite, which the next epoch may ask for."""
     spec = experiment(
@@ -132,7 +74,7 @@ def test_stopped_at_any_epoch_before_and_after_it_diverges(tmp_path: Path) -> No
     assert 4 < never.diverged_at < 29
     for epoch in range(never.diverged_at - 3, never.diverged_at + 2):
         stop_after(epoch, runs, data, tmp_path / str(epoch))
-        assert_same(never, go_on(runs, data, tmp_path / str(epoch))[0])
+        assert_same(go_on(runs, data, tmp_path / str(epoch)), [never])
 
 
 def test_states_after_different_numbers_of_epochs_are_not_mixed(tmp_path: Path) -> None:
@@ -143,8 +85,7 @@ def test_states_after_different_numbers_of_epochs_are_not_mixed(tmp_path: Path) 
         stop_after(epoch, [run], data, tmp_path)
     assert files_of(runs, tmp_path).read() == []
     never = train_batch(runs, data, CPU, "float32")
-    for before, after in zip(never, go_on(runs, data, tmp_path), strict=True):
-        assert_same(before, after)
+    assert_same(go_on(runs, data, tmp_path), never)
     (tmp_path / "1").unlink()
     assert files_of(runs, tmp_path).read() == []
     assert [state["epoch"] for state in files_of(runs[:1], tmp_path).read()] == [4]
@@ -217,10 +158,7 @@ def test_what_is_no_checkpoint_of_a_run_is_dropped_unread(
     assert line.startswith(f"{tmp_path / '0'}: ")
     assert reason in line
     runs, data = stopped
-    for before, after in zip(
-        train_batch(runs, data, CPU, "float32"), go_on(runs, data, tmp_path), strict=True
-    ):
-        assert_same(before, after)
+    assert_same(go_on(runs, data, tmp_path), train_batch(runs, data, CPU, "float32"))
 
 
 def test_every_flipped_bit_of_a_checkpoint_is_seen(
@@ -285,8 +223,7 @@ def test_a_full_disk_leaves_the_former_checkpoints(
     assert left.keys() == before.keys()
     if call < 4:  # the last comes when the first is in its place
         assert left == before
-    for own, other in zip(train_batch(runs, data, CPU, "float32"), go_on(runs, data, tmp_path), strict=True):
-        assert_same(own, other)
+    assert_same(go_on(runs, data, tmp_path), train_batch(runs, data, CPU, "float32"))
 
 
 def test_what_a_kill_left_of_a_checkpoint_is_removed(project: Path) -> None:
@@ -317,10 +254,14 @@ def runs_on_disk() -> dict[str, str]:
     return {str(file): sha256_of(file) for file in Path("data/runs").rglob("*") if file.is_file()}
 
 
-def start_training() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "ncpipe", "train", "one", "3"]
-    environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": "0.02", "NCPIPE_WORKERS": "2"}
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+TRAIN = [sys.executable, "-m", "ncpipe", "train", "one", "3"]
+
+
+def started(command: Sequence[str], seconds: float, **options: Any) -> subprocess.Popen[str]:
+    """Start a process that trains; seconds: between checkpoints."""
+    environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": str(seconds), "NCPIPE_WORKERS": "2"}
+    environment |= options.pop("env", {})
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
 
 
 def test_killed_at_random_moments(project: Path) -> None:
@@ -333,7 +274,7 @@ def test_killed_at_random_moments(project: Path) -> None:
     chance = random.Random(0)
     checkpoints: list[int] = []
     for _ in range(3):
-        process = start_training()
+        process = started(TRAIN, 0.02)
         try:
             began = time.monotonic()
             before = sum(checkpoints[-1:])
@@ -364,8 +305,11 @@ def files() -> list[Path]:
     return sorted(Path("data/.store").glob("*.checkpoint"))
 
 
-def wait_for_epochs(runs: int) -> None:
+def wait_for_epochs(process: subprocess.Popen[str], runs: int) -> None:
     """Until so many runs train, each with an epoch done."""
+    assert process.stderr is not None
+    for words in ("loading PyTorch", f"{runs} runs to train", "L-RN1 on cpu"):
+        assert words in process.stderr.readline()
     end = time.monotonic() + 600
     while sum(len(claim.keys) for claim in claims() if claim.epoch) < runs:
         assert time.monotonic() < end, "no epoch"
@@ -376,15 +320,9 @@ def wait_for_epochs(runs: int) -> None:
 def test_ctrl_c_keeps_what_was_trained(number: signal.Signals, project: Path) -> None:
     """So does what a batch system sends first. Red: SIGTERM left as it is, which ends all at once."""
     write_params([3], [0, 1], one=experiment_tree(epochs=100_000))
-    environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": "1000000"}
-    command = [sys.executable, "-c", HEAR_CTRL_C, sys.executable, "-m", "ncpipe", "train", "one", "3"]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    process = started([sys.executable, "-c", HEAR_CTRL_C, *TRAIN], 1e6)
     try:
-        assert process.stderr is not None
-        assert "loading PyTorch" in process.stderr.readline()
-        assert "2 runs to train" in process.stderr.readline()
-        assert "L-RN1 on cpu" in process.stderr.readline()
-        wait_for_epochs(2)
+        wait_for_epochs(process, 2)
         process.send_signal(number)
         _, said = process.communicate(timeout=600)
     finally:
@@ -406,21 +344,10 @@ subprocess.run(["/bin/sh", "-c", sys.argv[1]])
 def test_a_stage_ends_with_the_dvc_that_runs_it(behind: str, project: Path) -> None:
     """SIGTERM to DVC alone. Red: a training that nobody waits for, beside that of the next `dvc repro`."""
     write_params([3], [0, 1], one=experiment_tree(epochs=100_000))
-    environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": "1000000", "DVC_STAGE": "train@one-3-0"}
-    command = f"{sys.executable} -m ncpipe train one 3{behind}"
-    dvc = subprocess.Popen(
-        [sys.executable, "-c", DVC, command],
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    command = [sys.executable, "-c", DVC, " ".join(TRAIN) + behind]
+    dvc = started(command, 1e6, env={"DVC_STAGE": "train@one-3-0"}, start_new_session=True)
     try:
-        assert dvc.stderr is not None
-        assert "loading PyTorch" in dvc.stderr.readline()
-        assert "2 runs to train" in dvc.stderr.readline()
-        assert "L-RN1 on cpu" in dvc.stderr.readline()
-        wait_for_epochs(2)
+        wait_for_epochs(dvc, 2)
         dvc.terminate()
         _, said = dvc.communicate(timeout=600)  # to its end: nobody holds the pipe any more
     finally:
@@ -430,16 +357,3 @@ def test_a_stage_ends_with_the_dvc_that_runs_it(behind: str, project: Path) -> N
     assert said.splitlines()[-1].startswith("ncpipe: interrupted")
     assert len(files()) == 2
     assert all(epochs_done(file) > 0 for file in files())
-
-
-def test_a_damaged_checkpoint_costs_time_only(project: Path) -> None:
-    write_params([3], [0, 1, 2], one=experiment_tree(epochs=20))
-    train("one", 3, 0)
-    before = runs_on_disk()
-    params = load_params()
-    for folder in (Path("data/runs"), ALONE / sweep_fingerprints(params, params.compute)[0].key()):
-        shutil.rmtree(folder)
-    checkpoint_of(sweep_fingerprints(params, params.compute)[0]).write_bytes(b"PK\x03\x04 half a file")
-    train("one", 3, 0)
-    assert runs_on_disk() == before
-    assert not files()

@@ -1,5 +1,6 @@
 """dufm and its free features: against NumPy loops and closed losses, and through every stage."""
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,23 +10,26 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import experiment_tree, measure_runs, write_params
+from conftest import measure_runs, write_params
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from training_cases import DUFM, UNEQUAL, free_data, free_run, free_tree
 
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
-from ncpipe.config.run import Compute, Run
+from ncpipe.config.experiment import Experiment
+from ncpipe.config.run import Run
 from ncpipe.config.sources.free import FreeData
 from ncpipe.datasets.free import store_free
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared, write_prepared
+from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.features.passes import extract
 from ncpipe.figures.save import content_digest
 from ncpipe.figures.style import INK
-from ncpipe.models.build import build_model, input_shape
+from ncpipe.models.build import build_network
 from ncpipe.models.penalties import strengths
 from ncpipe.papers.s24.figures.class_means import class_means, matrix_of, ordered
 from ncpipe.papers.s24.figures.low_rank import loss_curves, ranks_by_penalty
@@ -38,49 +42,22 @@ from ncpipe.papers.s24.tables.low_rank import (
     share_interval,
     with_ranks,
 )
-from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory.dufm_runs import levels_of, solution_state
 from ncpipe.training.loop import train_batch
-from ncpipe.training.session import Session, Trained
+from ncpipe.training.session import Session
 
 CPU = torch.device("cpu")
-DRAWN = {
-    "architecture": "dufm", "width": 7, "columns": "own", "initialisation": "normal", "gain": 1.0,
-    "feature_deviation": 0.8,
-}  # fmt: skip
 CREEP = {"name": "sgd", "learning_rate": 1e-6, "momentum": 0.0}
 BUILT = {"architecture": "dufm", "width": 24, "columns": "equal", "initialisation": "srg", "noise": 0.0}
 PLAIN_PENALTY = {"rule": "constant", "value": 0.004, "last_layer": None}
-UNEQUAL = {"rule": "constant", "value": 0.003, "last_layer": None, "layers": [0.001, 0.002, 0.004]}
 
 
-def tree(model: dict[str, Any] = DRAWN, classes: int = 4, per_class: int = 3, **changes: Any) -> dict:
-    data = {"source": "free", "classes": classes, "per_class": per_class}
-    return experiment_tree(
-        **{
-            "data": data | changes.pop("data", {}),
-            "loss": "mse",
-            "penalty": UNEQUAL,
-            "optimizer": {"name": "sgd", "learning_rate": 0.5, "momentum": 0.0},
-            "schedule": {"name": "constant"},
-            "batch_size": "full",
-        }
-        | changes
-    ) | {"model": model}
-
-
-def run_of(seed: int = 0, depth: int = 3, **changes: Any) -> Run:
-    return Run("x", depth, seed, read(Experiment, tree(**changes)))
-
-
-def data_of(run: Run) -> Any:
-    assert isinstance(run.spec.data, FreeData)
-    return prepare(run.spec.data, Path(), None, progress=False)
-
-
-def train(*runs: Run, precision: str = "float64") -> list[Trained]:
-    return train_batch(runs, data_of(runs[0]), CPU, precision)
+def drawn(run: Run) -> dict[str, torch.Tensor]:
+    """The weights that a run starts from, in float64."""
+    network = build_network(run, free_data(run))
+    return {name: parameter.detach().double() for name, parameter in network.named_parameters()}
 
 
 @pytest.mark.parametrize("reduced", [False, True])
@@ -129,63 +106,48 @@ def matrices(state: dict[str, torch.Tensor]) -> tuple[np.ndarray, list[np.ndarra
     return state["free"].numpy().T.copy(), [m.copy() for m in (*maps, state["last.weight"].numpy())]
 
 
-def test_training_is_gradient_descent_on_the_formula() -> None:
-    run = run_of(epochs=5, log_every=1)
-    data = data_of(run)
-    network = build_model(run.spec.model, input_shape(data, run.spec.model), 4, 3, 0)
-    h, weights = matrices({name: p.detach().double() for name, p in network.named_parameters()})
-    (trained,) = train(run)
-    decays = [0.003, 0.001, 0.002, 0.004]
-    for point in trained.history:
-        loss, slopes = naive(h, weights, data.train.labels.numpy(), decays)
-        assert point.loss == pytest.approx(loss, rel=1e-13)
-        if point.epoch < 5:
-            h -= 0.5 * slopes[0]
+@pytest.mark.parametrize("batch", [12, 5])
+def test_training_is_gradient_descent_on_the_formula(batch: int) -> None:
+    """On all samples, and on mini-batches, which move the features of their own samples alone."""
+    size: Any = "full" if batch == 12 else batch
+    decays = [0.003 if batch == 12 else 0.0, 0.001, 0.002, 0.004]
+    run = free_run(epochs=3, log_every=1, batch_size=size, penalty=UNEQUAL | {"value": decays[0]})
+    data, order = free_data(run), seeded_generator(0, "order")
+    labels = data.train.labels.numpy()
+    h, weights = matrices(drawn(run))
+    (trained,) = train_batch([run], data, CPU, "float64")
+    for epoch in range(3):
+        loss, _ = naive(h, weights, labels, decays)
+        assert trained.history[epoch].loss == pytest.approx(loss, rel=1e-13)
+        rows = torch.arange(12) if batch == 12 else torch.randperm(12, generator=order)
+        for part in rows.split(batch):
+            own = part.numpy()
+            _, slopes = naive(h[:, own], weights, labels[own], decays)
+            h[:, own] -= 0.5 * slopes[0]
             weights = [m - 0.5 * slope for m, slope in zip(weights, slopes[1:], strict=True)]
     end = matrices(trained.state)
-    np.testing.assert_allclose(end[0], h, rtol=0, atol=1e-13)
-    for found, expected in zip(end[1], weights, strict=True):
+    for found, expected in zip([end[0], *end[1]], [h, *weights], strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
     features = extract(run, trained.state, data, CPU)
-    loss, slopes = naive(h, weights, data.train.labels.numpy(), decays)
+    loss, slopes = naive(h, weights, labels, decays)
     assert features.gradient_norm == pytest.approx(sum((s**2).sum() for s in slopes) ** 0.5, rel=1e-10)
     assert features.last_penalty == pytest.approx(0.002 * (weights[-1] ** 2).sum(), rel=1e-12)
     inner = sum(d / 2 * (m**2).sum() for d, m in zip(decays, [h, *weights[:-1]], strict=False))
     assert features.inner_penalty == pytest.approx(inner, rel=1e-12)
 
 
-def test_mini_batches_move_the_features_of_their_samples() -> None:
-    run = run_of(epochs=1, log_every=1, batch_size=5, penalty=UNEQUAL | {"value": 0.0})
-    data = data_of(run)
-    network = build_model(run.spec.model, input_shape(data, run.spec.model), 4, 3, 0)
-    h, weights = matrices({name: p.detach().double() for name, p in network.named_parameters()})
-    from ncpipe.system.randomness import seeded_generator
-
-    order = torch.randperm(12, generator=seeded_generator(0, "order")).numpy()
-    for batch in (order[:5], order[5:10], order[10:]):
-        labels = data.train.labels.numpy()[batch]
-        _, slopes = naive(h[:, batch], weights, labels, [0.0, 0.001, 0.002, 0.004])
-        h[:, batch] -= 0.5 * slopes[0]
-        weights = [m - 0.5 * slope for m, slope in zip(weights, slopes[1:], strict=True)]
-    (trained,) = train(run)
-    np.testing.assert_allclose(matrices(trained.state)[0], h, rtol=0, atol=1e-13)
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_one_sample_goes_the_way_of_n_equal_ones(momentum: float) -> None:
     shared = {
-        "model": DRAWN | {"columns": "equal"}, "epochs": 60, "log_every": 20,
+        "own": DUFM | {"columns": "equal"}, "epochs": 60, "log_every": 20,
         "optimizer": {"name": "sgd", "learning_rate": 0.3, "momentum": momentum},
     }  # fmt: skip
-    runs = [run_of(data={"reduced": reduced}, **shared) for reduced in (False, True)]
-    drawn = build_model(runs[0].spec.model, input_shape(data_of(runs[0]), runs[0].spec.model), 4, 3, 0)
-    start = {name: p.detach().double() for name, p in drawn.named_parameters()}
-    starts = [
-        start,
-        start | {"free": 3**0.5 * start["free"][::3]},
-    ]  # in float64: as drawn they differ by 1e-8
+    runs = [free_run(data={"reduced": reduced}, **shared) for reduced in (False, True)]
+    start = drawn(runs[0])
+    starts = [start, start | {"free": 3**0.5 * start["free"][::3]}]  # as drawn they differ by 1e-8
+    torch.testing.assert_close(drawn(runs[1])["free"], starts[1]["free"])  # the same draw
     (whole,), (one,) = (
-        train_batch([run], data_of(run), CPU, "float64", starts=[own])
+        train_batch([run], free_data(run), CPU, "float64", starts=[own])
         for run, own in zip(runs, starts, strict=True)
     )
     for first, second in zip(whole.history, one.history, strict=True):
@@ -193,8 +155,6 @@ def test_one_sample_goes_the_way_of_n_equal_ones(momentum: float) -> None:
     assert whole.history[-1].loss < 0.8 * whole.history[0].loss
     np.testing.assert_allclose(one.state["last.weight"], whole.state["last.weight"], rtol=0, atol=1e-12)
     rows = whole.state["free"].unflatten(0, (4, 3))
-    reduced = build_model(runs[1].spec.model, input_shape(data_of(runs[1]), runs[1].spec.model), 4, 3, 0)
-    assert torch.allclose(reduced.get_parameter("free"), starts[1]["free"].float())  # the same draw
     np.testing.assert_allclose(one.state["free"] / 3**0.5, rows[:, 1], rtol=0, atol=1e-12)
 
 
@@ -211,15 +171,13 @@ def test_a_built_start_has_the_closed_loss(
 ) -> None:
     name, classes = start
     values = [float(np.exp(log)) for log in logs]
-    run = run_of(
+    run = free_run(
+        BUILT | {"initialisation": name, "columns": "equal" if columns == "reduced" else columns},
         depth=depth,
-        model=BUILT | {"initialisation": name, "columns": "equal" if columns == "reduced" else columns},
-        classes=classes,
-        per_class=per_class,
-        data={"reduced": columns == "reduced"},
+        data={"classes": classes, "per_class": per_class, "reduced": columns == "reduced"},
         penalty={"rule": "constant", "value": values[0], "last_layer": None, "layers": values[1 : depth + 1]},
     )
-    session = Session([run], data_of(run), CPU, torch.float64)
+    session = Session([run], free_data(run), CPU, torch.float64)
     session.load_weights([solution_state(run)])
     session.record()
     loss = session.rows[-1][1][0].item()
@@ -231,41 +189,31 @@ def test_a_built_start_has_the_closed_loss(
 
 
 def test_noise_moves_a_start_and_its_seed_says_where() -> None:
-    runs = [run_of(seed, model=BUILT | {"noise": 0.1}, classes=6) for seed in (0, 0, 1)]
+    runs = [free_run(BUILT | {"noise": 0.1}, seed, data={"classes": 6}) for seed in (0, 0, 1)]
     first, same, other = (solution_state(run) for run in runs)
-    exact = solution_state(run_of(model=BUILT, classes=6))
+    exact = solution_state(free_run(BUILT, data={"classes": 6}))
     assert all(torch.equal(first[name], same[name]) for name in first)
     assert not torch.equal(first["free"], other["free"])
     moved = (first["free"] - exact["free"]).square().mean().sqrt() / exact["free"].square().mean().sqrt()
     assert 0.05 < moved < 0.2
     assert torch.equal(first["free"][0], first["free"][1])  # columns: equal
-    own = solution_state(run_of(model=BUILT | {"noise": 0.1, "columns": "own"}, classes=6))
+    own = solution_state(free_run(BUILT | {"noise": 0.1, "columns": "own"}, data={"classes": 6}))
     assert not torch.equal(own["free"][0], own["free"][1])
 
 
-@pytest.mark.parametrize("batch_size", ["full", 5])
-def test_a_run_does_not_depend_on_its_batch(batch_size: Any) -> None:
-    runs = [run_of(seed, epochs=4, log_every=2, batch_size=batch_size) for seed in range(3)]
-    together = train(*runs, precision="float32")
-    for run, beside in zip(runs, together, strict=True):
-        (alone,) = train(run, precision="float32")
-        assert repr(alone.history) == repr(beside.history)  # test_error is NaN
-        assert all(torch.equal(alone.state[name], beside.state[name]) for name in alone.state)
-
-
 def test_roles_and_lambdas_by_layer() -> None:
-    run = run_of()
-    network = build_model(run.spec.model, input_shape(data_of(run), run.spec.model), 4, 3, 0)
+    run = free_run()
+    network = build_network(run, free_data(run))
     roles = network.roles()
     assert list(roles.values()) == ["free", "inner", "inner", "last"]
     assert list(strengths(roles, dict.fromkeys(roles, 2), run.spec.penalty, 3).values()) == [
         0.003, 0.001, 0.002, 0.004,
     ]  # fmt: skip
-    one = read(Experiment, tree(penalty={"rule": "over_depth", "value": 0.3, "last_layer": 0.7})).penalty
+    one = read(Experiment, free_tree(penalty={"rule": "over_depth", "value": 0.3, "last_layer": 0.7})).penalty
     assert list(strengths(roles, dict.fromkeys(roles, 2), one, 3).values()) == pytest.approx(
         [0.1, 0.1, 0.1, 0.7]
     )
-    own = read(Experiment, tree(penalty=UNEQUAL | {"features": 0.9})).penalty
+    own = read(Experiment, free_tree(penalty=UNEQUAL | {"features": 0.9})).penalty
     assert strengths(roles, dict.fromkeys(roles, 2), own, 3)["free"] == 0.9
     x = torch.arange(12)
     layers = list(network.layers(x))
@@ -273,98 +221,6 @@ def test_roles_and_lambdas_by_layer() -> None:
     assert [layer.position for layer in layers] == [0, None, 0.5, None, 1]
     assert torch.equal(layers[4].values, layers[3].values.clamp(min=0))
     assert torch.allclose(network.features(x[3:5]), network.features(x)[3:5])
-
-
-def test_reduced_data_of_several_sizes_do_not_train_side_by_side() -> None:
-    keys = set()
-    for per_class in (3, 4):
-        run = run_of(model=DRAWN | {"columns": "equal"}, per_class=per_class, data={"reduced": True})
-        keys.add(RunFingerprint(run, "same", Compute("cpu", 1, "float32")).batch_key())
-    assert len(keys) == 2
-
-
-EQUAL = DRAWN | {"columns": "equal"}
-ADAM = {"name": "adam", "learning_rate": 0.1, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"classes": 1}, "data.classes: 1 is out of range; it must be >= 2"),
-        ({"per_class": 0}, "data.per_class: 0 is out of range"),
-        ({"data": {"reduced": True}}, "data.reduced: one sample stands for n that start equal"),
-        (
-            {"data": {"reduced": True}, "model": EQUAL, "batch_size": 2},
-            "data.reduced: mini-batches move the samples of a class apart",
-        ),
-        (
-            {"data": {"reduced": True}, "model": EQUAL, "optimizer": ADAM},
-            "data.reduced: exact for gradient descent, not for adam",
-        ),
-        (
-            {"model": BUILT, "classes": 5},
-            "model.initialisation: srg exists from 6 classes on, not for 5",
-        ),
-        (
-            {"model": BUILT | {"width": 9}, "classes": 10},
-            "model.width: 9 is less than the 10 coordinates that srg needs for 10 classes",
-        ),
-        (
-            {"model": BUILT | {"width": 19, "initialisation": "srg_k"}, "classes": 15},
-            "model.width: 19 is less than the 20 coordinates that srg_k needs",
-        ),
-        ({"model": {**BUILT, "gain": 1.0}}, "model: gain does not apply to `initialisation: srg`"),
-        ({"model": {**DRAWN, "noise": 1.0}}, "model: noise does not apply to `initialisation: normal`"),
-        (
-            {"model": {k: v for k, v in DRAWN.items() if k != "gain"}},
-            "model: gain is needed with `initialisation: normal`",
-        ),
-        (
-            {"penalty": UNEQUAL | {"last_layer": 0.1}},
-            "penalty: last_layer does not apply: `layers` says the last layer's lambda",
-        ),
-        ({"penalty": UNEQUAL | {"layers": [0.1, -1.0, 1.0]}}, "penalty.layers.1.: -1.0 is out of range"),
-        (
-            {"data": experiment_tree()["data"]},
-            "dufm learns its features and reads no gaussian_mixture; take `source: free`",
-        ),
-    ],
-)
-def test_mistakes_are_one_line_that_names_the_key(changes: dict[str, Any], message: str) -> None:
-    own = tree(**changes)
-    if changes.get("data", {}).get("source"):
-        own["data"] = changes["data"]
-    with pytest.raises(InputError) as error:
-        read(Experiment, own)
-    assert message.replace(".1.", "[1]") in str(error.value)
-    assert len(str(error.value).splitlines()) == 1
-
-
-def test_free_features_are_no_other_networks() -> None:
-    free = {"source": "free", "classes": 3, "per_class": 2}
-    with pytest.raises(InputError, match=r"model\.architecture: L-RN1 reads inputs, free data have none"):
-        read(Experiment, experiment_tree(data=free))
-    for key, value in (("features", 0.1), ("layers", [0.1])):
-        penalty = experiment_tree()["penalty"] | {key: value}
-        with pytest.raises(InputError, match=rf"penalty\.{key} does not apply to L-RN1; remove it"):
-            read(Experiment, experiment_tree(penalty=penalty))
-
-
-@pytest.mark.parametrize(
-    ("depth", "message"),
-    [
-        (1, "sweep.depths: 1 does not suit x: dufm needs L >= 2"),
-        (4, "sweep.depths: 4 does not suit x: penalty.layers has 3 lambdas, and L = 4 layers need one each"),
-    ],
-)
-def test_depths_suit_the_model_and_its_lambdas(
-    depth: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_params([depth], [0], x=tree())
-    with pytest.raises(InputError) as error:
-        load_params()
-    assert message in str(error.value)
 
 
 # ---- Through every stage --------------------------------------------------------------------------------
@@ -390,13 +246,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(folder)
         patch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
         short = {
-            "epochs": 10, "log_every": 1, "classes": 6, "per_class": 4,
-            "penalty": PLAIN_PENALTY,
+            "epochs": 10, "log_every": 1, "penalty": PLAIN_PENALTY,
         }  # fmt: skip
+        six = {"classes": 6, "per_class": 4}
         trees = {
-            "drawn": tree(**short),
+            "drawn": free_tree(data=six, **short),
             # hardly moved: SRG is no minimum at K = 6, and ten steps of .5 end .2 % below it
-            "built": tree(BUILT | {"width": 12}, data={"reduced": True}, optimizer=CREEP, **short),
+            "built": free_tree(BUILT | {"width": 12}, data=six | {"reduced": True}, optimizer=CREEP, **short),
         }
         kept = {"metrics": ["rank_means"], "at": [0.0, 0.5, 1.0]}
         write_params([4], [0, 1], **trees, again=trees["drawn"] | {"history": kept}, wide=trees["drawn"])
@@ -435,7 +291,7 @@ def test_every_stage_takes_free_features(results: Path) -> None:
 def test_runs_say_where_they_stand_beside_dnc_and_srg(results: Path) -> None:
     runs = pd.read_csv(results / "results" / "runs.csv")
     built = runs[runs["experiment"] == "built"]
-    levels = levels_of(run_of(depth=4, classes=6, per_class=4, penalty=PLAIN_PENALTY))
+    levels = levels_of(free_run(depth=4, data={"classes": 6, "per_class": 4}, penalty=PLAIN_PENALTY))
     deep = built[built["depth"] == 4]
     assert deep["loss_over_srg"].to_numpy() == pytest.approx(1, abs=1e-6)  # weights are float32
     assert (deep["loss_dnc"] == levels.dnc).all()
@@ -449,26 +305,25 @@ def test_runs_say_where_they_stand_beside_dnc_and_srg(results: Path) -> None:
     assert (runs[runs["experiment"] == "drawn"]["loss_over_dnc"] > 1).all()
 
 
-def test_every_structure_is_named_from_its_features() -> None:
-    from ncpipe.features.head_ranks import head_rank_columns
-
-    def row(state: dict[str, torch.Tensor] | None = None, **changes: Any) -> dict[str, Any]:
-        run = run_of(epochs=1, log_every=1, penalty=PLAIN_PENALTY, **changes)
-        state = solution_state(run) if state is None else state
-        return head_rank_columns(run, extract(run, state, data_of(run), CPU), levels_of(run).dnc)
-
-    dnc = row(model=BUILT | {"initialisation": "dnc"}, classes=6, depth=4)
-    assert (dnc["structure"], dnc["structure_last"], dnc["ranks"]) == ("DNC", "DNC", "6-6-6")
-    assert dnc["dnc_found"]
-    assert row(model=BUILT | {"initialisation": "dnc"}, classes=4, depth=2)["structure"] == "DNC"
-    assert np.isnan(row(model=BUILT | {"initialisation": "dnc"}, classes=4, depth=2)["loss_over_srg"])
-    half = row(model=BUILT | {"initialisation": "srg_k"}, classes=15, depth=4)
-    assert (half["structure"], half["ranks_before"]) == ("SRG-3", "6-6-5")
-    run = run_of(model=BUILT | {"initialisation": "dnc"}, classes=6, depth=4, penalty=PLAIN_PENALTY)
+@pytest.mark.parametrize(
+    ("start", "classes", "depth", "named"),
+    [
+        ("dnc", 6, 4, {"structure": "DNC", "structure_last": "DNC", "ranks": "6-6-6", "dnc_found": True}),
+        ("dnc", 4, 2, {"structure": "DNC", "loss_over_srg": pytest.approx(math.nan, nan_ok=True)}),
+        ("srg_k", 15, 4, {"structure": "SRG-3", "ranks_before": "6-6-5"}),
+        ("dnc without a class", 6, 4, {"classes_given_up": 1}),
+    ],
+)
+def test_every_structure_is_named_from_its_features(
+    start: str, classes: int, depth: int, named: dict[str, Any]
+) -> None:
+    own = BUILT | {"initialisation": start.split()[0]}
+    run = free_run(own, depth=depth, epochs=1, log_every=1, penalty=PLAIN_PENALTY, data={"classes": classes})
     state = solution_state(run)
-    state["last.weight"][2] = 0
-    given = row(state, model=BUILT | {"initialisation": "dnc"}, classes=6, depth=4)
-    assert given["classes_given_up"] == 1
+    if "without" in start:
+        state["last.weight"][2] = 0
+    row = head_rank_columns(run, extract(run, state, free_data(run), CPU), levels_of(run).dnc)
+    assert {name: row[name] for name in named} == named
 
 
 # ---- The study's tables and figures ---------------------------------------------------------------------
@@ -478,7 +333,7 @@ def test_the_study_shows_the_best_runs_beside_the_solutions(results: Path) -> No
     folder = results / "low_rank"
     split = pd.read_csv(folder / "split.csv").set_index(["experiment", "solution"])
     parts = split[["fit", "last_penalty", "rest"]].sum(axis=1)
-    levels = levels_of(run_of(depth=4, classes=6, per_class=4, penalty=PLAIN_PENALTY))
+    levels = levels_of(free_run(depth=4, data={"classes": 6, "per_class": 4}, penalty=PLAIN_PENALTY))
     assert parts["built", "DNC"] == pytest.approx(levels.dnc, rel=1e-12)
     assert parts["built", "SRG"] == pytest.approx(levels.srg, rel=1e-12)
     assert parts["built", "trained"] == pytest.approx(levels.srg, rel=1e-6)
@@ -560,7 +415,7 @@ def test_mistakes_in_a_series_are_one_line_that_names_the_key(
     series: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_params([3], [0], x=tree())
+    write_params([3], [0], x=free_tree())
     with Path("params.yaml").open("a", encoding="utf-8") as file:
         file.write(f"\nseries: {series}\n")
     with pytest.raises(InputError) as error:

@@ -9,39 +9,39 @@ import functools
 import gc
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-import test_batch_norm_networks
-import test_dufm
-import test_heads
-import test_next_tokens
-import test_objectives
 import test_own_training
-import test_study
 import torch
-from conftest import experiment_tree, image_data, vector_data, write_params
+from away import AWAY, FromHost, OtherDevice
+from conftest import experiment_tree, image_data, write_params
 from fake_cuda import CPU, CUDA, FakeCuda, Race, Stream
-from test_cuda_graph import FURTHER, FURTHER_LOSSES, NETWORKS, OPTIMIZERS, SEARCH, runs_of
+from training_cases import (
+    CASES,
+    MUON,
+    OPTIMIZERS,
+    RN,
+    TORCH,
+    VECTORS,
+    Case,
+    assert_same,
+    network,
+)
 
 from ncpipe.commands.study_check import check_study
-from ncpipe.config.architectures.resnet import ResNetModel
-from ncpipe.config.architectures.transformer import TransformerModel
-from ncpipe.config.experiment import Experiment, Model
+from ncpipe.config.experiment import Model
 from ncpipe.config.optimizer_specs import OneAtATime
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
 from ncpipe.config.run import Compute, Run
 from ncpipe.config.study import load_study
-from ncpipe.datasets.markov import prepare_markov
 from ncpipe.datasets.prepared import Prepared, write_prepared
-from ncpipe.features.gradient import gradient_norm
 from ncpipe.metrics.vocabulary import check_memory
-from ncpipe.models.build import build_network
 from ncpipe.models.layers import Affine, weight_gradient
-from ncpipe.runs import batches, plan
+from ncpipe.runs import batches
 from ncpipe.runs.batches import parts_of_each, worker_count
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprint_of, fingerprints_of
 from ncpipe.runs.store import has
@@ -50,8 +50,6 @@ from ncpipe.system.console import Unseen
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError
 from ncpipe.training import cuda_graph, device
-from ncpipe.training.checkpoints import Checkpoints, Stopped
-from ncpipe.training.cost import seconds_per_epoch
 from ncpipe.training.cuda_graph import CudaGraphStep, own_stream
 from ncpipe.training.device import is_out_of_memory, prepare_device
 from ncpipe.training.loop import train_batch
@@ -61,11 +59,6 @@ from ncpipe.training.session import Session, Trained
 
 pytestmark = pytest.mark.usefixtures("cuda_flags")
 
-TORCH = {"name": "torch", "class": "RMSprop", "learning_rate": 0.01}
-VECTORS, IMAGES = vector_data(), image_data(side=8, per_class=6)
-CONV = read(Experiment, experiment_tree(data=test_heads.DIGITS, batch_size=7) | {"model": test_heads.CONV})
-AUGMENTED = {"augmentation": test_batch_norm_networks.AUGMENTATION}
-LANGUAGE = prepare_markov(test_next_tokens.LANGUAGE)
 # A study of one's own, with a loss whose shape depends on data, and an optimizer whose counter is Python's.
 STUDY = (
     test_own_training.STUDY
@@ -92,6 +85,11 @@ def host(logits, labels):
 
 
 @dataclass(frozen=True)
+class Annealed(OwnLoss):
+    name: Literal["annealed"]
+
+
+@dataclass(frozen=True)
 class Counting(OwnOptimizer):
     name: Literal["counting"]
     learning_rate: Positive
@@ -100,86 +98,25 @@ class Counting(OwnOptimizer):
 STEPS = []
 
 
+def annealed(logits, labels):
+    STEPS.append(1)
+    return torch.nn.functional.cross_entropy(logits, labels, reduction="none") / len(STEPS)
+
+
 def counting(weights, gradients, rate):
     STEPS.append(1)
     return {name: value - rate / len(STEPS) * gradients[name] for name, value in weights.items()}
 
 
-LOSSES |= {FirstLoss: first, HostLoss: host}
+LOSSES |= {FirstLoss: first, HostLoss: host, Annealed: annealed}
 OPTIMIZERS |= {Counting: counting}
 """
 )
 
 
-@dataclass(frozen=True)
-class Case:
-    """Runs that train together. sizes: distinct sizes of their batches, each of which has a graph."""
-
-    make: Callable[[], list[Run]]
-    data: Prepared
-    sizes: int = 1
-    study: str = ""
-
-
-def case(make: Callable[..., Run], data: Prepared, sizes: int = 1, study: str = "", **changes: Any) -> Case:
-    return Case(lambda: [make(seed=seed, **changes) for seed in (0, 1)], data, sizes, study)
-
-
-def plain(name: str, norm: str, data: Prepared, **changes: Any) -> Case:
-    batch = changes.setdefault("batch_size", 7)
-    sizes = 1 if batch == "full" or len(data.train) % batch == 0 else 2
-    return Case(lambda: runs_of(name, norm, data, epochs=5, **changes), data, sizes)
-
-
-def normed(model: dict[str, Any], seed: int, **changes: Any) -> Run:
-    own = test_batch_norm_networks
-    return Run("x", own.depth_of(model), seed, own.spec_of(model, epochs=6, **changes))
-
-
-def of_study(seed: int, model: Any = None, **changes: Any) -> Run:
-    tree = experiment_tree(epochs=6, **changes)
-    return Run("x", 2, seed, read(Experiment, tree if model is None else tree | {"model": model}))
-
-
-RESNET, TRANSFORMER = NETWORKS[0], NETWORKS[-2]
-SQUARE = {"architecture": "square", "width": 5}
-CASES: dict[str, Case] = {
-    **{
-        f"{name} {norm} {data.kind} {data.train.inputs.shape[1]}": plain(name, norm, data)
-        for name, norm, data in NETWORKS
-        if data.kind != "tokens" or name == "L-T11"  # the others read images
-    },
-    **{
-        f"{name} {size}": plain(*RESNET, optimizer=keys, batch_size=size)
-        for name, keys in (OPTIMIZERS | FURTHER | {"torch": TORCH}).items()
-        for size in ("full", 7)
-        if size == 7 or name in ("sgd", "torch")
-    },
-    "muon of a transformer": plain(*TRANSFORMER, optimizer=FURTHER["muon"]),
-    "lbfgs": plain(*RESNET, optimizer=SEARCH, batch_size="full"),
-    **{
-        f"loss {keys if isinstance(keys, str) else keys['name']}": plain(*RESNET, loss=keys)
-        for keys in ("mse", *FURTHER_LOSSES)
-    },
-    **{
-        f"objective {kind}": case(
-            functools.partial(test_objectives.run_of, kind), VECTORS, 2, batch_size=7, epochs=6, log_every=2
-        )
-        for kind in test_objectives.KINDS
-    },
-    "mlp": case(normed, VECTORS, 2, model=test_batch_norm_networks.MLP, batch_size=7),
-    "resnet_cifar": case(normed, IMAGES, 2, model=test_batch_norm_networks.RESNET, batch_size=7),
-    "augmentation": case(normed, IMAGES, 2, model=test_batch_norm_networks.RESNET, batch_size=7, **AUGMENTED),
-    "augmentation, full batch": case(normed, IMAGES, model=test_batch_norm_networks.RESNET, **AUGMENTED),
-    "conv_net": Case(lambda: [Run("x", 4, seed, replace(CONV, epochs=6)) for seed in (0, 1)], IMAGES, 2),
-    "dufm": case(test_dufm.run_of, test_dufm.data_of(test_dufm.run_of()), epochs=6),
-    "dufm, batches": case(test_dufm.run_of, test_dufm.data_of(test_dufm.run_of()), 2, epochs=6, batch_size=5),
-    "next_tokens": case(test_next_tokens.run, LANGUAGE, 2, epochs=6, batch_size=16),
-    "a study's loss": case(of_study, VECTORS, study=STUDY, loss={"name": "poly", "epsilon": 1.0}),
-    "a study's loss of pairs": case(of_study, VECTORS, 2, STUDY, loss={"name": "pairs"}, batch_size=7),
-    "a study's optimizer": case(of_study, VECTORS, 2, STUDY, optimizer=test_own_training.HEAVY, batch_size=7),
-    "a study's network": case(of_study, VECTORS, 2, test_study.NETWORK, model=SQUARE, batch_size=7),
-}
+def rn(seeds: int = 2, **changes: Any) -> list[Run]:
+    """Runs of L-RN1 on VECTORS."""
+    return network(*RN, **changes).runs(*range(seeds))
 
 
 @pytest.fixture(autouse=True)
@@ -188,19 +125,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda_graph, "_FREE_STREAMS", type(cuda_graph._FREE_STREAMS)(list))
     yield
     load_study(tmp_path / "nowhere")
-
-
-def assert_same(found: list[Trained], expected: list[Trained]) -> None:
-    """To the byte, not measured errors included."""
-    for one, other in zip(found, expected, strict=True):
-        assert repr(one.history) == repr(other.history)
-        assert one.diverged_at == other.diverged_at
-        assert all(torch.equal(one.state[key], tensor) for key, tensor in other.state.items())
-
-
-def write_study(text: str) -> None:
-    Path("study.py").write_text(text)
-    load_study(Path())
 
 
 def train(cuda: FakeCuda, runs: list[Run], data: Prepared, *rest: Any, **options: Any) -> list[Trained]:
@@ -215,67 +139,89 @@ def eager(cuda: FakeCuda, runs: list[Run], data: Prepared, monkeypatch: pytest.M
         return train(cuda, runs, data)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_captured_trains_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit, with one graph for each size of a batch, one pool, and nothing left afterwards.
-
-    Red: state in new memory, a number from the host, a wait; WARM_UP = 0; a stream that does not wait.
-    """
-    case = CASES[name]
-    if case.study:
-        write_study(case.study)
-    runs = case.make()
+def assert_captured(own: Case, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare with the same without a recording; one graph for each size of a batch, one pool, none left."""
     alone = isinstance(runs[0].spec.optimizer, OneAtATime)
-    expected = eager(FakeCuda(monkeypatch), runs, case.data, monkeypatch)
+    expected = eager(FakeCuda(monkeypatch), runs, own.data, monkeypatch)
     cuda = FakeCuda(monkeypatch)
     gc.disable()
     try:
-        found = train(cuda, runs, case.data)
+        found = train(cuda, runs, own.data)
         assert not cuda.graphs
     finally:
         gc.enable()
     assert_same(found, expected)
+    batch, samples = runs[0].spec.batch_size, len(own.data.train)
+    sizes = 1 if batch == "full" or samples % batch == 0 else 2
     sessions = len(runs) if alone else 1
-    assert (cuda.captures, len(cuda.pools)) == (case.sizes * sessions, sessions)
+    assert (cuda.captures, len(cuda.pools)) == (sizes * sessions, sessions)
     assert cuda.replays >= cuda.captures
     assert cuda.current_stream() is cuda.default
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_captured_trains_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit.
+
+    Red: state in new memory, a number from the host, a draw, a wait; no warm-up; a stream that does not wait.
+    """
+    assert_captured(CASES[name], CASES[name].runs(0, 1), monkeypatch)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_captured_run_that_diverges_harms_no_neighbour(
+    optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wild = 1e30 if optimizer == "sgd" else 1e5
+    rates = [OPTIMIZERS[optimizer] | {"learning_rate": rate} for rate in (0.01, wild)]
+    runs = [rn(1, loss="mse", optimizer=keys, batch_size="full")[0] for keys in rates]
+    assert_captured(CASES["optimizer sgd"], runs, monkeypatch)
+
+
 def test_everything_that_trains_is_a_case() -> None:
-    """Red: a new architecture, loss or optimizer that no case here trains."""
+    """Red: a new architecture, loss or optimizer that no case trains."""
 
     def words(union: Any, key: str) -> set[str]:
         records = [kind for kind in get_args(union) if hasattr(kind, "__dataclass_fields__")]
         return {word for kind in records for word in get_args(get_type_hints(kind)[key])}
 
     trained: set[str] = set()
-    for case in CASES.values():
-        if not case.study:
-            spec = case.make()[0].spec
+    for own in CASES.values():
+        if not own.study:
+            spec = own.runs(0)[0].spec
             trained |= {spec.model.architecture, spec.loss_name, spec.optimizer.name}
     hints = get_type_hints(Experiment)
-    assert (
-        words(Model, "architecture") | words(hints["loss"], "name") | words(hints["optimizer"], "name")
-        <= trained
-    )
-    assert {"L-RN2", "L-T12", "L-T22"} <= trained
+    kinds = words(Model, "architecture")
+    assert kinds | words(hints["loss"], "name") | words(hints["optimizer"], "name") <= trained
 
 
-@pytest.mark.parametrize(
-    "optimizer", [OPTIMIZERS["adam"], FURTHER["muon"], TORCH, SEARCH], ids=lambda o: o["name"]
-)
-def test_a_stopped_run_goes_on_as_if_it_had_not(
-    optimizer: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bit for bit: with the graphs of a new session, and the batch statistics of the old one."""
-    cuda = FakeCuda(monkeypatch)
-    runs = runs_of(*RESNET, 1, optimizer=optimizer, epochs=12, batch_size="full")
-    whole = train(cuda, runs, VECTORS)
-    saved = Checkpoints([tmp_path / "0" / "state"], 1e9)
-    asked = iter([False] * 7 + [True])
-    with pytest.raises(Stopped):
-        train(cuda, runs, VECTORS, checkpoints=saved, stop=lambda: next(asked))
-    assert_same(train(cuda, runs, VECTORS, checkpoints=saved), whole)
+@pytest.mark.parametrize("name", [name for name in CASES if "study" not in name])
+def test_a_step_leaves_nothing_on_the_host(name: str) -> None:
+    """On a device whose tensors refuse to meet the CPU's. Red: a tensor that is made on the CPU in a step."""
+    own = CASES[name]
+    with FromHost(), OtherDevice():
+        session = Session(own.runs(0), own.data, AWAY, torch.float32)
+        steps = session.epochs()
+        assert [next(steps), next(steps)] == [0, 1]
+        assert all(leaf.isfinite().all() for leaf in session.results()[0].state.values())
+
+
+@pytest.mark.parametrize("can_sync", [True, False])
+def test_a_diverged_run_gets_back_the_weights_of_its_last_finite_loss(can_sync: bool) -> None:
+    """Of two runs that diverge one after the other. Red: the weights that the second began with, or an older
+    step's; on a device whose losses cannot be read, or where another run has just diverged."""
+    session = Session(rn(), VECTORS, CPU, torch.float32)
+    session.can_sync = can_sync
+    values = session.stack.values
+    for present, losses in (
+        ((1.0, 1.0), (0.5, 0.5)),
+        ((2.0, 2.0), (torch.inf, 0.5)),
+        ((1.0, 3.0), (0.5, torch.nan)),
+    ):
+        values.copy_(torch.tensor(present).unsqueeze(1).expand_as(values))
+        session.drop_diverged(torch.tensor(losses))
+    assert values.unique(dim=1).tolist() == [[1.0], [2.0]]
+    assert not session.alive.any()
 
 
 # ---- Too little memory ----------------------------------------------------------------------------------
@@ -322,8 +268,10 @@ def _on(cuda: FakeCuda, *given: Any) -> list[Trained]:
         return train_batch(*given)
 
 
-@pytest.mark.parametrize("when", ["warm-up", "capture", "replay"])
-@pytest.mark.parametrize("error", ["torch", "runtime", "cublas"])
+@pytest.mark.parametrize(
+    ("error", "when"),
+    [("torch", "warm-up"), ("runtime", "capture"), ("cublas", "capture"), ("cublas", "replay")],
+)
 def test_out_of_memory_halves_a_batch_and_frees_it(
     error: str, when: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -348,12 +296,24 @@ def test_out_of_memory_leaves_the_stream_that_was_there(monkeypatch: pytest.Monk
     cuda = FakeCuda(monkeypatch)
     cuda.fault = more_than(0, "capture", OUT_OF_MEMORY["torch"])
     with pytest.raises(torch.AcceleratorError) as error:
-        train(cuda, runs_of(*RESNET), VECTORS)
+        train(cuda, rn(), VECTORS)
     assert is_out_of_memory(error.value)
     assert (cuda.current_stream(), cuda.recording) == (cuda.default, [])
 
 
+@pytest.mark.parametrize("error", OUT_OF_MEMORY)
+def test_out_of_memory_is_known_by_its_words(error: str) -> None:
+    """Of GPUs, and of what PyTorch and Python say on a CPU. Red: words that they do not use."""
+    assert is_out_of_memory(OUT_OF_MEMORY[error]())
+
+
 def test_other_errors_are_no_lack_of_memory() -> None:
+    for size in ((2**50,), (2**62,), (2**40, 2**40)):
+        with pytest.raises(RuntimeError) as found:
+            torch.empty(size)
+        assert is_out_of_memory(found.value)
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("expected scalar type Float but found Double"))
     assert not is_out_of_memory(
         torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
     )
@@ -364,30 +324,17 @@ def test_other_errors_are_no_lack_of_memory() -> None:
     assert is_out_of_memory(said)
 
 
-@pytest.mark.parametrize("error", OUT_OF_MEMORY)
 def test_a_torch_optimizer_without_memory_is_no_mistake_in_its_arguments(
-    error: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Red: `optimizer: torch.optim.RMSprop: out of memory`, and no smaller batch."""
 
     def fail(*_: object) -> None:
-        raise OUT_OF_MEMORY[error]()
+        raise OUT_OF_MEMORY["cublas"]()
 
     monkeypatch.setattr(torch.optim.RMSprop, "step", fail)
-    with pytest.raises((RuntimeError, torch.OutOfMemoryError)):
-        train_batch(runs_of(*RESNET, 1, optimizer=TORCH), VECTORS, CPU, "float32")
-
-
-def test_an_estimate_without_memory_takes_fewer_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red: a sweep that ends because an epoch of many runs was to be timed."""
-    cuda = FakeCuda(monkeypatch)
-    cuda.fault = more_than(2, "eager", OUT_OF_MEMORY["cublas"])
-    run = runs_of(*RESNET)[0]
-    with cuda.here():
-        assert plan._epoch_seconds(run, 4, VECTORS, CUDA, torch.float32) > 0
-        cuda.fault = more_than(0, "eager", OUT_OF_MEMORY["cublas"])
-        with pytest.raises(InputError, match=r"one run does not fit on cuda; make model\.width"):
-            plan._epoch_seconds(run, 4, VECTORS, CUDA, torch.float32)
+    with pytest.raises(RuntimeError, match="CUBLAS"):
+        train_batch(rn(1, optimizer=TORCH), VECTORS, CPU, "float32")
 
 
 def test_freed_memory_that_pytorch_keeps_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,6 +346,15 @@ def test_freed_memory_that_pytorch_keeps_is_free(monkeypatch: pytest.MonkeyPatch
 
 
 # ---- Recordings and streams -----------------------------------------------------------------------------
+
+
+def of_study(seed: int, **changes: Any) -> Run:
+    return Run("x", 2, seed, read(Experiment, experiment_tree(epochs=6, **changes)))
+
+
+def write_study(text: str) -> None:
+    Path("study.py").write_text(text)
+    load_study(Path())
 
 
 def test_a_step_that_cannot_be_recorded_trains_all_the_same(
@@ -433,7 +389,6 @@ def test_a_loss_whose_shapes_depend_on_data_trains(monkeypatch: pytest.MonkeyPat
             "ce",
             "the optimizer counting changes from call to call",
         ),
-        (test_own_training.HEAVY, "ce", ""),
         (test_own_training.HEAVY, {"name": "poly", "epsilon": 1.0}, ""),
         (
             test_own_training.HEAVY,
@@ -444,24 +399,7 @@ def test_a_loss_whose_shapes_depend_on_data_trains(monkeypatch: pytest.MonkeyPat
 )
 def test_a_counter_in_python_is_refused_before_anything_trains(optimizer: Any, loss: Any, words: str) -> None:
     """Recorded, it would stand still. Red: training that differs in silence on a GPU, and if resumed."""
-    annealed = """
-
-@dataclass(frozen=True)
-class Annealed(OwnLoss):
-    name: Literal["annealed"]
-
-
-SEEN = []
-
-
-def annealed(logits, labels):
-    SEEN.append(1)
-    return torch.nn.functional.cross_entropy(logits, labels, reduction="none") / len(SEEN)
-
-
-LOSSES |= {Annealed: annealed}
-"""
-    write_study(STUDY + annealed)
+    write_study(STUDY)
     write_params([2], [0], one=experiment_tree(optimizer=optimizer, loss=loss))
     if words:
         with pytest.raises(InputError, match=rf"^study\.py: line \d+: {words}"):
@@ -473,7 +411,7 @@ LOSSES |= {Annealed: annealed}
 def test_forty_sessions_share_no_stream_with_one_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch has 32 streams for a GPU. Red: the 33rd session on the stream of one that still trains."""
     cuda = FakeCuda(monkeypatch)
-    runs, used = runs_of(*RESNET, 1, epochs=1), set()
+    runs, used = rn(1, epochs=1), set()
 
     def note(epoch: int, loss: object) -> None:
         used.add(cuda.current_stream().handle)
@@ -501,14 +439,14 @@ def test_sessions_of_several_threads_have_streams_of_their_own(monkeypatch: pyte
             if epoch == 0:
                 meet.wait(60)
 
-        return train(cuda, [replace(runs_of(*RESNET, 1, epochs=8)[0], seed=seed)], VECTORS, note)
+        return train(cuda, [replace(rn(1, epochs=8)[0], seed=seed)], VECTORS, note)
 
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         found = [trained for (trained,) in pool.map(work, range(3))]
     assert sorted(map(len, streams)) == [1, 1, 1]
     assert len(set.union(*streams)) == 3
     for seed, trained in enumerate(found):
-        alone = train(cuda, [replace(runs_of(*RESNET, 1, epochs=8)[0], seed=seed)], VECTORS)
+        alone = train(cuda, [replace(rn(1, epochs=8)[0], seed=seed)], VECTORS)
         assert_same([trained], alone)
 
 
@@ -627,7 +565,7 @@ def test_every_gpu_of_a_machine_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parts_of_each([[]], 8, CUDA) == 2
     monkeypatch.setattr(batches, "_train_some", lambda batch, *_: wait.wait(60) and [])
     wait = threading.Barrier(2)
-    fingerprints = [RunFingerprint(run, "", compute, "code") for run in runs_of(*RESNET)]
+    fingerprints = [RunFingerprint(run, "", compute, "code") for run in rn()]
     batches.train_batches([[each] for each in fingerprints], 2, 1e9, Unseen(), lambda fingerprint: 1.0)
     assert sorted(cuda.chosen) == [0, 1]
     monkeypatch.setattr(batches, "free_bytes", lambda device: 1000)
@@ -640,11 +578,11 @@ def test_every_gpu_of_a_machine_trains(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kernels_of_a_step(name: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> int:
     """Of five runs with 13 blocks; counted on few samples, on which it does not depend."""
-    data = image_data() if "T" in name else VECTORS
-    runs = [replace(run, depth=13) for run in runs_of(name, "post", data, 5, **changes)]
+    own = network(name, "post", image_data() if "T" in name else VECTORS, **{"batch_size": "full"} | changes)
+    runs = [replace(run, depth=13) for run in own.runs(*range(5))]
     cuda = FakeCuda(monkeypatch)
     with cuda.here(), own_stream(CUDA):
-        session: Any = Session(runs, data, CUDA, torch.float32)
+        session: Any = Session(runs, own.data, CUDA, torch.float32)
         before = cuda.kernels.total()
         session.method.step(session, 0)
         return cuda.kernels.total() - before
@@ -659,7 +597,7 @@ def test_a_step_has_few_kernels(
 ) -> None:
     """Each costs a microsecond of a step that lasts hundreds. Red: work run by run or matrix by matrix."""
     monkeypatch.setattr("ncpipe.models.layers.FEWEST_ROWS", 2)  # so that gradients are summed in parts
-    assert 100 < kernels_of_a_step(name, monkeypatch, optimizer=(OPTIMIZERS | FURTHER)[optimizer]) <= most
+    assert 100 < kernels_of_a_step(name, monkeypatch, optimizer=OPTIMIZERS[optimizer]) <= most
 
 
 @pytest.mark.parametrize(
@@ -704,14 +642,11 @@ def test_an_affine_map_has_its_gradients_on_a_gpu_too(bias: bool, monkeypatch: p
 
 def test_muon_of_all_runs_at_once_is_that_of_each() -> None:
     """In float64, with unequal numbers. Red: a run's rate, decay or matrix for another's."""
-    own = [FURTHER["muon"] | {"learning_rate": rate, "momentum": momentum, "weight_decay": decay}
+    keys = [MUON | {"learning_rate": rate, "momentum": momentum, "weight_decay": decay}
            for rate, momentum, decay in ((0.02, 0.9, 0.1), (0.05, 0.8, 0.0), (0.01, 0.95, 0.3))]  # fmt: skip
     for name in ("L-RN2", "L-T12"):
         data = image_data() if "T" in name else VECTORS
-        runs = [
-            replace(runs_of(name, "post", data, 1, optimizer=keys, epochs=5)[0], seed=seed)
-            for seed, keys in enumerate(own)
-        ]
+        runs = [network(name, "post", data, optimizer=own).runs(seed)[0] for seed, own in enumerate(keys)]
         session = Session(runs, data, CPU, torch.float64)
         optimizers = [run.spec.optimizer for run in runs]
         decayed = (session.strengths > 0).double()
@@ -732,26 +667,3 @@ def test_muon_of_all_runs_at_once_is_that_of_each() -> None:
             pair = (session.stack.view(each, parameter) for each in weights)
             torch.testing.assert_close(*pair, rtol=1e-9, atol=1e-12)
         assert many.buffers().keys() == one.buffers().keys()
-
-
-def test_a_gradients_norm_takes_few_passes_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same number. Red: as many rows as a CPU's cache holds."""
-    data = vector_data(per_class=1000)
-    run = runs_of("L-RN1", "post", data)[0]
-    network = build_network(run, data).double()
-    passes = []
-    forward = network.forward_with_features
-    monkeypatch.setattr(network, "forward_with_features", lambda *given: passes.append(1) or forward(*given))
-    here = gradient_norm(network, run, data, CPU)
-    with FakeCuda(monkeypatch).here():
-        there = gradient_norm(network, run, data, CUDA)
-    assert there == pytest.approx(here, rel=1e-12)
-    assert len(passes) == 2 + 1
-
-
-def test_an_epoch_is_timed_where_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = FakeCuda(monkeypatch)
-    with cuda.here():
-        assert seconds_per_epoch(runs_of(*RESNET)[0], 2, VECTORS, CUDA, torch.float32) > 0
-    assert (cuda.captures, cuda.current_stream()) == (1, cuda.default)
-    assert {ResNetModel, TransformerModel} <= set(get_args(Model))

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+import training_cases
 from conftest import (
     ARCHITECTURES,
     architecture,
@@ -22,11 +23,10 @@ from conftest import (
     vector_data,
     write_params,
 )
+from training_cases import HEADLESS
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
-from ncpipe.config.experiment import Experiment
-from ncpipe.config.records import read
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models import residual_block
@@ -35,30 +35,12 @@ from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError
 from ncpipe.training import cost
 from ncpipe.training.cost import bytes_per_run, check_memory, estimate, seconds_per_epoch
-from ncpipe.training.device import is_out_of_memory
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
 
 def run_of(depth: int = 3, **changes: Any) -> Run:
     return Run("one", depth, 0, experiment(**changes))
-
-
-CIFAR_TREE = experiment_tree()
-CIFAR_TREE["data"] = {
-    "source": "digits",
-    "per_class": 2,
-    "test_per_class": 2,
-    "seed": 0,
-    "normalisation": "unit",
-}
-CIFAR_TREE["model"] = {
-    "architecture": "resnet_cifar",
-    "width": 4,
-    "head_layers": 0,
-    "gain": 1.0,
-    "batch_norm_eps": 1e-5,
-}
 
 
 @pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
@@ -100,10 +82,7 @@ def test_what_may_not_fit_is_not_tried_out(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_deep_networks_estimate_is_not_laid_out_whole(name: str) -> None:
     """It grows by the same number with each block. Red: a slope from depths that are no networks."""
     if name == "resnet_cifar":
-        runs, data = (
-            [Run("one", depth, 0, read(Experiment, CIFAR_TREE)) for depth in (38, 50)],
-            image_data(8, 1),
-        )
+        runs, data = [training_cases.run_of(HEADLESS, depth=depth) for depth in (38, 50)], image_data(8, 1)
     else:
         model = architecture(name, "post") | ({"patch": 2} if name == "L-T22" else {})
         runs, data = [run_of(depth, model=model) for depth in (37, 48)], vector_data()
@@ -115,7 +94,7 @@ def test_a_deep_networks_estimate_is_not_laid_out_whole(name: str) -> None:
 
 def test_the_estimate_of_a_network_that_vmap_runs() -> None:
     """Which takes one run at a time on the CPU alone. Red: it cannot be laid out without memory."""
-    run = Run("one", 8, 0, read(Experiment, CIFAR_TREE))
+    run = training_cases.run_of(HEADLESS)
     there, here = (bytes_per_run(run, image_data(8, 1), device, torch.float32) for device in (META, CPU))
     assert there == pytest.approx(here, rel=0.2)
 
@@ -179,17 +158,6 @@ def test_the_limit_of_a_container_or_a_job_counts(
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     assert free_bytes(CPU) == 3000 * 2**20 - 10**6
-
-
-def test_too_little_memory_is_known_by_its_words() -> None:
-    """Of this version of PyTorch and of Python. Red: words that they do not use."""
-    for size in ((2**50,), (2**62,), (2**40, 2**40)):
-        with pytest.raises(RuntimeError) as found:
-            torch.empty(size)
-        assert is_out_of_memory(found.value)
-    assert is_out_of_memory(MemoryError())
-    assert is_out_of_memory(torch.OutOfMemoryError())
-    assert not is_out_of_memory(RuntimeError("expected scalar type Float but found Double"))
 
 
 def test_a_batch_that_the_cpu_has_no_memory_for_is_halved(

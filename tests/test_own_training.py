@@ -376,50 +376,6 @@ def write_study(text: str = STUDY) -> None:
     load_study(Path())
 
 
-def alone_and_stacked(spec: Experiment) -> None:
-    data = vector_data()
-    runs = [Run("x", 3, seed, spec) for seed in (4, 3, 2)]
-    together = train_batch(runs, data, CPU, "float32")
-    assert len({tuple(row.loss for row in trained.history) for trained in together}) == 3
-    for run, stacked in zip(runs, together, strict=True):
-        (alone,) = train_batch([run], data, CPU, "float32")
-        assert stacked.diverged_at is None
-        assert stacked.history == alone.history
-        assert all(torch.equal(stacked.state[key], alone.state[key]) for key in alone.state)
-
-
-@pytest.mark.parametrize("batch_size", ["full", 7])
-@pytest.mark.parametrize("loss", [*LOSSES, {"name": "poly", "epsilon": 1.0}, {"name": "pairs"}])
-def test_a_loss_trains_the_same_alone_and_stacked(loss: dict[str, Any], batch_size: Any) -> None:
-    """Bit for bit. Red: a loss of study.py that sees the rows of another run; sums over the runs' axis."""
-    write_study()
-    alone_and_stacked(spec_of(loss=loss, batch_size=batch_size))
-
-
-@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, HEAVY], ids=lambda o: o["name"])
-def test_an_optimizer_trains_the_same_alone_and_stacked(optimizer: dict[str, Any]) -> None:
-    """Bit for bit. Red: products of several runs at once; state that runs share."""
-    write_study()
-    alone_and_stacked(spec_of(optimizer=optimizer, batch_size=7))
-
-
-@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, HEAVY], ids=lambda o: o["name"])
-def test_a_stopped_run_goes_on_as_if_it_had_not(optimizer: dict[str, Any]) -> None:
-    """Red: a part of an optimizer's state that no checkpoint holds."""
-    write_study()
-    whole, first, second = (session_of(optimizer) for _ in range(3))
-    for _ in whole.epochs():
-        pass
-    for epoch in first.epochs():
-        if epoch == 3:
-            break
-    second.restore(first.states())
-    for _ in second.epochs():
-        pass
-    assert torch.equal(whole.stack.values, second.stack.values)
-    assert not torch.equal(whole.stack.values, first.stack.values)
-
-
 def test_an_optimizer_of_ones_own_is_the_packages() -> None:
     """Heavy ball against sgd, to the bit. Red: a rate of another step; a state that starts anew."""
     write_study()

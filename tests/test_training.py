@@ -1,43 +1,55 @@
 """The trainer against a plain torch.optim loop, and runs in a batch against the same runs alone."""
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from conftest import (
-    ARCHITECTURES,
-    TEXT,
-    architecture,
-    experiment,
-    experiment_tree,
-    token_data,
-    vector_data,
+from conftest import TEXT, architecture, experiment, token_data, vector_data
+from torch import Tensor
+from training_cases import (
+    ADAM,
+    ADAMW,
+    CASES,
+    CONV,
+    FEATURES,
+    HEAD,
+    IMAGES,
+    KINDS,
+    MLP,
+    PLAIN,
+    RESNET,
+    SGD,
+    SMOOTH,
+    SUPCON,
+    VECTORS,
+    assert_same,
+    kind_of,
+    run_of,
 )
 
 from ncpipe.config.experiment import Experiment
-from ncpipe.config.optimizer_specs import Schedule
-from ncpipe.config.records import read
+from ncpipe.config.optimizer_specs import OneAtATime, Schedule
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import build_model, input_shape, prepare_split
+from ncpipe.features.forward import load_network
+from ncpipe.features.gradient import gradient_norm
+from ncpipe.models.build import build_model, build_network, input_shape, prepare_split
+from ncpipe.models.network import Network, batch_norms
 from ncpipe.system.randomness import seeded_generator
+from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
 from ncpipe.training.loop import train_batch
-from ncpipe.training.objective import Outputs, penalty, penalty_strengths
+from ncpipe.training.objective import Outputs
 from ncpipe.training.schedules import factor
 from ncpipe.training.session import Session, Trained
-from ncpipe.training.stack import Stack
+
+pytestmark = pytest.mark.usefixtures("study_folder")
 
 CPU = torch.device("cpu")
-SGD = {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9}
-ADAM = {"name": "adam", "learning_rate": 0.01, "beta1": 0.8, "beta2": 0.99, "eps": 1e-6}
-ADAMW = ADAM | {"name": "adamw", "weight_decay": 0.1}
-BATCH_NORM_MLP = {
-    "architecture": "mlp", "norm": "batch", "activation": "relu", "width": 7, "bias": True, "last_bias": True,
-    "initialisation": "normal", "gain": 1.4, "batch_norm_eps": 1e-5,
-}  # fmt: skip
 
 
 def runs_of(spec: Experiment, depth: int = 3, seeds: Sequence[int] = (0,)) -> list[Run]:
@@ -50,87 +62,272 @@ def train(
     return train_batch(runs_of(spec, seeds=seeds), data, CPU, precision)
 
 
-def naive_penalty(network: torch.nn.Module, inner: float, last: float, biases: bool = False) -> torch.Tensor:
-    """lambda_L/2 |W_L|^2 + lambda/2 (matrices but the embedding's, biases of blocks), written out."""
-    total = torch.zeros((), dtype=torch.float64)
+# ---- Written out ----------------------------------------------------------------------------------------
+
+
+def contrast(features: Tensor, labels: Sequence[int], temperature: float, include_self: bool) -> Tensor:
+    """Mean over the samples that have a partner, sample by sample."""
+    units = [f / f.square().sum().sqrt() for f in features]
+    losses = []
+    for i, f in enumerate(units):
+        others = [j for j in range(len(units)) if j != i or include_self]
+        near = {j: f @ units[j] / temperature for j in others}
+        partners = [j for j in others if labels[j] == labels[i]]
+        if partners:
+            whole = torch.stack([s.exp() for s in near.values()]).sum().log()
+            losses.append(whole - torch.stack([near[j] for j in partners]).mean())
+    return torch.stack(losses).mean() if losses else features.sum() * 0
+
+
+def fit_of(spec: Any, logits: Tensor, features: Tensor, labels: Tensor) -> Tensor:
+    if spec.loss_name == "supcon":
+        return contrast(features, labels.tolist(), spec.loss.temperature, spec.loss.include_self)
+    rows, classes = torch.arange(len(labels)), logits.shape[1]
+    delta = getattr(spec.loss, "smoothing", 0.0)
+    shares = torch.full_like(logits, delta / classes)
+    shares[rows, labels] += 1 - delta
+    if spec.loss_name == "dot_regression":
+        c = spec.model.classifier.length * features.shape[1] ** 0.5
+        return ((logits[rows, labels] - c) ** 2 / (2 * c)).mean()
+    if spec.loss_name == "mse":
+        return ((logits - shares) ** 2).sum(1).mean() / 2
+    return (logits.exp().sum(1).log() - (shares * logits).sum(1)).mean()
+
+
+def is_fixed(spec: Any) -> bool:
+    """Whether the last layer learns nothing."""
+    return spec.loss_name == "supcon" or bool(getattr(spec.model, "classifier", None))
+
+
+def strengths_of(run: Run, network: Network) -> dict[str, float]:
+    """lambda of every parameter that is penalised."""
+    rule, found = run.spec.penalty, {}
+    inner = rule.value / (run.depth if rule.rule == "over_depth" else 1)
     for name, parameter in network.named_parameters():
-        if biases and "blocks" in name and parameter.dim() == 1:
-            total = total + inner / 2 * (parameter**2).sum()
-        if name == "last.weight":
-            total = total + last / 2 * (parameter**2).sum()
-        elif parameter.dim() == 2 and "lin0" not in name and "embedding" not in name:
-            total = total + inner / 2 * (parameter**2).sum()
+        matrix = parameter.dim() > 1
+        if name.startswith("last."):
+            taken = (matrix or rule.scope == "all") and not is_fixed(run.spec)
+            strength = inner if rule.last_layer is None else rule.last_layer
+        else:
+            strength = inner
+            if rule.scope == "head":
+                taken = name.startswith("head.")
+            elif "lin0" in name or "embedding" in name:
+                taken = rule.scope == "all"
+            else:
+                taken = matrix or rule.scope == "all" or (rule.biases and "blocks" in name)
+        if taken:
+            found[name] = strength
+    return found
+
+
+def objective_of(run: Run, network: Network, samples: Split, whole: int) -> Tensor:
+    """The regularised loss of a batch out of `whole` training samples, through one network in autograd."""
+    logits, features, head_input = network.forward_with_features(samples.inputs, samples.lengths)
+    if run.spec.loss_name in ("supcon", "dot_regression"):
+        lengths = features.norm(dim=1)
+        torch.testing.assert_close(lengths, torch.full_like(lengths, features.shape[1] ** 0.5))
+    total = fit_of(run.spec, logits, features, samples.labels)
+    for name, strength in strengths_of(run, network).items():
+        total = total + strength / 2 * network.get_parameter(name).square().sum()
+    if run.spec.penalty.features is not None:
+        mean = head_input.square().sum(1).mean()
+        total = total + run.spec.penalty.features / 2 * whole * mean
     return total
 
 
-def naive_training(
-    spec: Experiment, data: Prepared, depth: int, inner: float, last: float, biases: bool = False
-) -> dict[str, torch.Tensor]:
-    """What a user would write: one network, torch.optim, the penalty in the loss."""
-    network = build_model(spec.model, input_shape(data, spec.model), data.classes, depth, 0).double()
-    samples = prepare_split(data.train, data.kind, spec.model, CPU, torch.float64)
-    options = dict(vars(spec.optimizer))
-    name, rate = options.pop("name"), options.pop("learning_rate")
-    decayed = [
-        p
-        for n, p in network.named_parameters()
-        if (p.dim() == 2 and "lin0" not in n and "emb" not in n)
-        or (biases and p.dim() == 1 and "blocks" in n)
-    ]
-    others = [p for p in network.parameters() if all(p is not q for q in decayed)]
-    if name == "sgd":
-        optimizer: torch.optim.Optimizer = torch.optim.SGD(network.parameters(), rate, options["momentum"])
-    else:
-        betas, decay = (options["beta1"], options["beta2"]), options.get("weight_decay", 0.0)
-        groups = [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
-        kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
-        optimizer = kind(groups, rate, betas, options["eps"])
-    order = seeded_generator(0, "order")
-    batch = len(samples) if spec.batch_size == "full" else spec.batch_size
-    per_epoch = math.ceil(len(samples) / batch)
-    for epoch in range(spec.epochs):
-        indices = (
-            torch.arange(len(samples))
-            if batch == len(samples)
-            else torch.randperm(len(samples), generator=order)
-        )
-        for i in range(per_epoch):
-            part = samples[indices[i * batch : (i + 1) * batch]]
+def optimizer_of(run: Run, learned: Mapping[str, Tensor], strengths: Mapping[str, float]) -> Any:
+    spec: Any = run.spec.optimizer
+    if spec.name == "sgd":
+        return torch.optim.SGD([*learned.values()], spec.learning_rate, spec.momentum)
+    decayed = [parameter for name, parameter in learned.items() if name in strengths]
+    others = [parameter for name, parameter in learned.items() if name not in strengths]
+    decay = getattr(spec, "weight_decay", 0.0)
+    groups = [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+    kind = torch.optim.AdamW if spec.name == "adamw" else torch.optim.Adam
+    return kind(groups, spec.learning_rate, (spec.beta1, spec.beta2), spec.eps)
+
+
+def plain_loop(run: Run, data: Prepared) -> tuple[dict[str, Tensor], float]:
+    """What a user would write; returns what has learned, and the objective there."""
+    network = build_network(run, data).double().train()
+    learned = {
+        name: parameter
+        for name, parameter in network.named_parameters()
+        if not (is_fixed(run.spec) and name.startswith("last."))
+    }
+    optimizer = optimizer_of(run, learned, strengths_of(run, network))
+    samples = prepare_split(data.train, data.kind, run.spec.model, CPU, torch.float64)
+    count, order = len(samples), seeded_generator(run.seed, "order")
+    batch = count if run.spec.batch_size == "full" else run.spec.batch_size
+    steps = run.spec.epochs * math.ceil(count / batch)
+    step = itertools.count()
+    for _ in range(run.spec.epochs):
+        rows = torch.arange(count) if batch == count else torch.randperm(count, generator=order)
+        for part in rows.split(batch):
+            rate = run.spec.optimizer.learning_rate
+            if run.spec.schedule.name == "cosine":
+                rate *= (1 + math.cos(math.pi * next(step) / steps)) / 2
             for group in optimizer.param_groups:
-                progress = (epoch * per_epoch + i) / (spec.epochs * per_epoch)
-                group["lr"] = rate * (1 + math.cos(math.pi * progress)) / 2
-            logits = network(part.inputs, part.lengths)
-            if spec.loss == "ce":
-                fit = F.cross_entropy(logits, part.labels)
-            else:
-                fit = ((logits - torch.eye(data.classes)[part.labels]) ** 2).sum() / (2 * len(part))
+                group["lr"] = rate
             optimizer.zero_grad()
-            (fit + naive_penalty(network, inner, last, biases)).backward()
+            objective_of(run, network, samples[part], count).backward()
             optimizer.step()
-    return {name: value.detach() for name, value in network.named_parameters()}
+    end = objective_of(run, network, samples, count).item()
+    return {name: parameter.detach() for name, parameter in learned.items()}, end
 
 
-@pytest.mark.parametrize("optimizer", [SGD, ADAM, ADAMW], ids=lambda o: o["name"])
-@pytest.mark.parametrize("loss", ["ce", "mse"])
-@pytest.mark.parametrize("batch_size", ["full", 7])
-def test_training_is_the_plain_loop(optimizer: dict, loss: str, batch_size: object) -> None:
-    """Same weights as torch.optim to rounding: optimizer, penalty, schedule, loss and order of batches."""
-    spec = experiment(
-        optimizer=optimizer,
-        loss=loss,
-        batch_size=batch_size,
-        penalty={"rule": "over_depth", "value": 0.3, "last_layer": 0.05},
+SHORT = {"epochs": 4, "log_every": 2}
+OVER_DEPTH = {"rule": "over_depth", "value": 0.3, "last_layer": 0.05}
+SCOPE = {"rule": "constant", "value": 0.02, "last_layer": 0.05}
+FEW = vector_data(per_class=4, size=3)
+PATCHED = architecture("L-T22", "pre", patch=2)
+# Names, and runs with the data that they train on.
+PLAIN_LOOPS: dict[str, tuple[Run, Prepared]] = {
+    **{
+        f"{keys['name']} {loss} {batch}": (
+            run_of(optimizer=keys, loss=loss, batch_size=batch, penalty=OVER_DEPTH, **SHORT), VECTORS
+        )
+        for keys, loss, batch in (
+            (SGD, "ce", "full"), (SGD, "mse", 7), (ADAM, "ce", 7), (ADAM, "mse", "full"), (ADAMW, "ce", 7),
+            (ADAMW, "mse", "full"),
+        )
+    },
+    **{
+        f"penalised biases {name}": (
+            run_of(model=architecture(name, "post", last_bias=True), optimizer=keys,
+                   penalty=OVER_DEPTH | {"biases": True}, **SHORT),
+            VECTORS,
+        )
+        for name, keys in (("L-RN1", ADAM), ("L-RN2", ADAMW))
+    },
+    "patches": (run_of(model=PATCHED, batch_size=7, penalty=SCOPE, **SHORT), VECTORS),
+    "tokens": (run_of(model=architecture("L-T11", "post"), data=TEXT, penalty=SCOPE, **SHORT), token_data()),
+    **{
+        f"{kind} {batch}": (kind_of(kind, optimizer=SGD, batch_size=batch, **SHORT), FEW)
+        for kind in KINDS for batch in ("full", 7)
+    },
+    **{
+        f"{model['architecture']} {model.get('norm', '')} {scope} {batch}": (
+            run_of(model, optimizer=SGD, batch_size=batch, penalty=SCOPE | {"scope": scope}, **SHORT), data
+        )
+        for model, data in ((MLP, VECTORS), (PLAIN, VECTORS), (RESNET, IMAGES))
+        for scope, batch in (("matrices", 7), ("all", "full"))
+    },
+    **{
+        f"head of {model['architecture']} {batch}": (
+            run_of(model, optimizer=SGD, loss="mse", batch_size=batch, penalty=HEAD, **SHORT), IMAGES
+        )
+        for model, batch in ((CONV, 7), (RESNET, "full"))
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAIN_LOOPS)
+def test_training_is_the_plain_loop(name: str) -> None:
+    """To rounding: optimizer, penalty, schedule, loss, order of batches, and the history's last row."""
+    run, data = PLAIN_LOOPS[name]
+    (trained,) = train_batch([run], data, CPU, "float64")
+    learned, end = plain_loop(run, data)
+    error = 1e-6 if run.spec.loss_name == "dot_regression" else 1e-9  # lengths of rows drawn in float32
+    for key, expected in learned.items():
+        torch.testing.assert_close(trained.state[key], expected, rtol=error, atol=error / 100)
+    last = trained.history[-1]
+    assert last.loss == pytest.approx(end, rel=error)
+    assert last.fit + last.penalty == pytest.approx(last.loss, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", PLAIN_LOOPS)
+def test_the_gradients_norm_is_the_plain_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parts of five samples. Red: what compares samples taken part by part; a fixed layer's gradient."""
+    run, data = PLAIN_LOOPS[name]
+    network = load_network(run, build_network(run, data).state_dict(), data, CPU)
+    if batch_norms(network):
+        monkeypatch.setattr("ncpipe.features.gradient.batch_norms", lambda network: {})
+    samples = prepare_split(data.train, data.kind, run.spec.model, CPU, torch.float64)
+    monkeypatch.setattr("ncpipe.features.gradient.ROWS", 5 * input_shape(data, run.spec.model).rows)
+    learned = [p for n, p in network.named_parameters() if not (is_fixed(run.spec) and n.startswith("last."))]
+    parts = torch.autograd.grad(objective_of(run, network, samples, len(samples)), learned)
+    expected = math.sqrt(sum(part.square().sum().item() for part in parts))
+    error = 1e-6 if run.spec.loss_name == "dot_regression" else 1e-10
+    assert gradient_norm(network, run, data, CPU) == pytest.approx(expected, rel=error)
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+# ---- Side by side, and stopped --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_does_not_depend_on_its_batch(name: str, tmp_path: Path) -> None:
+    """The same bytes alone, in 3, in 5, and stopped twice, at last beside a run that trained elsewhere."""
+    own = CASES[name]
+    alone = train_batch(own.runs(2), own.data, CPU, "float32")
+    for seeds in ([0, 1, 2], [4, 3, 9, 2, 1]):
+        together = train_batch(own.runs(*seeds), own.data, CPU, "float32")
+        assert_same(together[seeds.index(2) :][:1], alone)
+    spec = own.runs(2)[0].spec
+    groups = [[2]] if isinstance(spec.optimizer, OneAtATime) else [[2, 0], [1], [2, 0, 1]]
+    done = 0
+    for seeds in groups:
+        done += 1 + (len(seeds) > 1)
+        stop_after(1 if seeds != groups[-1] else 2, own.runs(*seeds), own.data, tmp_path)
+    assert 0 < epochs_done(tmp_path / "2") < spec.epochs
+    resumed = train_batch(
+        own.runs(*groups[-1]), own.data, CPU, "float32", checkpoints=files_of(groups[-1], tmp_path)
     )
-    data = vector_data()
-    (trained,) = train(spec, data)
-    for name, expected in naive_training(spec, data, depth=3, inner=0.1, last=0.05).items():
-        torch.testing.assert_close(trained.state[name], expected, rtol=1e-9, atol=1e-11)
+    assert_same(resumed[:1], alone)
+
+
+def files_of(seeds: Sequence[int], folder: Path) -> Checkpoints:
+    return Checkpoints([folder / str(seed) for seed in seeds], 3600)
+
+
+def stop_after(epochs: int, runs: Sequence[Run], data: Prepared, folder: Path) -> None:
+    """Train so many epochs more, and leave each run's checkpoint in the folder."""
+    files, asked = files_of([run.seed for run in runs], folder), itertools.count()
+    with pytest.raises(Stopped):
+        train_batch(runs, data, CPU, "float32", checkpoints=files, stop=lambda: next(asked) == epochs)
+
+
+OWN_NUMBERS: dict[str, tuple[list[Run], Prepared]] = {
+    "rates and penalties": (
+        [
+            run_of(seed=seed, batch_size=5, optimizer=ADAMW | {"learning_rate": rate, "beta2": beta2},
+                   penalty={"rule": "constant", "value": value, "last_layer": last, "biases": biases})
+            for seed, (rate, beta2, value, last, biases) in enumerate(
+                ((0.01, 0.9, 0.1, None, False), (0.03, 0.99, 0.0, 0.2, True), (0.002, 0.999, 0.5, 0.0, True))
+            )
+        ],
+        VECTORS,
+    ),
+    "penalties of features": (
+        [run_of(SMOOTH, penalty=FEATURES | {"features": value}) for value in (0.5, 0.02)], VECTORS
+    ),
+    "penalties of heads": (
+        [
+            run_of(CONV, seed, loss="mse", batch_size=5, penalty=HEAD | {"value": own, "features": own / 10})
+            for seed, own in enumerate((0.0, 0.004, 0.03))
+        ],
+        IMAGES,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN_NUMBERS)
+def test_runs_in_a_batch_keep_their_own_numbers(name: str) -> None:
+    """Different learning rates, penalties and mini-batch orders side by side equal the runs alone."""
+    runs, data = OWN_NUMBERS[name]
+    for run, together in zip(runs, train_batch(runs, data, CPU, "float32"), strict=True):
+        assert_same([together], train_batch([run], data, CPU, "float32"))
+
+
+# ---- Parts ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "norm"), [("L-RN1", "post"), ("L-RN2", "pre"), ("L-T11", "pre"), ("L-T22", "post")]
+    ("name", "norm", "batch_size"),
+    [("L-RN1", "post", "full"), ("L-RN2", "pre", 20), ("L-T11", "pre", "full"), ("L-T22", "post", 20)],
 )
-@pytest.mark.parametrize("batch_size", ["full", 20])
 def test_a_step_may_pass_the_samples_in_parts(
     name: str, norm: str, batch_size: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,13 +336,7 @@ def test_a_step_may_pass_the_samples_in_parts(
     Red: a part that counts as a whole batch, or whose gradient replaces the one before.
     """
     patch = {"patch": 2} if "T" in name else {}
-    spec = experiment(
-        model=architecture(name, norm, **patch),
-        batch_size=batch_size,
-        penalty={"rule": "constant", "value": 0.3, "last_layer": 0.05},
-        epochs=4,
-        log_every=2,
-    )
+    spec = experiment(model=architecture(name, norm, **patch), batch_size=batch_size, penalty=SCOPE, **SHORT)
     data = vector_data(per_class=14)
     whole = train(spec, data)[0]
     tokens = input_shape(data, spec.model).rows
@@ -162,38 +353,22 @@ def test_a_step_may_pass_the_samples_in_parts(
     assert max(shapes) == 16
     for key, value in whole.state.items():
         torch.testing.assert_close(parts.state[key], value, rtol=1e-9, atol=1e-11)
-    (alone,) = train(spec, data, seeds=[2], precision="float32")
-    batched = train(spec, data, seeds=[0, 1, 2], precision="float32")[2]
-    assert batched.history == alone.history
-    assert all(torch.equal(batched.state[key], alone.state[key]) for key in alone.state)
+    alone = train(spec, data, seeds=[2], precision="float32")
+    assert_same(train(spec, data, seeds=[0, 1, 2], precision="float32")[2:], alone)
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"model": BATCH_NORM_MLP},
-        {
-            "loss": {"name": "supcon", "temperature": 0.5},
-            "model": architecture("L-RN1", "post", last_bias=True),
-        },
-    ],
-    ids=["batch norm", "supcon"],
+    "run", [run_of(MLP), run_of(loss=SUPCON, model={"last_bias": True})], ids=["batch norm", "supcon"]
 )
-def test_samples_that_depend_on_each_other_pass_together(
-    changes: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tree = experiment_tree() | changes
-    if tree["model"] != BATCH_NORM_MLP:
-        tree["model"] = experiment_tree(model=tree["model"])["model"]
-    data, spec = vector_data(), read(Experiment, tree)
-    monkeypatch.setattr("ncpipe.training.session.CHUNK_NUMBERS", {"cpu": 5 * spec.model.width})
-    session = Session(runs_of(spec), data, CPU, torch.float64)
+def test_samples_that_depend_on_each_other_pass_together(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ncpipe.training.session.CHUNK_NUMBERS", {"cpu": 5 * run.spec.model.width})
+    session = Session([run], VECTORS, CPU, torch.float64)
     for samples in (session.train, session.train[torch.arange(20).unsqueeze(0)]):
         assert [len(part) for part in samples.parts(session.at_a_time)] == [len(samples)]
 
 
 @pytest.mark.parametrize(
-    ("most", "sizes"), [(3, [3] * 15 + [2]), (16, [16, 16, 15]), (40, [32, 15]), (47, [47]), (99, [47])]
+    ("most", "sizes"), [(3, [3] * 15 + [2]), (16, [16, 16, 15]), (40, [32, 15]), (99, [47])]
 )
 def test_parts_hold_every_sample_once_in_order(most: int, sizes: list[int]) -> None:
     """Of shared samples and of two selections side by side, with lengths and without."""
@@ -209,106 +384,19 @@ def test_parts_hold_every_sample_once_in_order(most: int, sizes: list[int]) -> N
             assert torch.equal(torch.cat([part.lengths for part in parts], axis), split.lengths)
 
 
-@pytest.mark.parametrize("optimizer", [ADAM, ADAMW], ids=lambda o: o["name"])
-@pytest.mark.parametrize("name", ["L-RN1", "L-RN2"])
-def test_training_with_penalised_biases_is_the_plain_loop(optimizer: dict, name: str) -> None:
-    """The blocks' biases under lambda, and under AdamW's decay; those of lin_0 and W_L under neither."""
-    spec = experiment(
-        model=architecture(name, "post", last_bias=True),
-        optimizer=optimizer,
-        penalty={"rule": "over_depth", "value": 0.3, "last_layer": 0.05, "biases": True},
-    )
-    data = vector_data()
-    (trained,) = train(spec, data)
-    expected = naive_training(spec, data, depth=3, inner=0.1, last=0.05, biases=True)
-    for key, value in expected.items():
-        torch.testing.assert_close(trained.state[key], value, rtol=1e-9, atol=1e-11)
-    squares = sum((value**2).sum() for key, value in expected.items() if "blocks" in key and "bias" in key)
-    assert squares > 1e-4
-
-
-@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
-@pytest.mark.parametrize("data", [vector_data(), token_data()], ids=["vectors", "tokens"])
-def test_a_run_does_not_depend_on_its_batch(name: str, norm: str, data: Prepared) -> None:
-    """Alone, in 3 and in 5: the same bytes of weights and the same history, in float32."""
-    if data.kind == "tokens" and "R" in name:
-        pytest.skip("ResNets take no tokens")
-    tokens = data.kind == "tokens"
-    patch = {"patch": 2} if "T" in name and not tokens else {}
-    text = {"data": TEXT} if tokens else {}
-    spec = experiment(model=architecture(name, norm, **patch), epochs=4, log_every=2, **text)
-    (alone,) = train(spec, data, seeds=[2], precision="float32")
-    for seeds in ([0, 1, 2], [4, 3, 9, 2, 1]):
-        batched = train(spec, data, seeds=seeds, precision="float32")[seeds.index(2)]
-        assert batched.history == alone.history
-        assert all(torch.equal(batched.state[key], alone.state[key]) for key in alone.state)
-
-
-def test_runs_in_a_batch_keep_their_own_numbers() -> None:
-    """Different learning rates, penalties and mini-batch orders side by side equal the runs alone."""
-    specs = [
-        experiment(
-            batch_size=5,
-            optimizer=ADAMW | {"learning_rate": rate, "beta2": beta2},
-            penalty={"rule": "constant", "value": value, "last_layer": last, "biases": biases},
-        )
-        for rate, beta2, value, last, biases in (
-            (0.01, 0.9, 0.1, None, False),
-            (0.03, 0.99, 0.0, 0.2, True),
-            (0.002, 0.999, 0.5, 0.0, True),
-        )
-    ]
-    runs = [Run("x", 3, seed, spec) for seed, spec in enumerate(specs)]
-    together = train_batch(runs, vector_data(), CPU, "float32")
-    for run, batched in zip(runs, together, strict=True):
-        (alone,) = train_batch([run], vector_data(), CPU, "float32")
-        assert batched.history == alone.history
-        assert all(torch.equal(batched.state[key], alone.state[key]) for key in alone.state)
-
-
-@pytest.mark.parametrize("biases", [False, True])
-@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
-def test_penalty_touches_exactly_its_parameters(name: str, norm: str, biases: bool) -> None:
-    """Value as written out, gradient lambda W on what is penalised and exactly 0 elsewhere."""
-    data = vector_data()
-    patch = {"patch": 2} if "T" in name else {}
-    spec = experiment(
-        model=architecture(name, norm, last_bias=True, **patch),
-        penalty={"rule": "over_depth", "value": 0.6, "last_layer": 0.07, "biases": biases},
-    )
-    network = build_model(spec.model, input_shape(data, spec.model), 3, 3, 0).double()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.add_(0.1)
-    stack = Stack([network], CPU, torch.float64)
-    strengths = penalty_strengths(stack, runs_of(spec))
-    expected = naive_penalty(network, 0.2, 0.07, biases)
-    torch.testing.assert_close(penalty(stack.values, strengths), expected.reshape(1).detach())
-    gradient = strengths * stack.values
-    for key, parameter in network.named_parameters():
-        wanted = torch.autograd.grad(expected, parameter, retain_graph=True, allow_unused=True)[0]
-        found = stack.view(gradient, key)[0]
-        if wanted is None:
-            assert not found.any(), key
-        else:
-            torch.testing.assert_close(found, wanted)
+# ---- History, divergence --------------------------------------------------------------------------------
 
 
 def test_history_is_the_objective_at_the_logged_epochs() -> None:
     spec = experiment(epochs=12, log_every=5)
-    data = vector_data()
-    (trained,) = train(spec, data)
+    (trained,) = train(spec, VECTORS)
     assert [point.epoch for point in trained.history] == [0, 5, 10, 12]
-    network = build_model(spec.model, input_shape(data, spec.model), 3, 3, 0).double()
+    network = build_model(spec.model, input_shape(VECTORS, spec.model), 3, 3, 0).double()
     network.load_state_dict(trained.state)
     end = trained.history[-1]
-    with torch.no_grad():
-        fit = F.cross_entropy(network(data.train.inputs.double()), data.train.labels).item()
-        wrong = (network(data.test.inputs.double()).argmax(1) != data.test.labels).double().mean().item()
-        assert end.fit == pytest.approx(fit, rel=1e-12)
-        assert end.penalty == pytest.approx(naive_penalty(network, 0.005, 0.005).item(), rel=1e-12)
-        assert end.loss == pytest.approx(end.fit + end.penalty, rel=1e-12)
-        assert end.test_error == pytest.approx(wrong)
+    for split, error in ((VECTORS.train, end.train_error), (VECTORS.test, end.test_error)):
+        wrong = network(split.inputs.double()).argmax(1) != split.labels
+        assert error == pytest.approx(wrong.double().mean().item())
     assert end.learning_rate == pytest.approx(0, abs=1e-12)
     assert trained.history[1].learning_rate == pytest.approx(0.01 * (1 + math.cos(math.pi * 5 / 12)) / 2)
 
@@ -329,9 +417,7 @@ def test_a_diverging_run_stops_at_its_last_finite_state_and_harms_no_neighbour()
     assert [point.epoch for point in middle.history] == [0]
     assert math.isfinite(middle.history[0].loss)
     for run, neighbour in ((runs[0], left), (runs[2], right)):
-        (alone,) = train_batch([run], data, CPU, "float32")
-        assert neighbour.diverged_at is None
-        assert neighbour.history == alone.history
+        assert_same([neighbour], train_batch([run], data, CPU, "float32"))
 
 
 def growing(epochs: int) -> Experiment:
@@ -380,15 +466,18 @@ def test_lbfgs_is_the_plain_loop() -> None:
     )
     data = vector_data()
     other, trained = train(spec, data, seeds=[1, 0])
-    network = build_model(spec.model, input_shape(data, spec.model), 3, 3, 0).double()
+    (run,) = runs_of(spec)
+    network, samples = (
+        build_network(run, data).double(),
+        prepare_split(data.train, data.kind, spec.model, CPU, torch.float64),
+    )
     search = torch.optim.LBFGS(
         network.parameters(), 0.5, max_iter=1, max_eval=26, history_size=5, line_search_fn="strong_wolfe"
     )
 
     def closure() -> torch.Tensor:
         search.zero_grad()
-        fit = F.cross_entropy(network(data.train.inputs.double()), data.train.labels)
-        loss = fit + naive_penalty(network, 0.005, 0.005)
+        loss = objective_of(run, network, samples, len(samples))
         loss.backward()
         return loss
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from ncpipe.config.specs import ImageData
+from ncpipe.config.sources.images import ImageData
 from ncpipe.datasets.prepare import prepare
 
 draw = ImageData("cifar10", per_class=500, test_per_class=100, seed=0, normalisation="standardise")

@@ -1,0 +1,221 @@
+"""What trains, in one table: every architecture, loss, optimizer and kind of data, each in a small case."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import test_next_tokens
+import test_own_training
+import test_study
+import torch
+from conftest import ARCHITECTURES, TEXT, architecture, experiment_tree, image_data, token_data, vector_data
+
+from ncpipe.config.records import read
+from ncpipe.config.experiment import Experiment
+from ncpipe.config.run import Run
+from ncpipe.config.sources.free import FreeData
+from ncpipe.config.study import load_study
+from ncpipe.datasets.markov import prepare_markov
+from ncpipe.datasets.prepare import prepare
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.training.session import Trained
+
+VECTORS, IMAGES = vector_data(), image_data(side=8, per_class=6)
+IMAGES.train.inputs.copy_((64 * IMAGES.train.inputs).round() / 64)  # means of 4 pixels are exact in float32
+DIGITS = {"source": "digits", "per_class": 6, "test_per_class": 3, "seed": 0, "normalisation": "standardise"}
+FREE = {"source": "free", "classes": 4, "per_class": 3}
+AUGMENTATION = {"shift": 2, "flip": True}
+
+# Models
+MLP = {
+    "architecture": "mlp", "norm": "batch", "activation": "relu", "width": 7, "bias": True, "last_bias": True,
+    "initialisation": "normal", "gain": 1.4, "batch_norm_eps": 1e-5,
+}  # fmt: skip
+PLAIN = {key: value for key, value in MLP.items() if key != "batch_norm_eps"} | {"norm": "none"}
+SMOOTH = PLAIN | {"activation": "tanh", "gain": 1.0}
+RESNET = {
+    "architecture": "resnet_cifar", "width": 3, "head_layers": 2, "head_width": 5, "gain": 1.0,
+    "batch_norm_eps": 1e-5,
+}  # fmt: skip
+HEADLESS = {key: value for key, value in RESNET.items() if key != "head_width"} | {"head_layers": 0}
+CONV = {
+    "architecture": "conv_net", "pooled": 2, "channels": [3, 4], "width": 6, "feature_gain": 0.5, "gain": 1.0,
+    "batch_norm_eps": 1e-5,
+}  # fmt: skip
+DUFM = {
+    "architecture": "dufm", "width": 7, "columns": "own", "initialisation": "normal", "gain": 1.0,
+    "feature_deviation": 0.8,
+}  # fmt: skip
+SQUARE = {"architecture": "square", "width": 5}  # of test_study.NETWORK
+DEPTHS = {"mlp": 4, "resnet_cifar": 8, "conv_net": 4, "dufm": 3}
+
+# Optimizers
+SGD = {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9}
+ADAM = {"name": "adam", "learning_rate": 0.01, "beta1": 0.8, "beta2": 0.99, "eps": 1e-6}
+ADAMW = ADAM | {"name": "adamw", "weight_decay": 0.1}
+MUON = {
+    "name": "muon", "learning_rate": 0.01, "momentum": 0.9, "adam_learning_rate": 0.01, "beta1": 0.9,
+    "beta2": 0.99, "eps": 1e-8,
+}  # fmt: skip
+TORCH = {"name": "torch", "class": "RMSprop", "learning_rate": 0.01}
+SEARCH = {"name": "lbfgs", "learning_rate": 1.0, "memory": 3}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": SGD,
+    "adam": ADAM,
+    "adamw": ADAMW,
+    "lion": {"name": "lion", "learning_rate": 0.01, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1},
+    "sign_sgd": {"name": "sign_sgd", "learning_rate": 0.01, "momentum": 0.9},
+    "muon": MUON,
+    "torch": TORCH,
+}
+
+# Objectives
+ETF = {"last_bias": False, "classifier": {"kind": "etf", "length": 1.5}}
+SUPCON = {"name": "supcon", "temperature": 0.4}
+FEATURES = {"rule": "constant", "value": 0.01, "last_layer": None, "features": 0.02}
+HEAD = {"rule": "constant", "value": 0.02, "last_layer": 0.05, "scope": "head", "features": 0.003}
+UNEQUAL = {"rule": "constant", "value": 0.003, "last_layer": None, "layers": [0.001, 0.002, 0.004]}
+# What an experiment with the model SMOOTH changes.
+KINDS: dict[str, dict[str, Any]] = {
+    "supcon": {"loss": SUPCON},
+    "supcon_with_itself": {"loss": SUPCON | {"include_self": True}},
+    "smoothed_ce": {"loss": {"name": "ce", "smoothing": 0.2}},
+    "smoothed_mse": {"loss": {"name": "mse", "smoothing": 0.2}},
+    "dot_regression": {"loss": "dot_regression", "own": SMOOTH | ETF},
+    "etf": {"own": SMOOTH | ETF},
+    "features": {"penalty": FEATURES},
+}
+LOSSES: list[Any] = [
+    "mse",
+    {"name": "focal", "gamma": 2.0},
+    {"name": "focal", "gamma": 0.5, "alpha": [0.2, 0.3, 0.5]},
+    {"name": "ldam", "max_margin": 0.5, "scale": 1.0, "cosines": False},
+    {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True},
+    {"name": "logit_adjusted", "tau": 1.0},
+]
+
+
+def tree_of(own: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """The small experiment with changes, and with a model's own keys in place of its model's."""
+    if own is not None and own["architecture"] in ("resnet_cifar", "conv_net"):
+        changes = {"data": DIGITS} | changes
+    return experiment_tree(**changes) | ({} if own is None else {"model": own})
+
+
+def free_tree(own: dict[str, Any] = DUFM, **changes: Any) -> dict[str, Any]:
+    """An experiment of free features by gradient descent; data=... updates the data's keys."""
+    keys = {
+        "loss": "mse",
+        "penalty": UNEQUAL,
+        "optimizer": {"name": "sgd", "learning_rate": 0.5, "momentum": 0.0},
+        "schedule": {"name": "constant"},
+        "batch_size": "full",
+    }
+    return tree_of(own, **keys | changes | {"data": FREE | changes.get("data", {})})
+
+
+def spec_of(own: dict[str, Any] | None = None, **changes: Any) -> Experiment:
+    found: Experiment = read(Experiment, tree_of(own, **changes), "experiments.x")
+    return found
+
+
+def run_of(own: dict[str, Any] | None = None, seed: int = 0, depth: int = 0, **changes: Any) -> Run:
+    """A run of the depth that its family has here."""
+    spec = spec_of(own, **changes)
+    return Run("x", depth or DEPTHS.get(spec.model.architecture, 3), seed, spec)
+
+
+def kind_of(kind: str, **changes: Any) -> Run:
+    """A run of one of KINDS, three layers deep."""
+    return run_of(**{"own": SMOOTH, "depth": 3} | KINDS.get(kind, {}) | changes)
+
+
+def free_run(own: dict[str, Any] = DUFM, seed: int = 0, depth: int = 3, **changes: Any) -> Run:
+    return Run("x", depth, seed, read(Experiment, free_tree(own, **changes), "experiments.x"))
+
+
+def free_data(run: Run) -> Prepared:
+    assert isinstance(run.spec.data, FreeData)
+    return prepare(run.spec.data, Path(), None, progress=False)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Runs that differ by their seed, their data, and the study.py that they need, if any."""
+
+    run: Callable[[int], Run]
+    data: Prepared
+    study: str = ""
+
+    def runs(self, *seeds: int) -> list[Run]:
+        if self.study:
+            Path("study.py").write_text(self.study)
+            load_study(Path())
+        return [self.run(seed) for seed in seeds]
+
+
+def case(
+    own: dict[str, Any] | None = None, data: Prepared = VECTORS, study: str = "", **changes: Any
+) -> Case:
+    keys = {"epochs": 6, "log_every": 2, "batch_size": 7} | changes
+    return Case(lambda seed: run_of(own, seed, **keys), data, study)
+
+
+def network(name: str, norm: str, data: Prepared, **changes: Any) -> Case:
+    """Of S25's architectures: pre-LN on full batches, post-LN on mini-batches."""
+    keys = architecture(name, norm) | ({"patch": 2} if data.kind == "image" else {})
+    text = {"data": TEXT} if data.kind == "tokens" else {}
+    full = {"batch_size": "full"} if norm == "pre" else {}
+    spec = {"epochs": 6, "log_every": 2, "batch_size": 7, "model": keys} | text | full | changes
+    return Case(lambda seed: run_of(None, seed, 2, **spec), data)
+
+
+NETWORKS = [
+    *((name, norm, VECTORS) for name, norm in ARCHITECTURES if "R" in name),
+    *((name, norm, image_data()) for name, norm in ARCHITECTURES if "T" in name),
+    *((name, norm, token_data()) for name, norm in (("L-T11", "pre"), ("L-T11", "post"), ("L-T22", "post"))),
+    ("L-T11", "post", token_data(context=70)),  # beyond 64 tokens, which take the fused attention
+]
+RN, TRANSFORMER = NETWORKS[0], NETWORKS[5]
+FREE_DATA = free_data(free_run())
+CASES: dict[str, Case] = {
+    **{
+        f"{n} {norm} {data.kind} {data.train.inputs.shape[1]}": network(n, norm, data)
+        for n, norm, data in NETWORKS
+    },
+    **{f"optimizer {name}": network(*RN, optimizer=keys) for name, keys in OPTIMIZERS.items()},
+    "optimizer torch, full": network(*RN, optimizer=TORCH, batch_size="full"),
+    "optimizer muon of a transformer": network(*TRANSFORMER, optimizer=MUON),
+    "optimizer lbfgs": network(*RN, optimizer=SEARCH, batch_size="full"),
+    **{f"loss {index}": network(*RN, loss=keys) for index, keys in enumerate(LOSSES)},
+    **{f"objective {kind}": case(**{"own": SMOOTH, "depth": 3} | keys) for kind, keys in KINDS.items()},
+    "supcon of a ResNet": network(*RN, loss=SUPCON, model=architecture("L-RN1", "post", last_bias=True)),
+    "dot_regression of convolutions": case(
+        HEADLESS | {"classifier": ETF["classifier"]}, IMAGES, loss="dot_regression"
+    ),
+    "mlp": case(MLP),
+    "mlp, full": case(MLP, batch_size="full"),
+    "resnet_cifar": case(RESNET, IMAGES, batch_size=5),
+    "augmentation": case(RESNET, IMAGES, augmentation=AUGMENTATION),
+    "augmentation, full": case(RESNET, IMAGES, augmentation=AUGMENTATION, batch_size="full"),
+    "conv_net": case(CONV, IMAGES, loss="mse", penalty=HEAD),
+    "dufm": Case(lambda seed: free_run(seed=seed, epochs=6, log_every=2), FREE_DATA),
+    "dufm, batches": Case(lambda seed: free_run(seed=seed, epochs=6, log_every=2, batch_size=5), FREE_DATA),
+    "next_tokens": Case(
+        lambda seed: test_next_tokens.run(seed, epochs=6), prepare_markov(test_next_tokens.LANGUAGE)
+    ),
+    "a study's loss": case(study=test_own_training.STUDY, loss={"name": "poly", "epsilon": 1.0}),
+    "a study's loss of pairs": case(study=test_own_training.STUDY, loss={"name": "pairs"}),
+    "a study's optimizer": case(study=test_own_training.STUDY, optimizer=test_own_training.HEAVY),
+    "a study's network": case(SQUARE, study=test_study.NETWORK),
+}
+
+
+def assert_same(found: list[Trained], expected: list[Trained]) -> None:
+    """To the byte, errors that are not measured included."""
+    for one, other in zip(found, expected, strict=True):
+        assert repr(one.history) == repr(other.history)
+        assert one.diverged_at == other.diverged_at
+        assert one.state.keys() == other.state.keys()
+        assert all(torch.equal(one.state[name], tensor) for name, tensor in other.state.items())

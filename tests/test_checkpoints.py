@@ -26,7 +26,6 @@ from training_cases import assert_same
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
-from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared

@@ -19,7 +19,6 @@ from training_cases import DUFM, UNEQUAL, free_data, free_run, free_tree
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
-from ncpipe.config.experiment import Experiment
 from ncpipe.config.run import Run
 from ncpipe.config.sources.free import FreeData
 from ncpipe.datasets.free import store_free

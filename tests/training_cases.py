@@ -11,8 +11,8 @@ import test_study
 import torch
 from conftest import ARCHITECTURES, TEXT, architecture, experiment_tree, image_data, token_data, vector_data
 
-from ncpipe.config.records import read
 from ncpipe.config.experiment import Experiment
+from ncpipe.config.records import read
 from ncpipe.config.run import Run
 from ncpipe.config.sources.free import FreeData
 from ncpipe.config.study import load_study

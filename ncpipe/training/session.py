@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.loss_specs import SupCon
-from ncpipe.config.experiment import Experiment
 from ncpipe.config.run import Run
 from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split

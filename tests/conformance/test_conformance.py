@@ -155,14 +155,6 @@ def nc1(features, labels):
     within = sum(((h - means[y]) ** 2).sum() for h, y in zip(features, labels)) / len(labels)
     return within / (sum(((m - centre) ** 2).sum() for m in means) / len(means))
 
-def exact(features, labels, weight=None, bias=None, test_features=None, test_labels=None):
-    import torch
-    from ncpipe.metrics.table import measure
-    given = (features, labels, weight, bias, test_features, test_labels)
-    arrays = [None if array is None else torch.from_numpy(array) for array in given]
-    names = {"train": "train/", "test": "test/", "weights": "weights/"}
-    return {names[row.split] + row.metric: row.value for row in measure(*arrays)}
-
 def unknown(features, labels):
     return {"nc1": 0.0}
 
@@ -198,13 +190,6 @@ def test_the_command_scores_ones_own_function(own: None) -> None:
     assert "scales" in result.stdout
 
 
-def test_ncpipe_scores_all(own: None) -> None:
-    result = scored("own_metrics:exact")
-    assert result.exit_code == 0, result.output
-    total = sum(len(answers(name)) for name in NAMES if name != suite.ONE_CLASS)  # which it refuses
-    assert f"{total} of {total} values conform" in result.stderr
-
-
 def test_a_command_in_any_language(own: None, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import sys, json; print(json.dumps({'tcv': 0.0}))")
     result = scored("--npz-command", f"{sys.executable} program.py {{}}", "--metric", "tcv")
@@ -232,13 +217,6 @@ def test_mistakes_are_one_line(own: None, arguments: list[str], said: str) -> No
     result = scored(*arguments)
     assert isinstance(result.exception, InputError)
     assert said in str(result.exception)
-
-
-def test_what_raises_counts_as_wrong(own: None) -> None:
-    result = scored("own_metrics:broken", "--metric", "tcv")
-    assert result.exit_code == 1
-    assert f"errors in {len(NAMES) - 1} of {len(NAMES)} files" in result.stderr  # one has one class
-    assert "ValueError: no such thing" in result.stderr
 
 
 @pytest.mark.parametrize(("function", "right"), [("zero", False), ("broken", True)])

@@ -200,18 +200,6 @@ def held(model: nn.Module, data: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {"test_features": features, "test_labels": labels}
 
 
-def test_every_integration_of_trainer_sees_it(tmp_path: Path) -> None:
-    """DVCLive's own callback, which knows nothing of this one."""
-    dvclive = pytest.importorskip("dvclive", reason="pip install dvclive")
-    from transformers.integrations import DVCLiveCallback
-
-    live = dvclive.Live(str(tmp_path / "live"), save_dvc_exp=False, dvcyaml=None, monitor_system=False)
-    loop = trainer(bert(), tmp_path, callbacks=[DVCLiveCallback(live)])
-    watch(loop, "classifier", texts(12, 1))
-    loop.train()
-    assert_written(tmp_path / "live", [e["nc/last/train/cdnv"] for e in logged(loop.state.log_history)])
-
-
 def assert_written(folder: Path, values: list[float]) -> None:
     """DVCLive's file of nc/last/train/cdnv has these values, whatever it puts in front of the name."""
     [file] = folder.glob("plots/metrics/**/nc/last/train/cdnv.tsv")
@@ -344,9 +332,7 @@ def test_lightning_logs_what_the_table_has(tmp_path: Path) -> None:
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize(
-    "precision", ["32-true", "64-true", "bf16-true", "16-true", "bf16-mixed", "16-mixed", None]
-)
+@pytest.mark.parametrize("precision", ["32-true", "bf16-true", "16-mixed"])
 def test_lightning_measures_in_the_precision_of_its_training(precision: str | None, tmp_path: Path) -> None:
     """Inputs are float32 whatever the precision is, as the trainer's own; training is the same.
 
@@ -417,14 +403,7 @@ def test_every_few_epochs_and_not_between() -> None:
             {"classifier": "fc"},
             r"^classifier: the model has no layer 'fc'; its Linear layers: body\.0, head$",
         ),
-        ({"classifier": "body"}, r"^classifier: body is a Sequential, not a Linear"),
-        (
-            {"layers": ["boddy"]},
-            r"^layers: the model has no layer 'boddy'; did you mean 'body'\? near that: body",
-        ),
-        ({"loader": []}, r"^loader: it gave no batches"),
         ({"test_loader": []}, r"^test_loader: it gave no batches"),
-        ({"loader": iter([])}, r"^loader: an iterator is good for one pass only"),
         ({"every": 0}, r"^every: a whole number of epochs, 1 or more, not 0$"),
     ],
 )
@@ -437,28 +416,3 @@ def test_lightning_mistakes_are_one_line_before_the_first_step(
         fit(model, tmp_path, [callback(**given)])
     assert "\n" not in str(caught.value)
     assert torch.equal(model.head.weight, net_class()().head.weight)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"classifier": "fc"}, r"^classifier: the model has no layer 'fc'; its Linear layers: .*score$"),
-        ({"data": []}, r"^data: .* at least one sample"),
-        ({"test_data": []}, r"^test_data: .* at least one sample"),
-        ({"select": None}, r"select=last_token"),
-    ],
-)
-def test_trainer_mistakes_are_one_line_before_the_first_step(
-    changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    loop = trainer(gpt2(), tmp_path)
-    given = {"classifier": "score", "data": texts(12, 1), "select": last_token} | changes
-
-    def mistaken() -> None:
-        watch(loop, **given)
-        loop.train()
-
-    with pytest.raises(InputError, match=message) as caught:
-        mistaken()
-    assert "\n" not in str(caught.value)
-    assert not loop.state.global_step

@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from ncpipe.metrics.causal import measure_causal_lm
-from ncpipe.metrics.vocabulary import measure_token_arrays
 from ncpipe.system.errors import InputError
 
 pytest.importorskip("accelerate")
@@ -67,22 +66,6 @@ def test_trainer(tmp_path: Path, period: dict[str, int], steps: list[int]) -> No
     )
 
 
-def test_all_samples_are_measured_beside_kept_loaders(tmp_path: Path) -> None:
-    """Two callbacks of one Trainer with persistent workers, of 8 sequences and of all 36.
-
-    Red: the second one, and Trainer's own evaluation, on the first one's sequences.
-    """
-    arguments = TrainingArguments(
-        str(tmp_path), max_steps=1, report_to="none", save_strategy="no", disable_tqdm=True,
-        dataloader_persistent_workers=True, dataloader_num_workers=1,
-    )  # fmt: skip
-    trainer = Trainer(model(), arguments, train_dataset=texts(), eval_dataset=texts(32))
-    some = CausalCollapseCallback(trainer, texts(60)[24:], samples=8)
-    every = CausalCollapseCallback(trainer, texts(60)[24:])
-    assert [len(each.monitor.loader.dataset) for each in (some, every)] == [8, 36]
-    assert len(trainer.get_eval_dataloader().dataset) == 32
-
-
 class Module(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
@@ -118,26 +101,6 @@ def test_lightning(tmp_path: Path, period: dict[str, int], steps: set[int]) -> N
         assert torch.equal(value, module.state_dict()[name]), name
     rows = trainer.logger.experiment.metrics + list(_stored(trainer))
     assert {int(row["step"]) for row in rows if row.get("nc/last/train/nc4_mismatch")} == steps
-
-
-@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])  # AdamW diverges in 16-true
-def test_lightning_precision(precision: Any, tmp_path: Path) -> None:
-    """Red: hidden states of a mixed model in float32."""
-    _, alone = fitted(tmp_path / "alone", [], precision=precision)
-    options = {"min_per_class": 1, "decisions": None}
-    callback = LightningCallback(DataLoader(texts(), 24), **options)
-    trainer, module = fitted(tmp_path / "with", [callback], precision=precision)
-    for name, value in alone.state_dict().items():
-        assert torch.equal(value, module.state_dict()[name]), name
-    ids = torch.stack([text["input_ids"] for text in texts()])
-    with torch.no_grad(), trainer.precision_plugin.forward_context():
-        hidden = module.lm.eval().transformer(ids).last_hidden_state
-    weight = module.lm.lm_head.weight.detach()
-    rows = measure_token_arrays(hidden[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), weight, **options)
-    last = [row for row in _stored(trainer) if row.get("nc/last/train/cdnv")][-1]
-    for name in ("nc1_trace_ratio", "cdnv", "nc3_cosine", "margin_mean"):
-        [wanted] = [row.value for row in rows if (row.split, row.metric) == ("train", name)]
-        assert float(last[f"nc/last/train/{name}"]) == pytest.approx(wanted, rel=1e-9)
 
 
 def _stored(trainer: lightning.Trainer) -> list[dict[str, Any]]:

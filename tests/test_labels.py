@@ -128,30 +128,6 @@ def test_small_classes_are_part_of_the_balanced_draw(resample: str, small: int) 
     assert data.true_labels is None
 
 
-@pytest.mark.parametrize(
-    ("axis", "values", "keys"),
-    [
-        (
-            "data.label_noise.fraction",
-            [0, 0.5, 1],
-            {"label_noise": {"fraction": 0, "kind": "uniform", "seed": 0}},
-        ),
-        ("data.imbalance.ratio", [1, 2.5], {"imbalance": {"majority": 1, "ratio": 1, "resample": "none"}}),
-        ("data.per_class", [4, 8], {}),
-        ("model.width", [8, 16], {}),
-    ],
-)
-def test_they_can_be_the_axis_of_a_study(axis: str, values: list[float], keys) -> None:
-    runs = parse_params(params_tree(keys, axis=axis, values=values)).grid()
-    found = []
-    for run in runs:
-        place = run.spec
-        for step in axis.split("."):
-            place = getattr(place, step)
-        found.append(place)
-    assert found == values == [run.value for run in runs]
-
-
 def test_a_ratio_of_one_is_the_balanced_draw() -> None:
     assert torch.equal(kept_samples(LABELS, 6, Imbalance(3, 1.0, "none")), torch.arange(300))
     assert torch.equal(kept_samples(LABELS, 6, Imbalance(3, 1.0, "over")), torch.arange(300))

@@ -16,7 +16,7 @@ from ncpipe.commands.cli import app
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import measure
-from ncpipe.metrics.uniformity import means_uniformity, unc3_cosine, unc3_spread, weight_uniformity
+from ncpipe.metrics.uniformity import means_uniformity, unc3_cosine, weight_uniformity
 from ncpipe.system.errors import MeasurementWarning
 
 UNDEFINED = {"nc2_means", "nc2_equiangular_means", "nc3_duality"}
@@ -36,52 +36,6 @@ def test_a_simplex_of_d_plus_1_still_fits() -> None:
     assert not any(name.startswith(("gnc2", "unc3")) for name in names)
     simplex = torch.linalg.svd(torch.eye(5, dtype=torch.float64) - 0.2)[0][:, :4]
     assert split_values(measure(features, labels, simplex), "weights")["nc2_etf"] < 1e-14
-
-
-@pytest.mark.parametrize("width", [2, 5, 32])
-def test_axes_and_their_opposites(width: int) -> None:
-    """2d directions, d pairs of them 2 apart, others sqrt 2: the least largest cosine, 0 [Rankin 1955]."""
-    classes = 2 * width
-    turned = torch.linalg.qr(normal(width, width))[0]
-    found = weight_uniformity(torch.cat([turned, -3 * turned]))
-    opposite = width / math.comb(classes, 2)
-    near, far = -0.5 * math.log(2), -math.log(2)
-    assert found[0] == pytest.approx(near + opposite * (far - near), rel=1e-13)
-    spread = (near - far) * math.sqrt(opposite * (1 - opposite))
-    assert found[1] == pytest.approx(spread, rel=1e-12)
-    assert found[2] == pytest.approx(0, abs=1e-14)
-
-
-def test_the_icosahedron() -> None:
-    """12 corners in 3 dimensions: the largest cosine is 1/sqrt 5."""
-    corners = [(0, a, b * GOLDEN) for a in (1, -1) for b in (1, -1)]
-    rows = torch.tensor([c[i:] + c[:i] for c in corners for i in range(3)], dtype=torch.float64)
-    assert weight_uniformity(rows)[2] == pytest.approx(5**-0.5, rel=1e-14)
-
-
-def test_even_directions_have_less_energy_than_any_others() -> None:
-    """Axes in 5 dimensions against random directions; none is below the simplex's value."""
-    best = weight_uniformity(torch.cat([torch.eye(5), -torch.eye(5)]))[0]
-    found = [weight_uniformity(normal(10, 5, seed=seed))[0] for seed in range(50)]
-    assert -0.5 * math.log(20 / 9) < best < min(found)
-
-
-@pytest.mark.parametrize("angle", [0.0, 0.4, 2.0])
-def test_rows_at_one_angle_to_their_means_are_uniformly_dual(angle: float) -> None:
-    """Every coordinate pair turned by the angle; lengths do not matter. Red: a spread about cosine 1."""
-    classes, width = 12, 4
-    means = normal(classes, width)
-    labels = torch.arange(classes)
-    statistics = class_statistics(means + 7, labels, classes)
-    centred = means - means.mean(0)
-    first, second = centred[:, ::2], centred[:, 1::2]
-    turned = torch.empty_like(centred)
-    turned[:, ::2] = math.cos(angle) * first - math.sin(angle) * second
-    turned[:, 1::2] = math.sin(angle) * first + math.cos(angle) * second
-    rows = turned * torch.arange(1, classes + 1).unsqueeze(1)
-    assert unc3_cosine(statistics, rows) == pytest.approx(math.cos(angle), rel=1e-12)
-    assert unc3_spread(statistics, rows) < 1e-14
-    assert unc3_spread(statistics, normal(classes, width, seed=3)) > 0.1
 
 
 def test_where_directions_coincide_or_are_none() -> None:

@@ -16,11 +16,9 @@ from torch import Tensor
 
 from ncpipe.metrics.checks import check_arrays
 from ncpipe.metrics.collapse import nc1_pinv
-from ncpipe.metrics.geometry import nc2_equiangular_weights, nc2_equinorm_weights
 from ncpipe.metrics.meters import SampleMeter
-from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.metrics.table import measure, measure_batches, measure_layer, measure_matrix
+from ncpipe.metrics.table import measure, measure_batches, measure_layer
 from ncpipe.system.errors import InputError
 
 Case = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -118,19 +116,6 @@ def test_a_diverged_layer_is_nan_not_a_crash() -> None:
     assert {metric for metric in defined if not metric.startswith("margin_p")} == set()
     with pytest.raises(InputError, match="train features of layer 3 hold NaN or inf"):
         measure_batches(lambda: [(features, labels)], 4, layer="3")
-
-
-def test_frames_by_hand() -> None:
-    """Two vectors of lengths 1 and 3 at a right angle."""
-    vectors = torch.tensor([[1.0, 0.0], [0.0, 3.0]])
-    assert nc2_equinorm_weights(vectors) == pytest.approx(1 / 2)
-    assert nc2_equiangular_weights(vectors) == pytest.approx(1)
-    values = singular_values(vectors)
-    assert values.tolist() == [3, 1]
-    assert stable_rank(values) == pytest.approx(10 / 9)
-    assert effective_rank(values) == pytest.approx(4 / 27**0.25)  # exp of the entropy of (3/4, 1/4)
-    assert numerical_rank(torch.tensor([1.0, 2e-3, 5e-4])) == 2
-    assert {row.metric for row in measure_matrix("2", vectors)} >= {"rank_weights", "singular_weights_002"}
 
 
 def test_batches_are_read_once_a_pass() -> None:

@@ -21,9 +21,9 @@ from ncpipe.datasets import prepare as sources
 from ncpipe.datasets.digits import prepare_digits
 from ncpipe.datasets.prepared import Prepared, Split, read_prepared
 from ncpipe.features.files import read_features
-from ncpipe.metrics import outliers
 from ncpipe.metrics.catalogue import OUTLIERS
-from ncpipe.metrics.outliers import auroc, fpr95, outlier_metrics
+from ncpipe.metrics.outlier_scores import auroc, fpr95, msp
+from ncpipe.metrics.outliers import outlier_metrics, outlier_scores
 from ncpipe.system.errors import InputError
 
 CLASSES = 4
@@ -117,7 +117,7 @@ def test_every_score_is_its_formula() -> None:
     means = torch.stack([given["features"][given["labels"] == k].mean(0) for k in range(CLASSES)])
     rows = torch.cat([given["test"], given["ood"]])
     train = given["features"], given["labels"]
-    scores = outliers.outlier_scores(*train, means, rows, given["weight"], given["bias"])
+    scores = outlier_scores(*train, means, rows, given["weight"], given["bias"])
     scores["msp"] = torch.sigmoid(scores["msp"])  # their order is that of these
     found = dict(outlier_metrics(**given))
     assert found.keys() == {metric.name for metric in OUTLIERS}
@@ -153,7 +153,7 @@ def test_confident_samples_are_not_ties() -> None:
     """Red: a largest softmax of 1.0 in float64 for every sample from a margin of 37 on."""
     logits = torch.tensor([[0.0, 50.0], [45.0, 0.0], [0.0, 60.0]], dtype=torch.float64)
     assert torch.softmax(logits, 1).amax(1).tolist() == [1.0, 1.0, 1.0]
-    assert outliers.max_softmax(logits).tolist() == pytest.approx([50.0, 45.0, 60.0], rel=1e-15)
+    assert msp(logits).tolist() == pytest.approx([50.0, 45.0, 60.0], rel=1e-15)
 
 
 def test_limits() -> None:

@@ -1,6 +1,5 @@
 """Metrics of a study.py, and the pass that finds a study's mistakes before anything trains."""
 
-import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
 from ncpipe.features.own_metrics import Whole, own_measurements
 from ncpipe.features.passes import extract
-from ncpipe.figures.labels import Column
-from ncpipe.figures.own_metrics import own_metrics_figure
 from ncpipe.figures.sweep import sweep_figures
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
@@ -123,24 +120,6 @@ def test_an_own_metric_has_panels_that_show_its_values() -> None:
     assert list(mean.get_ydata()) == [1.0, 1.0]
     assert "loss_gap" not in figures  # of runs without a bound it would be empty
     assert "loss_gap" in sweep_figures(["sine"], (tables | {"runs": runs.assign(loss_gap=0.1)}).__getitem__)
-
-
-def test_titles_of_long_names_do_not_overlap() -> None:
-    """Red: a title that is wider than its panel and the gap beside it."""
-    names = [f"a_metric_with_a_long_name_of_many_words_{number}" for number in range(4)]
-    program = STUDY.replace("METRICS = {", "METRICS = {**{replace(NC0, name=n): nc0 for n in NAMES}, ")
-    written(f"from dataclasses import replace\nNAMES = {names}\n{program}")
-    load_params()
-    runs = pd.DataFrame(
-        {"experiment": "sine", "depth": [2, 3], "seed": 0, "converged": True, "selected": True}
-    )
-    points = pd.concat(
-        runs.assign(layer="last", split="weights", metric=name, value=1.0, log10=0.0) for name in names
-    )
-    figure = own_metrics_figure(points, runs, {"sine": "sine"}, [Column(name, "weights") for name in names])
-    boxes = [axes.title.get_window_extent() for axes in figure.axes]
-    assert len(boxes) == 4
-    assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
 
 
 # ---- Mistakes, before anything trains -------------------------------------------------------------------

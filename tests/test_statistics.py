@@ -197,15 +197,11 @@ def test_what_cannot_be_accumulated() -> None:
     accumulator.update(features[labels != 1], labels[labels != 1])
     with pytest.raises(InputError, match="class 1 has no samples"):
         accumulator.result()
-    with pytest.raises(InputError, match=r"label 3 of sample 2 is not in 0\.\.2"):
-        accumulator.update(features[:3], torch.tensor([0, 1, 3]))
     with pytest.raises(InputError, match="labels found: 30 from 0 to 29; expected: 0 to 2, each at least"):
         accumulator.update(features[:30], torch.arange(30))
     with pytest.raises(InputError, match="features must be floats of shape"):
         accumulator.update(features[:, :3], labels)
     with pytest.raises(InputError, match="features must be floats"):
         accumulator.update(features.long(), labels)
-    with pytest.raises(InputError, match="labels must be 33 integers"):
-        accumulator.update(features, labels[1:])
     with pytest.raises(InputError, match="cannot be merged"):
         accumulator.merge(StatisticsAccumulator(3, 5))

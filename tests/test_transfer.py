@@ -209,20 +209,6 @@ def test_the_scale_of_features_changes_nothing() -> None:
     assert dict(transfer_metrics(1e-6 * features, labels, *options)) == pytest.approx(found, rel=1e-9)
 
 
-@pytest.mark.parametrize("width", [2, 16])
-def test_two_isotropic_clouds_are_told_apart_as_their_cdnv_says(width: int) -> None:
-    """Error Phi(-sqrt(p/CDNV)/2) of exact means in p dimensions; 4000 shots are exact enough."""
-    labels = torch.arange(2).repeat(8000)
-    features = torch.randn(len(labels), width, generator=generator(1), dtype=torch.float64)
-    features[:, 0] += 2.0 * labels
-    exact = width / 4  # CDNV
-    found = dict(transfer_metrics(features, labels, [4000], 2, ["ncc"], None, 0))
-    error = found["transfer_ncc_error_4000"]
-    wanted = 0.5 * math.erfc(math.sqrt(width / exact) / 2 / math.sqrt(2))
-    assert error == pytest.approx(wanted, abs=4 * math.sqrt(wanted * (1 - wanted) / 8000))
-    assert cdnv(class_statistics(features, labels, 2)) == pytest.approx(exact, rel=0.05)
-
-
 @pytest.mark.parametrize("shots", [1, 3])
 @pytest.mark.parametrize("spread", [0.02, 0.1, 0.3])
 def test_the_bound_holds_for_whatever_distribution(shots: int, spread: float) -> None:

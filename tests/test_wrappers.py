@@ -15,15 +15,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchvision.models import ConvNeXt, SwinTransformer
 from torchvision.models.convnext import CNBlockConfig
 
-from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.hooks import collect_features, measure_model
 from ncpipe.metrics.layers import channels_first, channels_last
-from ncpipe.metrics.table import measure
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ncpipe.system.errors.MeasurementWarning"),
-    pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated"),
     pytest.mark.filterwarnings("ignore:.*quantiz:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*quantize_per_tensor"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated"),
@@ -141,34 +138,12 @@ def pruned(head: nn.Linear) -> nn.Module:
 
 
 HEADS: dict[str, tuple[Callable[[nn.Linear], nn.Module], Callable[[Any], Tensor], Callable[[Any], Any]]] = {
-    "weight_norm": (
-        torch.nn.utils.weight_norm,
-        lambda h: h.weight_g * h.weight_v / h.weight_v.norm(dim=1, keepdim=True),
-        bias_of,
-    ),
     "parametrized weight_norm": (
         parametrizations.weight_norm,
         lambda h: (
             h.parametrizations.weight.original0
             * h.parametrizations.weight.original1
             / h.parametrizations.weight.original1.norm(dim=1, keepdim=True)
-        ),
-        bias_of,
-    ),
-    "spectral_norm": (
-        torch.nn.utils.spectral_norm,
-        lambda h: h.weight_orig / (h.weight_u @ h.weight_orig @ h.weight_v),
-        bias_of,
-    ),
-    "parametrized spectral_norm": (
-        parametrizations.spectral_norm,
-        lambda h: (
-            h.parametrizations.weight.original
-            / (
-                h.parametrizations.weight[0]._u
-                @ h.parametrizations.weight.original
-                @ h.parametrizations.weight[0]._v
-            )
         ),
         bias_of,
     ),
@@ -211,22 +186,6 @@ def test_the_weight_is_what_the_head_multiplies_with(name: str) -> None:
     np.testing.assert_allclose(arrays["features"] @ arrays["weight"].T + arrays.get("bias", 0), logits)
 
 
-def test_a_tied_weight_is_the_one_it_is_tied_to() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embedding = nn.Embedding(CLASSES, WIDTH)
-            self.head = nn.Linear(WIDTH, CLASSES, bias=False)
-            self.head.weight = self.embedding.weight
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(x)
-
-    model = network(Tied())
-    model[2].embedding.weight.data = normal(CLASSES, WIDTH, seed=7)
-    assert_as(found(model, "2.head"), twin(body(model), normal(CLASSES, WIDTH, seed=7).numpy(), None))
-
-
 @pytest.mark.parametrize("name", ["LoRA that merges", "spectral_norm", "quantised"])
 def test_features_come_from_the_layers_before_as_they_run(name: str) -> None:
     model = network(nn.Linear(WIDTH, CLASSES))
@@ -243,18 +202,6 @@ def test_features_come_from_the_layers_before_as_they_run(name: str) -> None:
         features = model.eval()[:2](inputs).double().numpy()
     weight, bias = (tensor.detach().double().numpy() for tensor in (model[2].weight, model[2].bias))
     assert_as(got, twin(features, weight, bias))
-
-
-def test_logits_of_autocast_are_measured() -> None:
-    """They are of bfloat16, or of float32 with its digits, as accelerate returns them."""
-    model = network(nn.Linear(WIDTH, CLASSES)).float()
-
-    def forward(network: nn.Module, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return network(x).float()
-
-    got, wanted = found(model, "2", SINGLE, forward=forward), found(model, "2", SINGLE)
-    assert_as(got, {name: wanted[name] for name in ("nc1_trace_ratio", "nc3_cosine", "margin_p50")}, 0.05)
 
 
 class Scaled(nn.Module):
@@ -587,34 +534,3 @@ def test_rounding_in_other_batches_is_no_fresh_noise(spread: float, kind: torch.
     features = normal(CLASSES, WIDTH, seed=9)[labels] + spread * normal(300, WIDTH)
     shuffled = DataLoader(TensorDataset(features.to(kind), labels), batch_size=77, shuffle=True)
     assert math.isfinite(found(model, str(len(model) - 1), shuffled)["nc1_trace_ratio"])
-
-
-def test_an_unembedding_with_lora_is_measured_whole() -> None:
-    """Red: `unembedding` "is a Lora, not a Linear", and its base layer is taken in its place."""
-
-    class Tokens(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.embed, self.out = nn.Embedding(20, WIDTH), Lora(nn.Linear(WIDTH, 20))
-
-        def forward(self, tokens: Tensor) -> Tensor:
-            return self.out(self.embed(tokens).cumsum(1).tanh())
-
-    model = Tokens().double()
-    tokens = torch.randint(20, (30, 9), generator=torch.Generator().manual_seed(0))
-    loader = [(tokens[:, :-1], tokens[:, 1:])]
-    options: dict[str, Any] = {"shift": False, "min_per_class": 1, "decisions": None}
-    with pytest.raises(InputError, match=r"out\.base_layer is a part of out"):
-        measure_causal_lm(model, loader, unembedding="out.base_layer", **options)
-    rows = measure_causal_lm(model, loader, unembedding="out", **options)
-    merged = nn.Linear(WIDTH, 20)
-    merged.weight.data = (model.out.base_layer.weight + model.out.update()).detach()
-    merged.bias.data = model.out.base_layer.bias.detach()
-    with torch.no_grad():
-        features = model.embed(tokens[:, :-1]).cumsum(1).tanh().flatten(0, 1)
-    wanted = measure(features, tokens[:, 1:].flatten(), merged.weight.detach(), merged.bias.detach())
-    values = {row.metric: row.value for row in rows if row.split == "train"}
-    for metric in ("nc3_cosine", "nc4_mismatch", "margin_p05", "nc3_duality"):
-        value = next(row.value for row in wanted if row.metric == metric and row.split == "train")
-        assert values[metric] == pytest.approx(value, rel=1e-9, nan_ok=True)

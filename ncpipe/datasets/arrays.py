@@ -63,8 +63,6 @@ NAMES = Names(
     ("inputs", "labels"),
     ("test_inputs", "test_labels", "lengths", "test_lengths", OUTLIERS, "ood_lengths"),
     {},
-    labels={"inputs": "labels", "test_inputs": "test_labels"},
-    check_labels=_count_classes,
 )
 
 

@@ -19,11 +19,10 @@ from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.features.objective import fit_of
 from ncpipe.features.own_metrics import Whole, own_measurements
 from ncpipe.features.passes import Features
-from ncpipe.metrics.catalogue import one_of_a_spectrum, series_name
+from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
 from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
 from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
-from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.statistics import class_statistics
@@ -178,13 +177,12 @@ def _by_size(run: Run, features: Features) -> Iterator[Measurement]:
     if run.spec.data.imbalance is None:
         return
     majority = run.spec.data.imbalance.majority
-    yield Measurement(LAST_LAYER, WEIGHTS, "minority_cosine", minority_cosine(features.weight, majority))
-    yield Measurement(LAST_LAYER, WEIGHTS, "minority_spread", minority_spread(features.weight, majority))
+    for metric, value in values_of(MINORITY, weight=features.weight, majority=majority):
+        yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
     for name, split in ((TRAIN, features.train), (TEST, features.test)):
         if split is not None:
-            decided = logits_of(split.inputs, features.weight, features.bias).argmax(1)
-            errors = errors_by_size(decided != split.labels, split.labels, majority)
-            for metric, value in zip(("majority_error", "minority_error"), errors, strict=True):
+            wrong = logits_of(split.inputs, features.weight, features.bias).argmax(1) != split.labels
+            for metric, value in values_of(MINORITY, wrong=wrong, labels=split.labels, majority=majority):
                 yield Measurement(LAST_LAYER, name, metric, value)
 
 

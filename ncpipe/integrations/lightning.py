@@ -4,7 +4,7 @@ They need lightning (the extra `integrations`) or pytorch-lightning. `ncpipe.int
 those of transformers' Trainer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -18,7 +18,31 @@ except ModuleNotFoundError:
     from pytorch_lightning import Callback, LightningModule, Trainer
 
 
-class CollapseCallback(Callback):
+class _LoggingCallback(Callback):
+    """Log what a monitor, which a subclass is too, measures before training and after epochs."""
+
+    options: dict[str, Any]
+    due: Callable[[float], bool]
+    values: Callable[..., dict[str, float]]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.global_step == 0:  # otherwise training resumes from a checkpoint
+            self._log(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.due(trainer.current_epoch + 1):
+            values = self._log(trainer, pl_module)
+            pl_module.log_dict(values, logger=False, sync_dist=True, batch_size=1)
+
+    def _log(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:
+        forward = _in_precision(trainer, self.options.get("forward") or call)
+        values = self.values(pl_module, forward) if trainer.is_global_zero else {}
+        for logger in trainer.loggers:
+            logger.log_metrics(values, step=trainer.global_step)
+        return trainer.strategy.broadcast(values)
+
+
+class CollapseCallback(CollapseMonitor, _LoggingCallback):
     """Log the collapse metrics of fixed batches before training and after every `every`-th epoch.
 
     Args:
@@ -33,37 +57,8 @@ class CollapseCallback(Callback):
     (DDP, not sharded). Raises InputError as `measure_model` does, before the first step.
     """
 
-    monitor: CollapseMonitor | CausalCollapseMonitor
 
-    def __init__(
-        self,
-        classifier: str | nn.Module,
-        loader: Iterable[Any],
-        test_loader: Iterable[Any] | None = None,
-        every: int = 1,
-        **options: Any,
-    ) -> None:
-        super().__init__()
-        self.monitor = CollapseMonitor(classifier, loader, test_loader, every, **options)
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.global_step == 0:  # otherwise training resumes from a checkpoint
-            self._log(trainer, pl_module)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.monitor.due(trainer.current_epoch + 1):
-            values = self._log(trainer, pl_module)
-            pl_module.log_dict(values, logger=False, sync_dist=True, batch_size=1)
-
-    def _log(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:
-        forward = _in_precision(trainer, self.monitor.options.get("forward") or call)
-        values = self.monitor.values(pl_module, forward) if trainer.is_global_zero else {}
-        for logger in trainer.loggers:
-            logger.log_metrics(values, step=trainer.global_step)
-        return trainer.strategy.broadcast(values)
-
-
-class CausalCollapseCallback(CollapseCallback):
+class CausalCollapseCallback(CausalCollapseMonitor, _LoggingCallback):
     """Log the next-token metrics of a causal language model (`measure_causal_lm`).
 
     Args:
@@ -73,18 +68,12 @@ class CausalCollapseCallback(CollapseCallback):
             own is run, as transformers' models do.
     """
 
-    def __init__(
-        self, loader: Iterable[Any], every: int = 1, steps: int | None = None, **options: Any
-    ) -> None:
-        Callback.__init__(self)
-        self.monitor = CausalCollapseMonitor(loader, every, steps, **options)
-        self._last = 0  # step of the latest measurement; batches that accumulate gradients take no step
+    _last = 0  # step of the latest measurement; batches that accumulate gradients take no step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(self.monitor, CausalCollapseMonitor)
-        if trainer.global_step != self._last and self.monitor.due_at_step(trainer.global_step):
+        if trainer.global_step != self._last and self.due_at_step(trainer.global_step):
             self._last = trainer.global_step
             self._log(trainer, pl_module)
 

@@ -14,6 +14,7 @@ from ncpipe.metrics import (
     geometry,
     minority,
     nrc,
+    outlier_scores,
     ranks,
     samples,
     uniformity,
@@ -25,7 +26,7 @@ GAP = "[theory.md](theory.md)"
 # Headings in the order of pages and reports.
 GROUPS = (
     *("NC0", "NC1", "NC2", "GNC2", "NC3", "UNC3", "NC4", "test", "margin", "rank", "singular values"),
-    *("minority", "transfer", "NRC1", "NRC2", "NRC3", "error"),
+    *("minority", "transfer", "NRC1", "NRC2", "NRC3", "error", "outliers", "NC5"),
 )
 
 
@@ -67,7 +68,8 @@ GAPS = (
     ),
 )  # fmt: skip
 # Of the pipeline's runs on data with `imbalance`, which says which classes are small.
-MINORITIES = _entries(families_of((minority,), GROUPS))
+MINORITY = families_of((minority,), GROUPS)
+MINORITIES = _entries(MINORITY)
 # Of classes that no classifier has, a value for each number of shots n: transfer_ncc_error_005 is that of 5.
 FEW_SHOT = families_of((few_shot,), GROUPS)
 TRANSFERS = _entries(FEW_SHOT)
@@ -135,38 +137,9 @@ REGRESSION = (
     ),
 )  # fmt: skip
 # Where there are samples of other data (`ncpipe.metrics.outliers`), a third split.
-OUTLIERS = (
-    *(
-        Metric(
-            f"{score}_{value}", "outliers", "-", f"{meaning} {name}", f"{formula}; {what}", "[0, 1]", source,
-            f"last, ood; {better} tells more apart", scale="linear", label=f"{measure} of {name}",
-        )
-        for score, name, what, source in (
-            ("msp", "largest softmax", "s = max_k softmax(Wh + b)_k", "HG17"),
-            ("energy", "energy", "s = log Σ_k exp(Wh + b)_k", "LWOL20"),
-            ("nci", "NCI", "s = W_c(h − μ_G)/‖h − μ_G‖ + 10⁻⁴‖h‖₁, c the decision", "LQ25"),
-            ("vim", "ViM", "s = log Σ_k exp(Wh + b)_k − α‖R(h + W⁺b)‖, R off the first axes", "WLFZ22"),
-            ("neco", "NECO", "s = ‖Ph‖/‖h‖, h standardised, P onto the first K − 1 axes", "BBPMF24"),
-            ("mahalanobis", "Mahalanobis", "s = −min_k (h − μ_k)ᵀΣ_W⁺(h − μ_k)", "LLLS18"),
-            ("knn", "k-nearest", "s = −distance of h/‖h‖ to its 50th nearest", "SMZL22"),
-        )
-        for value, measure, meaning, formula, better in (
-            (
-                "auroc", "AUROC", "test samples above outliers, share of pairs by",
-                "share of pairs with s of test > s of ood", "higher",
-            ),
-            (
-                "fpr95", "FPR95", "outliers above the 5 % quantile of test samples by",
-                "share of ood with s from that on which 95 % of test have", "lower",
-            ),
-        )
-    ),
-    Metric(
-        "nc5_orthogonality", "NC5", "0", "mean |cos| of class means and the mean of outliers",
-        "mean over k of abs(cos(μ_k, mean of ood)), **not** centred", "[0, 1]", "BBPMF24 eq. 5", "last, ood",
-        scale="linear", label="NC5",
-    ),
-)  # fmt: skip
+OUTLIER_FAMILIES = families_of((outlier_scores,), GROUPS)
+OUTLIER_SCORES = tuple(each for each in OUTLIER_FAMILIES if each.entries[0].group == "outliers")
+OUTLIERS = _entries(OUTLIER_FAMILIES)
 CATALOGUE = MappingProxyType(
     {
         metric.name: metric

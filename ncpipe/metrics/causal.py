@@ -13,14 +13,12 @@ from torch import Tensor, nn
 
 from ncpipe.metrics.classifier import Classifier, find_classifier
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
-from ncpipe.metrics.hooks import Forward, call, to_device
+from ncpipe.metrics.hooks import Forward, call, inputs_and_labels, to_device
 from ncpipe.metrics.layers import is_linear, linear_layers, with_article
 from ncpipe.metrics.measurements import Measurements
 from ncpipe.metrics.selection import IGNORE_INDEX
 from ncpipe.metrics.vocabulary import DECISIONS, TokenPass, check_memory, measure_vocabulary
 from ncpipe.system.errors import InputError
-
-SHOWN = 12  # names of a batch's entries in an error
 
 
 class _UnembeddingReached(Exception):
@@ -110,7 +108,7 @@ class _Reader:
     @torch.no_grad()
     def read(self, batch: Any) -> tuple[Tensor, Tensor, int, int]:
         """Return features (p, d), next tokens (p,), and the numbers of ignored and masked positions."""
-        inputs, labels = self._split(batch)
+        inputs, labels = inputs_and_labels(batch, self._labels)
         inputs, labels = to_device(inputs, self.head.device(self.model)), labels.to(self.device)
         features = self._features(inputs).to(self.device)
         mask = inputs.get(self._mask) if isinstance(inputs, Mapping) else None
@@ -150,21 +148,6 @@ class _Reader:
         if not seen:
             raise InputError("the unembedding did not run in a forward pass; name another: unembedding=...")
         return seen[0].detach()
-
-    def _split(self, batch: Any) -> tuple[Any, Tensor]:
-        """Return the inputs and labels of a batch; labels that are also inputs stay among the inputs."""
-        if isinstance(batch, Mapping):
-            if self._labels not in batch:
-                known = ", ".join(map(str, list(batch)[:SHOWN]))
-                raise InputError(
-                    f"a batch has no {self._labels!r}; it has {known}: say which holds the next tokens, as "
-                    'labels_key="input_ids" where they are the inputs themselves'
-                )
-            own = {k: v for k, v in batch.items() if k != self._labels or k == "input_ids"}
-            return own, torch.as_tensor(batch[self._labels])
-        if not isinstance(batch, tuple | list) or len(batch) < 2:
-            raise InputError("a batch has no labels; it must be a mapping with them or (inputs, labels)")
-        return batch[0] if len(batch) == 2 else tuple(batch[:-1]), torch.as_tensor(batch[-1])
 
     def _check_shapes(self, features: Tensor, labels: Tensor, mask: Tensor | None) -> None:
         if labels.dim() != 2 or labels.is_floating_point():
@@ -211,9 +194,7 @@ def _unembedding(model: nn.Module, wanted: str | nn.Module | None) -> tuple[nn.M
     if wanted is not None:
         return model, find_classifier(model, wanted, "unembedding")
     found = None
-    for module in unwrapped(
-        model
-    ).modules():  # a wrapper, such as Lightning's, holds the model as a submodule
+    for module in unwrapped(model).modules():  # a wrapper, such as Lightning's, holds the model as one
         asked = getattr(module, "get_output_embeddings", None)
         with contextlib.suppress(NotImplementedError):
             found = asked() if callable(asked) else None

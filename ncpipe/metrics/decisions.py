@@ -3,7 +3,6 @@
 B  samples of a batch    K  classes    d  feature width
 """
 
-from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.scales import row_scales
 from ncpipe.system.lazy_torch import Tensor, torch
 
@@ -21,17 +20,19 @@ def logit_margins(logits: Tensor, labels: Tensor) -> Tensor:
     return right - logits.scatter_(0, places, -torch.inf).amax(0)
 
 
-def misalignments(features: Tensor, labels: Tensor, weight: Tensor, buffer: Tensor | None = None) -> Tensor:
-    """Return 1 - cos(h, W_y) (B,) of features (B, d) and the rows of W (K, d); NaN for a zero vector.
+def misalignments(
+    features: Tensor, labels: Tensor, directions: Tensor, buffer: Tensor | None = None
+) -> Tensor:
+    """Return 1 - cos(h, w_y) (B,) of features (B, d) and directions w (K, d); NaN for a zero vector.
 
-    Taken as |h - |h| w_y|^2/(2 |h|^2) with w_y = W_y/|W_y|, which keeps its digits near 0. buffer (B, d):
-    memory to overwrite.
+    directions: the `unit_rows` of W. Taken as |h - |h| w_y|^2/(2 |h|^2), which keeps its digits near 0.
+    buffer (B, d): memory to overwrite.
     """
     lengths = torch.linalg.vector_norm(features, dim=1)
     shortest, longest = torch.aminmax(lengths) if len(lengths) else (torch.ones(()), torch.ones(()))
     if not (shortest > SHORTEST and longest < LONGEST):
         features = features / row_scales(features)
         lengths = torch.linalg.vector_norm(features, dim=1)
-    rows = torch.index_select(unit_rows(weight), 0, labels, out=buffer)
+    rows = torch.index_select(directions, 0, labels, out=buffer)
     torch.addcmul(features, lengths.unsqueeze(1), rows, value=-1, out=rows)
     return torch.linalg.vector_norm(rows, dim=1).div_(lengths).square_() / 2

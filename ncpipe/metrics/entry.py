@@ -89,9 +89,13 @@ class Family:
         """Names of what it is computed of."""
         return frozenset(inspect.signature(self.function).parameters)
 
+    def result(self, given: Mapping[str, Any]) -> Any:
+        """Return what the function returns, of what is given by name."""
+        return self.function(**{name: given[name] for name in self.needs})
+
     def values(self, given: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         """Yield (metric, value) of what is given by name."""
-        found = self.function(**{name: given[name] for name in self.needs})
+        found = self.result(given)
         for entry, value in zip(self.entries, found if isinstance(found, tuple) else (found,), strict=True):
             if isinstance(value, list):
                 yield from ((f"{entry.name}_{place:03d}", each) for place, each in enumerate(value, 1))

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -28,22 +28,12 @@ PIPELINE = {
 } | {"ood.features": OUTLIERS}
 
 
-def check_labels(labels: Tensor) -> None:
-    """Raise InputError if there are fewer than two classes, or classes without samples."""
-    if count_classes(labels) < 2:
-        raise InputError("labels: 1 class; collapse needs at least 2")
-
-
 NAMES = Names(
     ("features",),
     (*LABELS[:1], *OPTIONAL, *LABELS[1:], OUTLIERS, *VECTORS),
     PIPELINE,
     passed_over=("penalty.", "gradient.", "target.", "layers/"),
-    labels={"features": "labels", "test_features": "test_labels"},
-    check_labels=check_labels,
 )
-# Many tokens of a vocabulary never occur.
-TOKEN_NAMES = replace(NAMES, check_labels=lambda labels: None)
 
 
 @dataclass(frozen=True)
@@ -96,7 +86,7 @@ def measure_named(
     present: least samples of a class and decisions, of `present` classes; None for all classes. shots: as in
     `measure_file`.
     """
-    arrays, ignored = read_arrays(path, NAMES if present is None else TOKEN_NAMES)
+    arrays, ignored = read_arrays(path, NAMES)
     vectors = _has_vectors(path, arrays, ignored, present)
     if shots and (vectors or present is not None):
         what = "targets" if vectors else "`present` classes"
@@ -108,13 +98,13 @@ def measure_named(
         if vectors:
             values = measure_regression(*_in_order(arrays, VECTORS))
         elif present is None:
-            values, found = (
-                measure(*_checked(arrays), shots=shots, ood=arrays.get(OUTLIERS)),
-                _warnings(arrays),
-            )
+            values = measure(*_in_order(arrays, LABELS), shots=shots, ood=arrays.get(OUTLIERS))
+            found = _warnings(arrays)
         else:
             least, decisions = present
-            values = measure_token_arrays(*_checked(arrays), min_per_class=least, decisions=decisions)
+            values = measure_token_arrays(
+                *_in_order(arrays, LABELS), min_per_class=least, decisions=decisions
+            )
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     if ignored:
@@ -152,15 +142,6 @@ def _in_order(
     """Return the arrays in the order of `measure` and `measure_regression`."""
     optional = (arrays.get(name) for name in (*OPTIONAL, targets[1]))
     return arrays["features"], arrays[targets[0]], *optional
-
-
-def _checked(arrays: dict[str, Tensor]) -> tuple[Tensor, Tensor, *tuple[Tensor | None, ...]]:
-    """Return the arrays in that order; raise InputError if widths differ."""
-    both = [arrays[name] for name in ("features", "test_features") if name in arrays]
-    widths = [tuple(tensor.shape[1:]) for tensor in both]
-    if len(set(widths)) > 1:
-        raise InputError(f"features and test_features differ in width: {widths[0]} and {widths[1]}")
-    return _in_order(arrays, LABELS)
 
 
 def _warnings(arrays: dict[str, Tensor]) -> list[str]:

@@ -254,7 +254,7 @@ def _loader_pass(reader: _Reader, name: str, loader: Iterable[Any] | None, chose
         read, counted, samples = 0, 0, torch.zeros(len(chosen), dtype=torch.int64)
         for batch in batches:
             read += 1
-            inputs, labels = _split_batch(batch, selection.key)
+            inputs, labels = inputs_and_labels(batch, selection.key)
             inputs = to_device(inputs, device)
             kept = selection.kept(labels, inputs)
             values = reader.read(inputs, labels)
@@ -292,7 +292,7 @@ def _measure_vectors(
         found: list[Tensor] = []
         wanted: list[Tensor] = []
         for batch in batches:
-            inputs, targets = _split_batch(batch, reader.selection.key)
+            inputs, targets = inputs_and_labels(batch, reader.selection.key)
             targets = targets.reshape(-1, 1) if targets.dim() == 1 and reader.head.classes == 1 else targets
             check_target_batch(targets, reader.head.classes)
             found.append(reader.read(to_device(inputs, device), targets[:, 0])[LAST_LAYER].cpu().double())
@@ -310,7 +310,7 @@ def _measure_vectors(
 def _measured_labels(loader: Iterable[Any], selection: _Selection) -> Iterator[Tensor]:
     """Yield the measured labels (m,) of each batch, without a forward pass."""
     for batch in loader:
-        inputs, labels = _split_batch(batch, selection.key)
+        inputs, labels = inputs_and_labels(batch, selection.key)
         yield labels[selection.kept(labels, inputs)]
 
 
@@ -376,14 +376,21 @@ def call(model: nn.Module, inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
 
 
-def _split_batch(batch: Any, key: str) -> tuple[Any, Tensor]:
-    """Return (inputs, labels) of a batch: the mapping without `key`, or all but the last entry."""
+def inputs_and_labels(batch: Any, key: str) -> tuple[Any, Tensor]:
+    """Return (inputs, labels) of a batch: the mapping without `key`, or all but the last entry.
+
+    Labels that are the inputs too, `input_ids`, stay among them.
+    """
     if isinstance(batch, Mapping):
         if key not in batch:
-            raise InputError(f"a batch has no {key!r}; it has {', '.join(map(str, batch))} (labels_key=...)")
-        return {name: value for name, value in batch.items() if name != key}, torch.as_tensor(batch[key])
+            known = ", ".join(map(str, batch))
+            raise InputError(
+                f"a batch has no {key!r}; it has {known}: say which holds the labels, labels_key=..."
+            )
+        own = {name: value for name, value in batch.items() if name != key or key == "input_ids"}
+        return own, torch.as_tensor(batch[key])
     if not isinstance(batch, tuple | list) or len(batch) < 2:
-        raise InputError("a batch must be (inputs, labels) or a mapping with labels")
+        raise InputError("a batch has no labels; it must be (inputs, labels) or a mapping with them")
     return batch[0] if len(batch) == 2 else tuple(batch[:-1]), torch.as_tensor(batch[-1])
 
 

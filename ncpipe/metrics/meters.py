@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ncpipe.metrics.decisions import logit_margins, misalignments
+from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.statistics import ClassStatistics, check_batch, chunks
 from ncpipe.metrics.ties import LargestLogits, NearestMeans
@@ -69,12 +70,14 @@ class SampleMeter:
         self._change = own.exponent - exponent  # from the own means' unit to that of the train means
         about = own if train is None else train.to(device)
         self._about = NearestMeans(about.in_unit(exponent), own.in_unit(exponent))
-        self._weight = None if weight is None else weight.to(device, torch.float64)
+        self._directions: Tensor | None = None  # of the classifier's rows
         # |h - mu_k|^2/2 less what all k share, and below it the logits, as one product with h - centre.
         rows, offsets = [-self._about.centred], [self._about.centred.square().sum(1) / 2]
-        if self._weight is not None:
-            added = self._weight.new_zeros(own.classes) if bias is None else bias.to(self._weight)
-            self._logit_exponent, scaled, added = _logits_in_range(self._weight, added, exponent)
+        if weight is not None:
+            weight = weight.to(device, torch.float64)
+            self._directions = unit_rows(weight)
+            added = weight.new_zeros(own.classes) if bias is None else bias.to(weight)
+            self._logit_exponent, scaled, added = _logits_in_range(weight, added, exponent)
             away = torch.linalg.vector_norm(self._about.centre)
             self._largest = LargestLogits(scaled, added, self._about.reach + away)
             # Of samples far smaller than where they are taken from, nothing would be left.
@@ -110,15 +113,15 @@ class SampleMeter:
         found = SampleStatistics(samples, within, self._spread.clone(), wrong)
         if self._test:
             found = replace(found, nearest=nearest)
-        if self._weight is not None:
+        if self._directions is not None:
             margins = times_two_to(torch.cat(self._margins), self._logit_exponent)
             found = replace(found, mismatched=mismatched, misalignment=misalignment, margins=margins)
         return found
 
     def _add(self, rows: Tensor, labels: Tensor, buffer: Tensor) -> None:
         """Add rows (b, d) of float64; both (b, d) tensors are overwritten."""
-        if self._weight is not None:
-            self._sums[2] += misalignments(rows, labels, self._weight, buffer).sum()
+        if self._directions is not None:
+            self._sums[2] += misalignments(rows, labels, self._directions, buffer).sum()
         seen = times_two_to(rows, self._change)
         torch.sub(seen, self._about.centre, out=buffer)
         # Classes by samples: the product and the search in it are up to twice as fast this way round.
@@ -126,7 +129,7 @@ class SampleMeter:
         decided = self._about.decide(scores[: self._own.classes], seen)
         self._counts[0] += len(labels)
         self._counts[1] += (decided != labels).sum()
-        if self._weight is not None:
+        if self._directions is not None:
             logits = self._largest.logits(seen) if self._direct else scores[self._own.classes :]
             self._counts[2] += (self._largest.decide(logits, seen) != decided).sum()
             self._margins.append(logit_margins(logits, labels))

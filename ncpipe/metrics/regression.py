@@ -1,8 +1,5 @@
 """Measure neural regression collapse, where the targets are vectors [Andriopoulos et al. 2024, sec. 3].
 
-Features are divided by their lengths and not centred, principal axes are those of centred features: so the
-authors' code has it. At the optimum of their features model the mean feature is 0, and both are the same.
-
 N  samples    d  feature width    t  numbers of a target
 """
 

@@ -85,8 +85,8 @@ def measure(
     splits = {TRAIN: train}
     if test_features is not None and test_labels is not None:
         splits[TEST] = held_out = as_tensor(test_features), as_tensor(test_labels)
-        check_arrays(*held_out, rows, offsets, classes, TEST)
         check_widths([train[0], held_out[0]])
+        check_arrays(*held_out, rows, offsets, classes, TEST)
     if shots:
         for _, wanted in splits.values():
             check_shots(shots, episodes, wanted)

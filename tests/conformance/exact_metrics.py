@@ -64,84 +64,78 @@ class Classes:
         return vector if length(vector) > self.cutoff else [mpf(0)] * self.width
 
 
-class Loops:
-    """What takes a step for each pair of classes, or for each sample and class, one by one.
-
-    Quantities of pairs come as (value, times); exact_counts.py has the same by counting equal ones.
-    """
-
-    def nearest(self, classes: Classes, features: Matrix) -> list[int]:
-        """For each sample the lowest class whose mean is at most the cutoff further away than the nearest."""
-        found = []
-        for h in features:
-            distances = [length(minus(h, mean)) for mean in classes.means]
-            limit = min(distances) + classes.cutoff
-            found.append(next(k for k, r in enumerate(distances) if r <= limit))
-        return found
-
-    def cdnv_terms(self, classes: Classes) -> list[tuple[mpf, int]] | None:
-        """(Var_i + Var_j)/(2 |mu_i - mu_j|^2) of every pair; None where two class means coincide."""
-        terms = []
-        for i, j in combinations(range(classes.count), 2):
-            distance = length(minus(classes.means[i], classes.means[j]))
-            if distance <= classes.cutoff:
-                return None
-            terms.append(((classes.variances[i] + classes.variances[j]) / (2 * distance**2), 1))
-        return terms
-
-    def direction_pairs(self, vectors: Matrix, slack: Vector) -> list[tuple[mpf, mpf, int]] | None:
-        """Distance and cosine of every pair's directions; None where two are within slack_i + slack_j."""
-        units = [unit(v) for v in vectors]
-        found = []
-        for i, j in combinations(range(len(units)), 2):
-            apart = length(minus(units[i], units[j]))
-            if apart <= slack[i] + slack[j]:
-                return None
-            found.append((apart, mp.fdot(units[i], units[j]), 1))
-        return found
-
-    def decisions(self, layer: Layer, own: Classes) -> tuple[list[int], Vector]:
-        """For each sample the lowest class whose logit is the largest, up to rounding, and its margin."""
-        weight, bias = layer.weight, layer.bias or [mpf(0)] * own.count
-        assert weight is not None
-        longest, largest = max(map(length, weight)), max(map(abs, bias))
-        decided, margins = [], []
-        for h, y in zip(own.features, own.labels, strict=True):
-            logits = [mp.fdot(row, h) + b for row, b in zip(weight, bias, strict=True)]
-            limit = max(logits) - max(len(weight), len(h)) * EPS * (longest * length(h) + largest)
-            decided.append(next(k for k, f in enumerate(logits) if f >= limit))
-            margins.append(logits[y] - max(f for k, f in enumerate(logits) if k != y))
-        return decided, margins
+def nearest_means(classes: Classes, features: Matrix) -> list[int]:
+    """For each sample the lowest class whose mean is at most the cutoff further away than the nearest."""
+    found = []
+    for h in features:
+        distances = [length(minus(h, mean)) for mean in classes.means]
+        limit = min(distances) + classes.cutoff
+        found.append(next(k for k, r in enumerate(distances) if r <= limit))
+    return found
 
 
-LOOPS = Loops()
+def cdnv_terms(classes: Classes) -> Vector | None:
+    """(Var_i + Var_j)/(2 |mu_i - mu_j|^2) of every pair; None where two class means coincide."""
+    terms = []
+    for i, j in combinations(range(classes.count), 2):
+        distance = length(minus(classes.means[i], classes.means[j]))
+        if distance <= classes.cutoff:
+            return None
+        terms.append((classes.variances[i] + classes.variances[j]) / (2 * distance**2))
+    return terms
 
 
-def all_metrics(layer: Layer, loops: Loops = LOOPS) -> Values:
+def direction_pairs(vectors: Matrix, slack: Vector) -> list[tuple[mpf, mpf]] | None:
+    """Distance and cosine of every pair's directions; None where two are within slack_i + slack_j."""
+    units = [unit(v) for v in vectors]
+    found = []
+    for i, j in combinations(range(len(units)), 2):
+        apart = length(minus(units[i], units[j]))
+        if apart <= slack[i] + slack[j]:
+            return None
+        found.append((apart, mp.fdot(units[i], units[j])))
+    return found
+
+
+def decisions(layer: Layer, own: Classes) -> tuple[list[int], Vector]:
+    """For each sample the lowest class whose logit is the largest, up to rounding, and its margin."""
+    weight, bias = layer.weight, layer.bias or [mpf(0)] * own.count
+    assert weight is not None
+    longest, largest = max(map(length, weight)), max(map(abs, bias))
+    decided, margins = [], []
+    for h, y in zip(own.features, own.labels, strict=True):
+        logits = [mp.fdot(row, h) + b for row, b in zip(weight, bias, strict=True)]
+        limit = max(logits) - max(len(weight), len(h)) * EPS * (longest * length(h) + largest)
+        decided.append(next(k for k, f in enumerate(logits) if f >= limit))
+        margins.append(logits[y] - max(f for k, f in enumerate(logits) if k != y))
+    return decided, margins
+
+
+def all_metrics(layer: Layer) -> Values:
     """Every value by split and metric."""
     train = Classes(layer.features, layer.labels)
-    values = {("train", name): value for name, value in of_split(train, train, layer, loops)}
+    values = {("train", name): value for name, value in of_split(train, train, layer)}
     if layer.test_features is not None and layer.test_labels is not None:
         test = Classes(layer.test_features, layer.test_labels)
-        values |= {("test", name): value for name, value in of_split(test, train, layer, loops)}
-        values |= {("test", name): value for name, value in of_held_out(test, train, loops)}
+        values |= {("test", name): value for name, value in of_split(test, train, layer)}
+        values |= {("test", name): value for name, value in of_held_out(test, train)}
     if layer.weight is not None:
-        values |= {("weights", name): value for name, value in of_weights(layer.weight, loops)}
+        values |= {("weights", name): value for name, value in of_weights(layer.weight)}
     return values
 
 
-def of_split(own: Classes, train: Classes, layer: Layer, loops: Loops) -> Iterator[tuple[str, mpf]]:
+def of_split(own: Classes, train: Classes, layer: Layer) -> Iterator[tuple[str, mpf]]:
     directions = between_directions(own)
     yield "nc1_trace_ratio", ratio(own.within, own.between)
     yield "nc1_pinv", nc1_pinv(own, directions) if directions else INF
     yield "nc1_pinv_rank", mpf(len(directions))
     yield "dnc1_trace_pinv", ratio(own.within, mp.fsum(own.count / s**2 for s, _ in directions))
     yield "tcv", own.within
-    terms = loops.cdnv_terms(own)
+    terms = cdnv_terms(own)
     yield "cdnv", INF if terms is None else deviation(terms)[0]
     if own.count > own.width + 1:
-        none = terms is not None and any(term == 0 for term, _ in terms)
-        logs = [] if terms is None or none else [(mp.log(term), times) for term, times in terms]
+        none = terms is not None and any(term == 0 for term in terms)
+        logs = [] if terms is None or none else [mp.log(term) for term in terms]
         yield "cdnv_log", INF if terms is None else -INF if none else deviation(logs)[0]
     yield from of_vectors("means", own.centred)
     units = [unit(m) for m in own.centred]
@@ -150,21 +144,21 @@ def of_split(own: Classes, train: Classes, layer: Layer, loops: Loops) -> Iterat
     yield "nc2_condition", condition(own.means)
     if many:
         slack = [own.cutoff / length(m) if u else mpf(0) for m, u in zip(own.centred, units, strict=True)]
-        yield from of_many_directions("means", own.centred, slack, loops)
+        yield from of_many_directions("means", own.centred, slack)
     yield from spectrum("means", own.means)
-    nearest = loops.nearest(train, own.features)
+    nearest = nearest_means(train, own.features)
     yield "ncc_error", share(k != y for k, y in zip(nearest, own.labels, strict=True))
     if layer.weight is not None:
-        yield from of_classifier(own, units, nearest, layer, loops)
+        yield from of_classifier(own, units, nearest, layer)
 
 
 def of_classifier(
-    own: Classes, units: list[Vector | None], nearest: list[int], layer: Layer, loops: Loops
+    own: Classes, units: list[Vector | None], nearest: list[int], layer: Layer
 ) -> Iterator[tuple[str, mpf]]:
     weight = layer.weight
     assert weight is not None
     longest = max(map(length, weight))
-    decided, margins = loops.decisions(layer, own)
+    decided, margins = decisions(layer, own)
     cosines = [cosine(h, weight[y]) for h, y in zip(own.features, own.labels, strict=True)]
     yield "nc4_mismatch", share(k != other for k, other in zip(decided, nearest, strict=True))
     yield "nc3_cosine", 1 - mp.fsum(cosines) / len(cosines)
@@ -181,16 +175,16 @@ def of_classifier(
         yield name, margins[-(-percent * len(margins) // 100) - 1]  # the ceil(pN)-th smallest
 
 
-def of_held_out(test: Classes, train: Classes, loops: Loops) -> Iterator[tuple[str, mpf]]:
+def of_held_out(test: Classes, train: Classes) -> Iterator[tuple[str, mpf]]:
     pairs = list(zip(test.features, test.labels, strict=True))
-    nearest = zip(test.features, loops.nearest(train, test.features), strict=True)
+    nearest = zip(test.features, nearest_means(train, test.features), strict=True)
     weak = mp.fsum(square(minus(h, train.means[k])) for h, k in nearest) / len(pairs)
     strong = mp.fsum(square(minus(h, train.means[y])) for h, y in pairs) / len(pairs)
     yield "weak_test_collapse", ratio(weak, train.between)
     yield "strong_test_collapse", ratio(strong, train.between)
 
 
-def of_weights(weight: Matrix, loops: Loops) -> Iterator[tuple[str, mpf]]:
+def of_weights(weight: Matrix) -> Iterator[tuple[str, mpf]]:
     total = square([mp.fsum(column) for column in zip(*weight, strict=True)])
     size = mp.fsum(map(square, weight))
     yield "nc0_row_sum", total / len(weight)
@@ -203,14 +197,14 @@ def of_weights(weight: Matrix, loops: Loops) -> Iterator[tuple[str, mpf]]:
     yield from of_vectors("weights", weight)
     if many:
         rounding = max(len(weight), len(weight[0])) * EPS
-        yield from of_many_directions("weights", weight, [rounding] * len(weight), loops)
+        yield from of_many_directions("weights", weight, [rounding] * len(weight))
     yield from spectrum("weights", weight)
 
 
 def of_vectors(name: str, vectors: Matrix) -> Iterator[tuple[str, mpf]]:
     """Spread of the lengths, and of the angles about -1/(K-1)."""
     lengths = [length(v) for v in vectors]
-    mean, spread = deviation([(x, 1) for x in lengths])
+    mean, spread = deviation(lengths)
     yield f"nc2_equinorm_{name}", spread / mean if mean else NAN
     many = len(vectors) > len(vectors[0]) + 1
     pairs = [] if many else list(combinations(vectors, 2))
@@ -218,18 +212,18 @@ def of_vectors(name: str, vectors: Matrix) -> Iterator[tuple[str, mpf]]:
     yield f"nc2_equiangular_{name}", NAN if many else mp.fsum(gaps) / len(gaps)
 
 
-def of_many_directions(name: str, vectors: Matrix, slack: Vector, loops: Loops) -> Iterator[tuple[str, mpf]]:
+def of_many_directions(name: str, vectors: Matrix, slack: Vector) -> Iterator[tuple[str, mpf]]:
     """GNC2: mean and standard deviation over pairs of log(1/distance), the largest cosine, interference."""
     energy = spread = largest = interference = NAN
     if all(map(square, vectors)):
-        pairs = loops.direction_pairs(vectors, slack)
+        pairs = direction_pairs(vectors, slack)
         energy = spread = INF
         largest = mpf(1)
         if pairs is not None:
-            energy, spread = deviation([(-mp.log(apart), times) for apart, _, times in pairs])
-            largest = max(cos for _, cos, _ in pairs)
+            energy, spread = deviation([-mp.log(apart) for apart, _ in pairs])
+            largest = max(cos for _, cos in pairs)
             simplex = mpf(1) / (len(vectors) - 1)
-            interference = deviation([(abs(cos + simplex), times) for _, cos, times in pairs])[0]
+            interference = deviation([abs(cos + simplex) for _, cos in pairs])[0]
     yield f"gnc2_energy_{name}", energy
     yield f"gnc2_spread_{name}", spread
     yield f"gnc2_cosine_{name}", largest
@@ -239,16 +233,15 @@ def of_many_directions(name: str, vectors: Matrix, slack: Vector, loops: Loops) 
 def uniform_duality(weight: Matrix, centred: Matrix) -> Iterator[tuple[str, mpf]]:
     """UNC3: mean and standard deviation over classes of the cosine of a row and its centred mean."""
     found = [cosine(row, mean) for row, mean in zip(weight, centred, strict=True)]
-    mean, spread = deviation([(x, 1) for x in found])
+    mean, spread = deviation(found)
     yield "unc3_cosine", mean
     yield "unc3_spread", spread
 
 
-def deviation(values: Sequence[tuple[mpf, int]]) -> tuple[mpf, mpf]:
-    """Mean and standard deviation of values, each so many times."""
-    count = sum(times for _, times in values)
-    mean = mp.fsum(times * x for x, times in values) / count
-    return mean, mp.sqrt(mp.fsum(times * (x - mean) ** 2 for x, times in values) / count)
+def deviation(values: Sequence[mpf]) -> tuple[mpf, mpf]:
+    """Mean and standard deviation."""
+    mean = mp.fsum(values) / len(values)
+    return mean, mp.sqrt(mp.fsum((x - mean) ** 2 for x in values) / len(values))
 
 
 def spectrum(name: str, matrix: Matrix) -> Iterator[tuple[str, mpf]]:

@@ -3,8 +3,8 @@
 expected.json: by file, split and metric the exact value and its ulp, as decimal strings. The ulp is the
 largest change of the exact value in 8 draws in which every number of the file but labels moves up or down by
 2^-52 of the largest number of its array; "0" where the value is not finite or a count, which must be met
-exactly, or where pairs are counted (exact_counts.py). It takes a few minutes; where files are named, only
-these are computed anew.
+exactly, or where there are too many classes for such draws. It takes a few minutes, and hours for 2,000
+classes; where files are named, only these are computed anew.
 """
 
 import json
@@ -14,13 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from exact_counts import Counts, is_whole
-from exact_metrics import COUNTS, EPS, Layer, Matrix, Values, all_metrics, read_layer
+from exact_metrics import COUNTS, EPS, Layer, Matrix, all_metrics, read_layer
 from mpmath import mp, mpf
 
 HERE = Path(__file__).resolve().parents[2] / "ncpipe" / "metrics" / "conformance"
-EXPECTED = HERE / "expected.json"
-COUNTED_FROM = 1000  # classes: pairs one by one would take most of an hour
+EXPECTED, FOLDER = HERE / "expected.json", HERE / "features"
+FEWER = 1000  # classes of which draws can be made
 UNBALANCED, ONE_CLASS = "unbalanced_1e5", "one_class"
 # What compares classes, and so has no value for one class.
 UNDEFINED = {
@@ -53,27 +52,19 @@ def expected_of(name: str) -> Expected:
     if name == ONE_CLASS:
         return {split: {metric: ["nan", "0"] for metric in names} for split, names in UNDEFINED.items()}
     layer = layer_of(name)
-    draws = 0 if is_counted(layer) else DRAWS
+    draws = DRAWS if max(layer.labels) < FEWER else 0
     others = [all_metrics(moved(layer, random.Random(seed))) for seed in range(draws)]
     found: Expected = {}
-    for (split, metric), value in exactly(layer).items():
+    for (split, metric), value in all_metrics(layer).items():
         ulp = ulp_of(metric, value, [values[split, metric] for values in others])
         found.setdefault(split, {})[metric] = [text(value), mp.nstr(ulp, 5) if ulp else "0"]
     return found
 
 
-def exactly(layer: Layer) -> Values:
-    return all_metrics(layer, Counts()) if is_counted(layer) else all_metrics(layer)
-
-
-def is_counted(layer: Layer) -> bool:
-    return max(layer.labels) >= COUNTED_FROM and is_whole(layer)
-
-
 def layer_of(name: str) -> Layer:
     if name == UNBALANCED:
         return unbalanced()
-    with np.load(HERE / "features" / f"{name}.npz") as file:
+    with np.load(FOLDER / f"{name}.npz") as file:
         return read_layer(dict(file))
 
 
@@ -117,7 +108,7 @@ def text(value: mpf) -> str:
 
 
 def main() -> None:
-    files = {path.stem for path in (HERE / "features").glob("*.npz")}
+    files = {path.stem for path in FOLDER.glob("*.npz")}
     names = sys.argv[1:] or sorted({UNBALANCED, *files})
     found = json.loads(EXPECTED.read_text()) if sys.argv[1:] else {}
     for name in names:

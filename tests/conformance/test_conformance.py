@@ -1,6 +1,5 @@
 """ncpipe on the files of this folder, whose metrics are known exactly: see docs/metrics.md, Conformance."""
 
-import ast
 import json
 import re
 import sys
@@ -9,11 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from exact_counts import Counts
-from exact_metrics import COUNTS, all_metrics, read_layer
-from make_expected import EXPECTED, exactly, expected_of, layer_of, text
-from make_features import FOLDER, many_whole, write
-from mpmath import mp
+from exact_metrics import all_metrics
+from make_expected import EXPECTED, FOLDER, expected_of, layer_of, text
 from peers import by_kind, by_package
 from typer.testing import CliRunner, Result
 
@@ -32,7 +28,8 @@ PAGE = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
 SCORES = (ROOT / "docs" / "conformance_scores.md").read_text(encoding="utf-8")
 ANSWERS: dict[str, dict[str, dict[str, list[str]]]] = json.loads(EXPECTED.read_text())
 NAMES = sorted(ANSWERS)
-SLOW = ("many_k2000_d3", "many_k200_d10", "unbalanced_1e5")  # 10 to 20 s each in exact numbers
+SLOW = ("many_k200_d10", "unbalanced_1e5")  # 10 to 20 s each in exact numbers
+HOURS = "many_k2000_d3"  # pairs one by one, which `make_expected.py many_k2000_d3` takes the time for
 ORDER = ("features", "labels", "weight", "bias", "test_features", "test_labels")
 
 
@@ -97,33 +94,21 @@ def test_pairs_in_blocks_conform(name: str, side: int, monkeypatch: pytest.Monke
     assert failures(name, measure(*map(arrays.get, ORDER))) == []
 
 
-def test_the_files_are_what_their_script_writes(tmp_path: Path) -> None:
-    write(tmp_path)
-    written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert written == {path.name: path.read_bytes() for path in FOLDER.iterdir()}
-    assert sorted([*(Path(name).stem for name in written), *suite.GENERATED]) == NAMES
-    assert max(map(len, written.values())) < 100_000
+def test_every_file_has_answers() -> None:
+    """Red: a file that nothing is compared with."""
+    assert sorted([*(path.stem for path in FOLDER.iterdir()), *suite.GENERATED]) == NAMES
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name in SLOW else name for name in NAMES]
+    "name",
+    [pytest.param(name, marks=pytest.mark.long) if name in SLOW else name for name in NAMES if name != HOURS],
 )
 def test_the_answers_are_what_the_definitions_give(name: str) -> None:
     if name == suite.ONE_CLASS:
         assert {split: dict(found) for split, found in expected_of(name).items()} == ANSWERS[name]
         return
     stored = {key: value for key, (value, _) in answers(name).items()}
-    assert {key: text(value) for key, value in exactly(layer_of(name)).items()} == stored
-
-
-def test_counting_equal_pairs_is_taking_each() -> None:
-    """To 100 digits. Red: a pair left out or counted twice, another class among equally near ones."""
-    layer = read_layer(many_whole(30))
-    one_by_one, counted = all_metrics(layer), all_metrics(layer, Counts())
-    assert one_by_one.keys() == counted.keys()
-    for key, value in one_by_one.items():
-        same = mp.isnan(value) and mp.isnan(counted[key])
-        assert same or abs(counted[key] - value) <= mp.mpf(10) ** -100 * abs(value), key
+    assert {key: text(value) for key, value in all_metrics(layer_of(name)).items()} == stored
 
 
 def test_generated_files_are_what_their_formula_gives() -> None:
@@ -163,24 +148,12 @@ def test_the_page_says_how_many() -> None:
     assert readme.splitlines()[2].startswith(f"{counts[0]} small feature files")
 
 
-def test_what_counts_is_one_set() -> None:
-    assert suite.COUNTS == COUNTS
-
-
 OWN = """
 def nc1(features, labels):
     means = [features[labels == k].mean(axis=0) for k in range(labels.max() + 1)]
     centre = sum(means) / len(means)
     within = sum(((h - means[y]) ** 2).sum() for h, y in zip(features, labels)) / len(labels)
     return within / (sum(((m - centre) ** 2).sum() for m in means) / len(means))
-
-def exact(features, labels, weight=None, bias=None, test_features=None, test_labels=None):
-    import torch
-    from ncpipe.metrics.table import measure
-    given = (features, labels, weight, bias, test_features, test_labels)
-    arrays = [None if array is None else torch.from_numpy(array) for array in given]
-    names = {"train": "train/", "test": "test/", "weights": "weights/"}
-    return {names[row.split] + row.metric: row.value for row in measure(*arrays)}
 
 def unknown(features, labels):
     return {"nc1": 0.0}
@@ -217,13 +190,6 @@ def test_the_command_scores_ones_own_function(own: None) -> None:
     assert "scales" in result.stdout
 
 
-def test_ncpipe_scores_all(own: None) -> None:
-    result = scored("own_metrics:exact")
-    assert result.exit_code == 0, result.output
-    total = sum(len(answers(name)) for name in NAMES if name != suite.ONE_CLASS)  # which it refuses
-    assert f"{total} of {total} values conform" in result.stderr
-
-
 def test_a_command_in_any_language(own: None, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("import sys, json; print(json.dumps({'tcv': 0.0}))")
     result = scored("--npz-command", f"{sys.executable} program.py {{}}", "--metric", "tcv")
@@ -253,13 +219,6 @@ def test_mistakes_are_one_line(own: None, arguments: list[str], said: str) -> No
     assert said in str(result.exception)
 
 
-def test_what_raises_counts_as_wrong(own: None) -> None:
-    result = scored("own_metrics:broken", "--metric", "tcv")
-    assert result.exit_code == 1
-    assert f"errors in {len(NAMES) - 1} of {len(NAMES)} files" in result.stderr  # one has one class
-    assert "ValueError: no such thing" in result.stderr
-
-
 @pytest.mark.parametrize(("function", "right"), [("zero", False), ("broken", True)])
 def test_a_number_for_one_class_is_wrong_and_an_error_right(own: None, function: str, right: bool) -> None:
     (case,) = [case for case in suite.cases() if case.has_one_class]
@@ -270,13 +229,3 @@ def test_a_number_for_one_class_is_wrong_and_an_error_right(own: None, function:
     zeros = sum(suite.Verdict(case, "train", "cdnv", 0.0).conforms for case in rest)
     counted = int(re.findall(r"(\d+) of (\d+)", result.stdout)[0][0])
     assert counted == (1 if right else zeros)  # an error conforms where there is one class, and nowhere else
-
-
-def test_the_answers_share_no_code_with_the_package() -> None:
-    for module in ("exact_metrics", "exact_counts", "make_expected", "make_features"):
-        tree = ast.parse((Path(__file__).parent / f"{module}.py").read_text())
-        names = {
-            alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
-        }
-        names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        assert not any(name.split(".")[0] in ("ncpipe", "torch") for name in names)

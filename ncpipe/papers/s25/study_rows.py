@@ -15,7 +15,7 @@ from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.decisions import misalignments
-from ncpipe.metrics.geometry import nc2_etf, nc2_identity
+from ncpipe.metrics.geometry import nc2_etf, nc2_identity, unit_rows
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.models.build import build_model, input_shape, prepare_split
@@ -121,7 +121,7 @@ def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
         "nc1_trace_ratio": nc1_trace_ratio(class_statistics(features, labels, data.classes)),
         "nc2_etf": nc2_etf(weight),
         "nc2_identity": nc2_identity(weight),
-        "nc3_cosine": misalignments(features, labels, weight).mean().item(),
+        "nc3_cosine": misalignments(features, labels, unit_rows(weight)).mean().item(),
         "train_error": prediction_error(features, labels, weight, bias),
     }
 

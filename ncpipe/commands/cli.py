@@ -164,7 +164,7 @@ def sweep(
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the batches with their memory and time, or the cluster's jobs; train nothing.",
+            help="Print the runs that would train, and what Slurm would be given; train nothing.",
         ),
     ] = False,
     keep_going: Annotated[
@@ -448,22 +448,6 @@ def status(
     from ncpipe.commands.status import status as print_status
 
     print_status(watch)
-
-
-@command()
-def logs(
-    experiment: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="Name of the experiment.", autocompletion=complete_experiment),
-    ],
-    depth: Annotated[int, typer.Argument(metavar="DEPTH", help="Depth of the network.")],
-    seed: Annotated[int, typer.Argument(metavar="SEED", help="Seed of weights and mini-batches.")],
-    value: Value = None,
-) -> None:
-    """Print the training logs of a run, from this machine, jobs of Slurm or tasks of Ray."""
-    from ncpipe.commands.logs import logs as print_logs
-
-    print_logs(experiment, depth, seed, _number(value))
 
 
 @command()

@@ -234,8 +234,7 @@ def extract(experiment: Experiment, device: Device = None, workers: Processes = 
 
     double = double_compute(load_params().compute, device)
     on_cpu = prepare_device(double).type == "cpu"  # a GPU has one process
-    with _worker_pool(workers if on_cpu else 1) as pool:
-        extract_experiment(experiment, device, pool.map)
+    extract_experiment(experiment, device, _sharing(workers if on_cpu else 1))
     # DVC's cache has the runs by now.
     link_to_dvc_cache(path.parent for path in (RUNS / experiment).rglob("run.json"))
 
@@ -246,17 +245,16 @@ def measure(experiment: Experiment, workers: Processes = None) -> None:
     announce(f"measure {experiment}")
     from ncpipe.commands.measure import measure as measure_experiment
 
-    with _worker_pool(workers) as pool:
-        measure_experiment(experiment, pool.map)
+    measure_experiment(experiment, _sharing(workers))
 
 
-def _worker_pool(workers: int | None) -> Any:
-    """Return a pool of processes for runs. workers: None for one per core."""
+def _sharing(workers: int | None) -> Any:
+    """Return a `map` that shares runs among processes. workers: None for one per core."""
     from ncpipe.config.params import load_params
-    from ncpipe.runs.pool import WorkerPool
+    from ncpipe.runs.pool import share
     from ncpipe.system.machine import usable_cores
 
-    return WorkerPool(workers or max(1, usable_cores() // load_params().compute.threads))
+    return functools.partial(share, most=workers or max(1, usable_cores() // load_params().compute.threads))
 
 
 @stage()

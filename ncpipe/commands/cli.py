@@ -330,9 +330,7 @@ def report(
             help="File to write instead, with commit and machine.",
         ),
     ] = None,
-    times: Annotated[
-        bool, typer.Option("--times", help="With --to: add the times of stages and training.")
-    ] = False,
+    times: Annotated[bool, typer.Option("--times", help="With --to: add the time of training.")] = False,
 ) -> None:
     """Write the report, data/report.html: figures, tables and claims in one file that needs no network."""
     from ncpipe.commands.report import report as write_page
@@ -541,14 +539,11 @@ def _study_error(error: Exception) -> InputError | None:
 
 def run_cli() -> None:
     """Run the program; report mistakes of the user and a full disk in one line, without a traceback."""
-    from ncpipe.commands.stage_times import timed
-
     install_signal_handlers()
     if "DVC_STAGE" in os.environ:
         remove_tried_links(PARENTS)
     try:
-        with timed(os.environ.get("DVC_STAGE")):
-            app(prog_name="ncpipe")
+        app(prog_name="ncpipe")
     except InputError as error:
         sys.exit("\n".join(f"ncpipe: {line}" for line in str(error).splitlines()))
     except Exception as error:

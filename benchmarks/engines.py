@@ -41,7 +41,7 @@ from ruamel.yaml import YAML
 from ncpipe.commands.code import write_code
 from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import Params, load_params
-from ncpipe.runs.engines import slurm_script
+from ncpipe.runs.engines import slurm_commands
 from ncpipe.runs.engines.options import EngineName, Ray, Settings, Slurm
 from ncpipe.runs.fast_path import take_stored
 from ncpipe.runs.fingerprint import RunFingerprint
@@ -200,7 +200,7 @@ def driven(runs: int, dry: bool) -> tuple[int, list[float]]:
     place = Path(tempfile.mkdtemp())
     os.environ |= slurm_stand_in.install(place / "slurm")
     if dry:
-        slurm_script.SCRIPT = slurm_script.SCRIPT.replace("{command}", f"{sys.executable} {place}/dry.py")
+        slurm_commands.SCRIPT = slurm_commands.SCRIPT.replace("{command}", f"{sys.executable} {place}/dry.py")
         (place / "dry.py").write_text(DRY_WORKER)
     laps: list[float] = []
 

@@ -181,8 +181,8 @@ NAMED = [
     Fault(
         "a run that another process trains taken too",
         "runs/run_claims.py",
-        "                    return False\n",
-        "                    return True\n",
+        "killed process left\n                    return False\n",
+        "killed process left\n                    return True\n",
         ("tests/test_run_claims.py::test_a_run_has_one_claim",),
     ),
     Fault(

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""A stand-in for Slurm: sbatch, squeue, scancel, scontrol, sinfo and sacct, by the name it is called by.
+"""A stand-in for Slurm: sbatch, squeue, scancel and scontrol, by the name it is called by.
 
 Jobs are processes of this machine. In its folder, $SLURM_STAND_IN, files change what it does: refuse is what
-sbatch prints as it refuses, no_requeue what scontrol prints, scancel what scancel prints. With accounting,
-jobs leave the queue at once and only sacct knows them. partitions is what sinfo prints. warn sends the signal
-that comes before the time limit. While there is a hold, no job begins. It writes a line to `started` for each
-start of a job.
+sbatch prints as it refuses, no_requeue what scontrol prints, scancel what scancel prints. warn sends the
+signal that comes before the time limit. While there is a hold, no job begins. It writes a line to `started`
+for each start of a job.
 
 As in Slurm, each task of an array has a number of its own, and that of the last one is the array's, whose
 requeueing requeues all tasks, also those that have ended.
@@ -20,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "sacct")
+COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
 STATE = Path(os.environ.get("SLURM_STAND_IN", "."))
 LOOK = 0.05  # seconds
 
@@ -77,8 +76,6 @@ def control(number: str) -> int:
     _, *words = told(f"array-{number}").split("\n")  # type: ignore[union-attr]
     given = options(words)
     indices, _, most = given["array"].partition("%")
-    hours, minutes, seconds = map(int, given["time"].split(":"))
-    limit = 3600 * hours + 60 * minutes + seconds
     first, last = map(int, indices.split("-"))
     todo, running = [f"{number}_{index}" for index in range(first, last + 1)], {}
     while todo or running:
@@ -99,18 +96,13 @@ def control(number: str) -> int:
                     stderr=log, env=environment, start_new_session=True,
                 )  # fmt: skip
             write(job, f"RUNNING {process.pid}")
-            running[job] = (process, time.monotonic())
+            running[job] = process
         time.sleep(LOOK)
         if told("warn") is not None:
             (STATE / "warn").unlink()
-            for process, _ in running.values():
+            for process in running.values():
                 process.send_signal(signal.SIGUSR2)
-        for job, (process, began) in list(running.items()):
-            ran = time.monotonic() - began
-            if ran > limit:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                write(job, "TIMEOUT")
+        for job, process in list(running.items()):
             if (code := process.poll()) is None:
                 continue
             del running[job]
@@ -131,23 +123,7 @@ def jobs() -> list[tuple[str, str]]:
 def squeue(words: list[str]) -> int:
     names = {file.name[6:]: file.read_text().split("\n")[0] for file in STATE.glob("array-*")}
     for job, state in jobs():
-        if told("accounting") is None or state.split()[0] in ("PENDING", "RUNNING"):
-            print(f"{job}|{names[job.partition('_')[0]]}|{state.split()[0]}|None")
-    return 0
-
-
-def sacct(words: list[str]) -> int:
-    if told("accounting") is None:
-        print("Slurm accounting storage is disabled", file=sys.stderr)
-        return 1
-    columns = options(words)["format"].split(",")
-    values = {"ElapsedRaw": "100", "AllocCPUS": "2", "AllocTRES": "cpu=2,gres/gpu=1,mem=2G", "Submit": "1000",
-              "Start": "1030"}  # fmt: skip
-    for job, state in jobs():
-        own = values | {"JobID": job, "State": state.split()[0]}
-        print("|".join(own.get(column, "") for column in columns))
-        own |= {"JobID": f"{job}.batch", "MaxRSS": "524288K"}
-        print("|".join(own.get(column, "") for column in columns))
+        print(f"{job}|{names[job.partition('_')[0]]}|{state.split()[0]}|None")
     return 0
 
 
@@ -173,11 +149,6 @@ def scontrol(words: list[str]) -> int:
         number, _, index = job.partition("_")
         if words[1] in (job, number, f"{number}00{index}"):
             (STATE / f"requeue-{job}").touch()
-    return 0
-
-
-def sinfo(words: list[str]) -> int:
-    print(told("partitions") or "test|test*|infinite")
     return 0
 
 

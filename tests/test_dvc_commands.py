@@ -196,23 +196,3 @@ class TestStudies:
         assert output.trained == ["train@alpha-2-8"]
         assert study.run("dvc", "status").out.splitlines() == [CLEAN]
         assert clone.run("dvc", "status").out.splitlines() == [CLEAN]
-
-    def test_gc_keeps_what_it_is_told_of(self, root_and_study: Made, own_copy: Copy) -> None:
-        """Red: studies at which the paths of README's line do not lead to a project."""
-        clone = own_copy(root_and_study[0])
-        studies = [f"stages/{path.name}" for path in clone.folder.glob("stages/*")]
-        clone.run("dvc", "gc", "-w", "-a", "--all-experiments", "-f", "-p", *studies)
-        assert clone.study("smoke").run("dvc", "status").out.splitlines() == [CLEAN]
-
-    @pytest.mark.long
-    def test_a_dry_experiment_lists_the_stages_where_nothing_has_run(
-        self, root_and_study: Made, own_copy: Copy
-    ) -> None:
-        """Red: a stage of which DVC cannot tell without its dependencies; a DVC that needs no --force."""
-        clone = own_copy(root_and_study[0])
-        (clone.folder / "dvc.lock").unlink()
-        clone.commit()
-        assert "failed to reproduce 'grid'" in clone.run("dvc", "exp", "run", "--dry", check=False).err
-        dry = clone.run("dvc", "exp", "run", "--dry", "--force")
-        assert [dry.ran[0], dry.ran[-1]] == ["code", "claims"]
-        assert "WARNING" not in dry.err

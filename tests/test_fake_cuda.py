@@ -32,7 +32,7 @@ from training_cases import (
 )
 
 from ncpipe.commands.study_check import check_study
-from ncpipe.config.experiment import Model
+from ncpipe.config.experiment import Experiment, Model
 from ncpipe.config.optimizer_specs import OneAtATime
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read

@@ -44,6 +44,7 @@ from training_cases import (
     tree_of,
 )
 
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
 from ncpipe.config.run import Compute, Run, as_json

@@ -1,7 +1,6 @@
 """A training loop of a study's own: checked, trained in a process of its own, resumed, measured by hooks."""
 
 import dataclasses
-import math
 import multiprocessing
 import re
 from collections.abc import Iterator
@@ -35,7 +34,6 @@ from ncpipe.features.run_metrics import describe, measure_run
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.runs.code_digests import at_start, training_digests
 from ncpipe.runs.fingerprint import choices_of, code_digest, fingerprint_of
-from ncpipe.runs.plan import plan, seconds_of
 from ncpipe.runs.run_folder import read_history, read_state
 from ncpipe.runs.study_code import study_effect
 from ncpipe.system.artifacts import RUNS
@@ -383,16 +381,6 @@ def test_an_editor_knows_its_keys(study: Path) -> None:
     schema = schema_text()
     assert '"plain"' in schema
     assert '"training"' in schema
-
-
-def test_a_dry_run_does_not_know_its_time(study: Path) -> None:
-    """Red: an epoch that is timed as that of a packaged network."""
-    run = write(STUDY)
-    fetch("plain")
-    [planned], failed = plan([fingerprint_of(run, _data(), load_params().compute)], CPU, 1, False)
-    assert failed == {}
-    assert planned.epochs == 4
-    assert math.isnan(seconds_of(planned, CPU))
 
 
 def test_it_runs_to_its_report(study: Path) -> None:

@@ -106,6 +106,14 @@ def test_a_torn_lock_costs_no_run(committed: bool, project: Path) -> None:
     assert results == [Path(f"data/a/out{item}").read_text() for item in (1, 2)]
 
 
+@pytest.mark.parametrize("text", ["<<<<<<< HEAD\nschema: '2.0'\n=======\n>>>>>>> theirs\n", "", "[]\n"])
+def test_a_lock_that_dvc_refuses_is_named(text: str, project: Path) -> None:
+    """After a merge or a kill. Red: "found no damage", at which DVC stops all the same."""
+    LOCK.write_text(text)
+    with pytest.raises(InputError, match=r"^dvc\.lock: damaged \([^\n]*\); run git checkout dvc\.lock, or "):
+        repair()
+
+
 def test_nothing_is_touched_while_dvc_is_at_work(project: Path) -> None:
     """Red: a file removed that another DVC is writing."""
     damaged = object_of(Path("data/a/out1"))

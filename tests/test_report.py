@@ -16,7 +16,6 @@ from conftest import clear_code_digests
 from made_study import CLAIMS, RULE, tables, write_study
 from ruamel.yaml import YAML
 
-from ncpipe.commands import stage_times
 from ncpipe.commands.cli import run_cli
 from ncpipe.commands.report import report, report_to
 from ncpipe.config.params import load_params, parse_params
@@ -477,32 +476,8 @@ def test_a_page_to_send_says_where_it_is_from(study, tmp_path, monkeypatch):
         r"<dt>Written on</dt><dd>processor (.*?), cores (\d+), memory_gb \d+, system \w+</dd>", sent
     )
     assert re.search(r"<dt>Written with</dt><dd>python 3[\d.]+, torch \S+, numpy .*, dvc [\d.]+</dd>", sent)
-    assert "last ran here" not in sent
     assert told
     assert told[1] not in (study / "data/report.html").read_text(encoding="utf-8")
-
-
-def test_times_by_stage_are_those_of_the_last_run_of_each_item(study, tmp_path, monkeypatch):
-    """Red: a time that counts twice; one of a stage that failed, or that DVC did not begin."""
-    monkeypatch.chdir(study)
-    clock = iter([0.0, 9.0, 0.0, 7.0, 0.0, 100.0, 0.0, 5.0, 0.0, 50.0, 0.0, 60.0])
-    with monkeypatch.context() as patch:
-        patch.setattr(stage_times.time, "monotonic", lambda: next(clock))
-        for address in ("train@one-2-0", "train@one-2-1", "train@one-2-0"):
-            with stage_times.timed(address):
-                pass
-        with pytest.raises(SystemExit), stage_times.timed("here/dvc.yaml:grid"):
-            raise SystemExit(0)
-        for address, end in (("plot", SystemExit("a mistake")), ("plot", RuntimeError("a bug"))):
-            with pytest.raises(type(end)), stage_times.timed(address):
-                raise end
-    with stage_times.timed(None):
-        pass
-    assert stage_times.stage_times() == {"train": 107.0, "grid": 5.0}
-    report_to(tmp_path / "page.html", times=True)
-    sent = (tmp_path / "page.html").read_text(encoding="utf-8")
-    (study / "data/logs/stages.csv").unlink()
-    assert "<dd>train 2 min, grid 5 s</dd>" in sent
 
 
 def test_times_need_a_file(monkeypatch):

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from conftest import experiment_tree, write_params
-from ruamel.yaml import YAML
 
 from ncpipe.commands.fetch import fetch
-from ncpipe.commands.status import status, sweep_progress
+from ncpipe.commands.status import status
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.datasets.prepared import read_prepared
@@ -44,7 +43,7 @@ def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     """By L: the counts, as `runs=2 done=1`."""
     capsys.readouterr()
     status(watch=False)
-    head, *lines = capsys.readouterr().out.replace("not converged", "failed").splitlines()
+    head, *lines = capsys.readouterr().out.splitlines()
     names = head.split()[2:]
     found = {}
     for line in lines:
@@ -67,36 +66,6 @@ def test_a_run_goes_from_waiting_to_done_and_stale(project: Path, capsys: pytest
     }
     write_params([2, 3], [0, 1], one=experiment_tree(epochs=21))
     assert rows(capsys)["2"] == "runs=2 stale=1 waiting=1"
-
-
-def test_what_did_not_converge_is_counted(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fetch("one")
-    train("one", 2, 0, workers=1)
-    results = project / "data" / "results"
-    results.mkdir()
-    head = "experiment,depth,seed,converged\n"
-    (results / "runs.csv").write_text(head + "one,2,0,False\none,2,1,False\none,3,0,True\n")
-    found = rows(capsys)  # seed 1 is not done: there the table tells of another run
-    assert found == {"2": "runs=2 done=1 waiting=1 failed=1", "3": "runs=2 done=· waiting=2 failed=·"}
-    (results / "runs.csv").write_text("nothing")
-    assert "failed" not in rows(capsys)["2"]
-
-
-def test_what_did_not_converge_is_counted_at_whole_and_other_values(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of [0, 0.5] the table has 0.0. Red: no count, because not all values are of the first one's kind."""
-    params = YAML().load(Path("params.yaml"))
-    params["sweep"] |= {"depths": [2], "axis": "data.noise", "values": [0, 0.5]}
-    YAML().dump(params, Path("params.yaml"))
-    for value in (0, 0.5):
-        fetch("one", value=value)
-    train("one", workers=1)
-    results = project / "data" / "results"
-    results.mkdir()
-    head, line = "experiment,depth,axis,x,seed,converged\n", "one,2,data.noise,{},0,False\n"
-    (results / "runs.csv").write_text(head + line.format("0.0") + line.format("0.5"))
-    assert len(sweep_progress().not_converged) == 2
 
 
 def test_a_batch_in_training_says_where_it_is(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,7 +36,6 @@ from ncpipe.runs.store import (
     missing_of,
     stored,
     sweep_fingerprints,
-    write_beside,
 )
 from ncpipe.runs.store_layout import VERSION_FILE, store_folder
 from ncpipe.system.artifacts import CODE, MANIFEST, PREPARED, RUNS, read_json, write_manifest
@@ -152,19 +151,6 @@ def test_a_users_own_folders_are_found(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 # What is taken from it
-
-
-def test_a_runs_fingerprint_is_told_from_its_folder(project: Path) -> None:
-    """And from what DVC tracks. Red: a key of the device, the folder, the commit."""
-    params = load_params()
-    keys = [fingerprint.key() for fingerprint in sweep_fingerprints(params, params.compute)]
-    assert sorted(path.name for path in stored_runs()) == sorted(keys)
-    for key in keys:
-        assert (
-            key_of_record(read_json(stored(key) / "run.json"))
-            == key
-            == read_json(stored(key) / MANIFEST)["key"]
-        )
 
 
 @pytest.mark.parametrize(
@@ -469,18 +455,6 @@ def test_a_run_is_taken_from_a_read_only_disk(project: Path, monkeypatch: pytest
     monkeypatch.setattr(Path, "unlink", fail)
     train("one", 2, 1)
     assert (RUN / MANIFEST).is_file()
-
-
-def test_a_run_that_cannot_be_stored_leaves_nothing(project: Path) -> None:
-    """As an archive of another run. Red: half a run that nobody removes."""
-
-    def write(folder: Path) -> None:
-        folder.mkdir()
-        raise InputError("damaged")
-
-    with pytest.raises(InputError, match="damaged"):
-        write_beside(stored(64 * "a"), write)
-    assert not list(store_folder().glob(f".{64 * 'a'}*"))
 
 
 def test_code_that_was_edited_meanwhile_is_not_stored(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,7 @@ def sweep(
         bool,
         typer.Option(
             "--dry-run",
-            help="Print the batches with their memory and time, or the cluster's jobs; train nothing.",
+            help="Print the runs that would train, and what Slurm would be given; train nothing.",
         ),
     ] = False,
     keep_going: Annotated[
@@ -234,8 +234,7 @@ def extract(experiment: Experiment, device: Device = None, workers: Processes = 
 
     double = double_compute(load_params().compute, device)
     on_cpu = prepare_device(double).type == "cpu"  # a GPU has one process
-    with _worker_pool(workers if on_cpu else 1) as pool:
-        extract_experiment(experiment, device, pool.map)
+    extract_experiment(experiment, device, _sharing(workers if on_cpu else 1))
     # DVC's cache has the runs by now.
     link_to_dvc_cache(path.parent for path in (RUNS / experiment).rglob("run.json"))
 
@@ -246,17 +245,16 @@ def measure(experiment: Experiment, workers: Processes = None) -> None:
     announce(f"measure {experiment}")
     from ncpipe.commands.measure import measure as measure_experiment
 
-    with _worker_pool(workers) as pool:
-        measure_experiment(experiment, pool.map)
+    measure_experiment(experiment, _sharing(workers))
 
 
-def _worker_pool(workers: int | None) -> Any:
-    """Return a pool of processes for runs. workers: None for one per core."""
+def _sharing(workers: int | None) -> Any:
+    """Return a `map` that shares runs among processes. workers: None for one per core."""
     from ncpipe.config.params import load_params
-    from ncpipe.runs.pool import WorkerPool
+    from ncpipe.runs.pool import share
     from ncpipe.system.machine import usable_cores
 
-    return WorkerPool(workers or max(1, usable_cores() // load_params().compute.threads))
+    return functools.partial(share, most=workers or max(1, usable_cores() // load_params().compute.threads))
 
 
 @stage()
@@ -332,9 +330,7 @@ def report(
             help="File to write instead, with commit and machine.",
         ),
     ] = None,
-    times: Annotated[
-        bool, typer.Option("--times", help="With --to: add the times of stages and training.")
-    ] = False,
+    times: Annotated[bool, typer.Option("--times", help="With --to: add the time of training.")] = False,
 ) -> None:
     """Write the report, data/report.html: figures, tables and claims in one file that needs no network."""
     from ncpipe.commands.report import report as write_page
@@ -451,22 +447,6 @@ def status(
 
 
 @command()
-def logs(
-    experiment: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="Name of the experiment.", autocompletion=complete_experiment),
-    ],
-    depth: Annotated[int, typer.Argument(metavar="DEPTH", help="Depth of the network.")],
-    seed: Annotated[int, typer.Argument(metavar="SEED", help="Seed of weights and mini-batches.")],
-    value: Value = None,
-) -> None:
-    """Print the training logs of a run, from this machine, jobs of Slurm or tasks of Ray."""
-    from ncpipe.commands.logs import logs as print_logs
-
-    print_logs(experiment, depth, seed, _number(value))
-
-
-@command()
 def repair(
     paths: Annotated[
         list[Path] | None,
@@ -559,14 +539,11 @@ def _study_error(error: Exception) -> InputError | None:
 
 def run_cli() -> None:
     """Run the program; report mistakes of the user and a full disk in one line, without a traceback."""
-    from ncpipe.commands.stage_times import timed
-
     install_signal_handlers()
     if "DVC_STAGE" in os.environ:
         remove_tried_links(PARENTS)
     try:
-        with timed(os.environ.get("DVC_STAGE")):
-            app(prog_name="ncpipe")
+        app(prog_name="ncpipe")
     except InputError as error:
         sys.exit("\n".join(f"ncpipe: {line}" for line in str(error).splitlines()))
     except Exception as error:

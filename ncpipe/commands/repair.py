@@ -4,7 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncpipe.runs.dvc import dvc_folder
+from ncpipe.config.yaml_file import read_yaml
+from ncpipe.runs.dvc import LOCK, dvc_folder
 from ncpipe.runs.dvc_repair import DATA, dvc_locked, remove_damaged, repair_cache, repair_run_cache
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
@@ -14,18 +15,33 @@ def repair(paths: Sequence[Path] = ()) -> None:
     """Remove damaged files of DVC's cache with their copies, and print what was removed.
 
     paths: results to remove too, with their damaged copies in DVC's cache. Raises InputError while another
-    DVC is running, and for a path that is not a result.
+    DVC is running, for a path that is not a result, and for a damaged dvc.lock, which git has whole.
     """
     if "DVC_STAGE" in os.environ or (dvc := dvc_folder()) is None:
         raise InputError("repair: run it in a DVC project, and not from a stage")
     for path in paths:
         _check_result(path)
+    _check_lock()
     with dvc_locked(dvc):
         lines = [f"{path}: removed{remove_damaged(path)}" for path in paths]
         lines += [*repair_run_cache(dvc), *repair_cache(dvc)]
     for line in lines:
         say(f"repair: {line}")
     say("repair: done; run dvc repro (or ncpipe sweep)" if lines else "repair: found no damage in the cache")
+
+
+def _check_lock() -> None:
+    """Raise InputError for a dvc.lock that a kill has cut, or a merge has left with conflicts."""
+    if not LOCK.is_file():
+        return
+    try:
+        problem = "" if isinstance(read_yaml(LOCK), dict) else "not a mapping"
+    except InputError as error:
+        problem = str(error)
+    if problem:
+        raise InputError(
+            f"{LOCK}: damaged ({problem}); run git checkout {LOCK}, or rm {LOCK} if none is committed"
+        )
 
 
 def _check_result(path: Path) -> None:

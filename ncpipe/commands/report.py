@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from ncpipe.commands.stage_times import stage_times
 from ncpipe.config.params import PARAMS_FILE, Params, Purpose, load_params, load_params_if_any
 from ncpipe.figures.labels import DATA_NAMES, caption
 from ncpipe.metrics.study_metrics import own_metrics
@@ -33,7 +32,7 @@ from ncpipe.system.artifacts import (
     publish_file,
     read_json,
 )
-from ncpipe.system.console import duration, say
+from ncpipe.system.console import say
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
@@ -43,7 +42,7 @@ RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml,
 COMMANDS = {
     "dvc repro": "which runs what is stale",
     "dvc repro report": "which makes this page",
-    "ncpipe report --to FILE --times": "which adds the commit, the machine and how long everything took",
+    "ncpipe report --to FILE --times": "which adds the commit, the machine and how long training took",
 }
 RUN_COLUMNS = {
     "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "converged": "converged",
@@ -72,7 +71,7 @@ def report() -> None:
 def report_to(target: Path, times: bool) -> None:
     """Write the page with the current commit and its changes, the machine and its packages.
 
-    times: whether to add the times of stages and training.
+    times: whether to add the time of training.
     """
     from ncpipe.commands.publish import machine, provenance, source, versions
 
@@ -90,9 +89,6 @@ def report_to(target: Path, times: bool) -> None:
     for name, training in facts.get("training", {}).items():
         values = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in training.items())
         here[f"Training of {name}"] = values
-    if times and (seconds_of := stage_times()):
-        values = ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in seconds_of.items())
-        here["Stages, when each of their items last ran here"] = values
     write_page(target, contents(here))
 
 

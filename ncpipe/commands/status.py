@@ -1,6 +1,5 @@
 """Print the state of every run of the sweep (`ncpipe status`). Calls no DVC."""
 
-import csv
 import functools
 import socket
 import time
@@ -21,7 +20,7 @@ from ncpipe.runs.fingerprint import RunFingerprint, is_current
 from ncpipe.runs.run_claims import Claim, claims
 from ncpipe.runs.store import has, saved_epochs, sweep_fingerprints
 from ncpipe.runs.training_log import failure_log
-from ncpipe.system.artifacts import RESULTS, RUNS
+from ncpipe.system.artifacts import RUNS
 from ncpipe.system.console import duration
 from ncpipe.system.errors import InputError
 
@@ -39,7 +38,6 @@ STATES = {
     "stale": "the result of earlier parameters, data or code",
     "waiting": "not started",
 }
-NOT_CONVERGED = "not converged"  # a column besides the states, from data/results
 
 
 def status(watch: bool) -> None:
@@ -69,12 +67,11 @@ def status(watch: bool) -> None:
 class Progress:
     """Holds the progress of a sweep.
 
-    states: of every run. not_converged: the runs that are done and did not converge.
+    states: of every run.
     training: lines about batches in training, about the time left, and about jobs of Slurm.
     """
 
     states: dict[Run, str]
-    not_converged: set[Run]
     training: list[str]
 
     @property
@@ -107,7 +104,7 @@ def sweep_progress() -> Progress:
     lines = [_line(claim, names) for claim in of_sweep]
     if left := [claim.whole for claim in of_sweep if claim.whole is not None]:
         lines.append(f"all training: about {duration(max(left))} left")
-    return Progress(states, _not_converged(states), lines + (_job_lines() if arrays else []))
+    return Progress(states, lines + (_job_lines() if arrays else []))
 
 
 def _page() -> tuple[RenderableType, bool]:
@@ -157,41 +154,19 @@ def _state(run: Run, fingerprint: RunFingerprint | None, training: set[str], que
     return "stale" if (RUNS / run.path).exists() else "waiting"
 
 
-def _not_converged(states: dict[Run, str]) -> set[Run]:
-    """Return the runs that are done and, according to data/results, did not converge."""
-    failed = set()
-    kinds = {name: type(value) for name, value in next(iter(states)).columns.items()}
-    if "x" in kinds:  # some values may be whole numbers, and 1.0 equals 1
-        kinds["x"] = float
-    try:
-        with (RESULTS / "runs.csv").open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                if row["converged"] != "True":
-                    failed.add(tuple(kind(row[name]) for name, kind in kinds.items()))
-    except (OSError, ValueError, KeyError):  # no file yet, or one of another version
-        return set()
-    return {run for run, state in states.items() if state == "done" and _key(run) in failed}
-
-
-def _key(run: Run) -> tuple[object, ...]:
-    return tuple(run.columns.values())
-
-
 def count_states(progress: Progress) -> tuple[list[str], list[list[str]]]:
     """Return the columns and rows of a table with a row per setting; states without a run have no column."""
-    states, failed = progress.states, progress.not_converged
+    states = progress.states
     shown = [state for state in STATES if state in states.values()]
     axis = next(iter(states)).axis
-    last = [NOT_CONVERGED] if failed else []
-    columns = ["experiment", "L", *([axis] if axis else []), "runs", *shown, *last]
+    columns = ["experiment", "L", *([axis] if axis else []), "runs", *shown]
     settings: dict[tuple[object, ...], list[Run]] = {}
     for run in states:
-        settings.setdefault(_key(run)[:-1], []).append(run)
+        settings.setdefault(tuple(run.columns.values())[:-1], []).append(run)
     rows = []
     for key, runs in settings.items():
         counts = Counter(states[run] for run in runs)
         cells: list[object] = [key[0], key[1], *key[3:], len(runs), *(counts[state] for state in shown)]
-        cells += [len(failed.intersection(runs))] if failed else []
         rows.append(["·" if cell == 0 and index > 1 else str(cell) for index, cell in enumerate(cells)])
     return columns, rows
 

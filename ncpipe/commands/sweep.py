@@ -3,18 +3,14 @@
 `ncpipe.runs.fill` trains; `ncpipe.commands.stale` finds what `--dry-run` prints.
 """
 
-import math
-from collections.abc import Collection, Iterator, Sequence
-
-import torch
+from collections.abc import Collection, Sequence
 
 from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.stale import Stale
 from ncpipe.config.params import Params, check_there, load_params
 from ncpipe.config.records import suggest
 from ncpipe.config.run import Device
-from ncpipe.config.study import study_errors
-from ncpipe.runs.batches import groups, worker_count
+from ncpipe.runs.batches import groups
 from ncpipe.runs.dvc import dvc
 from ncpipe.runs.engines import slurm
 from ncpipe.runs.engines.arrays import Array, read_arrays
@@ -23,14 +19,11 @@ from ncpipe.runs.engines.slurm import remove_finished, train_by_slurm
 from ncpipe.runs.engines.slurm_commands import active_arrays, cancel
 from ncpipe.runs.fill import fill
 from ncpipe.runs.fingerprint import RunFingerprint, code_digest
-from ncpipe.runs.plan import Planned, headline, plan, seconds_of
 from ncpipe.runs.store import checkpoint_of, import_runs, missing_of, sweep_fingerprints
-from ncpipe.system.console import duration, plural, say
+from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError, shown
 from ncpipe.training.checkpoints import epochs_done
-from ncpipe.training.device import prepare_device, release_memory
-
-UNKNOWN = f"{'?':>9} {'?':>8}"  # memory and time
+from ncpipe.training.device import release_memory
 
 
 def sweep(
@@ -121,60 +114,35 @@ def cancel_jobs() -> None:
 
 
 def print_plan(stale: Stale, workers: int | None, options: Options = LOCAL) -> None:
-    """Print what `sweep` would train, where, and how long that takes; change nothing.
+    """Print what `sweep` would train, and where; change nothing.
 
     Runs whose data are not prepared count as missing.
     """
-    compute, unprepared = stale.compute, stale.unprepared
     check_rules(options, stale.params)
-    missing = stale.missing
+    missing, unprepared = stale.missing, stale.unprepared
     if arrays := _arrays_of(missing, read_arrays()):
         print(f"{plural(len(arrays), 'array')} of an earlier sweep still in the queue or running")
         taken = {key for array in arrays for key in array.keys}
         missing = [fingerprint for fingerprint in missing if fingerprint.key() not in taken]
-    todo = [*missing, *unprepared]
-    if todo and options.engine != "local":
-        _print_dry_run(todo, Settings(compute, workers, 0.0, True, len(todo)), options)
+    if todo := [*missing, *unprepared]:
+        settings = Settings(stale.compute, workers, 0.0, True, len(todo))
+        lines = slurm.dry_run(todo, options.slurm, settings) if options.engine == "slurm" else []
+        print(f"{'shape':<40} {'runs':>5} {'epochs':>7}")
+        for group in groups(todo):
+            left = group[0].run.spec.epochs - epochs_done(checkpoint_of(group[0]))
+            print(f"{_name(group):<40} {len(group):>5} {left:>7}")
+        print("\nshape: networks of equal shape, which train together; epochs: left to train\n")
+        print("\n".join([*lines, f"{plural(len(todo), 'run')} to train"]))
     else:
-        device = prepare_device(compute)
-        count = worker_count(compute, device, workers)
-        planned, _ = plan(missing, device, count, keep_going=True)
-        timed = list(_timed(planned, device))
-        if todo:
-            _print_batches(timed, groups(unprepared))
-        if timed:
-            seconds = [each for _, each in timed]
-            shared = max(*seconds, sum(seconds) / count)
-            said = headline([batch for batch, _ in timed], count, str(device))
-            print(said if math.isnan(sum(seconds)) else f"{said}: about {duration(shared)}")
-        elif not unprepared:
-            print("nothing to train")
+        print("nothing to train")
     if unprepared:
         names = ", ".join(dict.fromkeys(fingerprint.run.experiment for fingerprint in unprepared))
         print(
-            f"up to {plural(len(unprepared), 'run')} of {names} to train: their data are not prepared, so "
-            "their time is unknown\nand the store may have some of them; dvc repro fetch prepares the data"
+            f"up to {plural(len(unprepared), 'run')} of {names}: their data are not prepared, so the store "
+            "may have some of them; dvc repro fetch prepares the data"
         )
-    if not (stale.stages or stale.edited):
-        print("all other stages are up to date")
-        return
-    print("other stages (features, metrics, tables, figures) are to run")
-
-
-def _print_dry_run(missing: Sequence[RunFingerprint], settings: Settings, options: Options) -> None:
-    """Print the runs of each shape, and how the engine would train them."""
-    if options.engine == "slurm":
-        lines = slurm.dry_run(missing, options.slurm, settings)
-    else:
-        from ncpipe.runs.engines import ray_cluster
-
-        lines = ray_cluster.dry_run(missing, options.ray, settings)
-    print(f"{'shape':<40} {'runs':>5} {'epochs':>7}")
-    for group in groups(missing):
-        left = group[0].run.spec.epochs - epochs_done(checkpoint_of(group[0]))
-        print(f"{_name(group):<40} {len(group):>5} {left:>7}")
-    print("\nshape: networks of equal shape, which train in the same batches; epochs: left to train\n")
-    print("\n".join(lines))
+    up_to_date = not (stale.stages or stale.edited)
+    print("all other stages are up to date" if up_to_date else "other stages are to run")
 
 
 def _arrays_of(fingerprints: Sequence[RunFingerprint], arrays: Sequence[Array]) -> list[Array]:
@@ -187,34 +155,3 @@ def _name(batch: Sequence[RunFingerprint]) -> str:
     run = batch[0].run
     others = len({fingerprint.run.experiment for fingerprint in batch}) - 1
     return f"{run.experiment}{f' and {others} more' if others else ''} L={run.depth}"
-
-
-def _timed(planned: Sequence[Planned], device: torch.device) -> Iterator[tuple[Planned, float]]:
-    """Yield each batch with the seconds that it takes; say why a batch cannot train."""
-    for batch in planned:
-        try:
-            with study_errors():
-                seconds = seconds_of(batch, device)
-        except InputError as error:
-            say(f"ncpipe: {error}")
-        else:
-            yield batch, seconds
-
-
-def _print_batches(
-    timed: Sequence[tuple[Planned, float]], unknown: Sequence[Sequence[RunFingerprint]]
-) -> None:
-    """Print a line for each batch, and for each shape whose data are not prepared, with `?`."""
-    print(f"{'batch':<40} {'runs':>5} {'epochs':>7} {'memory':>9} {'time':>8}")
-    for batch, seconds in timed:
-        counts = f"{len(batch.fingerprints):>5} {batch.epochs:>7}"
-        known = not math.isnan(seconds)
-        cost = f"{batch.memory / 1e6:>6.0f} MB {duration(seconds):>8}" if known else UNKNOWN
-        print(f"{_name(batch.fingerprints):<40} {counts} {cost}")
-    for group in unknown:
-        epochs = group[0].run.spec.epochs
-        print(f"{_name(group):<40} {len(group):>5} {epochs:>7} {UNKNOWN}")
-    print(
-        "\nbatch: networks of equal shape, which train together; runs: their number; epochs: left to train;\n"
-        "memory: of all runs of the batch; time: if no other batch trains at the same time\n"
-    )

@@ -1,6 +1,6 @@
 """Train batches of runs into the store, several batches at the same time if there are cores.
 
-`ncpipe.runs.plan` estimates their time; `ncpipe.runs.engines` decides where they train.
+`ncpipe.runs.plan` decides on the batches; `ncpipe.runs.engines` starts this on other machines.
 """
 
 import concurrent.futures
@@ -16,7 +16,6 @@ from ncpipe.config.run import Compute, Run
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.engines.job_log import log_runs
 from ncpipe.runs.fingerprint import RunFingerprint, check_code
 from ncpipe.runs.own_runs import train_elsewhere
 from ncpipe.runs.pool import completed
@@ -90,16 +89,14 @@ def batches_that_fit(
     return [fingerprints[start : start + size] for start in range(0, len(fingerprints), size)]
 
 
-def split_batch(
-    fingerprints: Batch, device: torch.device, workers: int, parts: int
-) -> tuple[list[Batch], int]:
-    """Return `batches_that_fit` of runs of one shape, and the bytes that one of them needs.
+def split_batch(fingerprints: Batch, device: torch.device, workers: int, parts: int) -> list[Batch]:
+    """Return `batches_that_fit` of runs of one shape.
 
     Raises NotEnoughMemory if one run takes more memory than is free.
     """
     run, dtype = fingerprints[0].run, DTYPES[fingerprints[0].compute.precision]
     if own_loop(run.spec):  # of which nothing is known before it runs
-        return [[fingerprint] for fingerprint in fingerprints], 0
+        return [[fingerprint] for fingerprint in fingerprints]
     data = read_prepared(PREPARED / run.data)
     check_memory(run, data, device, dtype)
     try:
@@ -108,7 +105,7 @@ def split_batch(
         if not is_out_of_memory(error):
             raise
         raise one_run_does_not_fit(run, device) from None
-    return batches_that_fit(fingerprints, need, device, workers, parts), need
+    return batches_that_fit(fingerprints, need, device, workers, parts)
 
 
 def train_batches(
@@ -137,7 +134,6 @@ def train_batches(
     def train(batch: Batch) -> None:
         with claimed(batch) as claim:
             todo = [fingerprint for fingerprint in batch if fingerprint.key() in claim.claim.keys]
-            log_runs(claim.claim.keys)
             while todo:
                 with log_failures([fingerprint.run for fingerprint in todo], Stopped), study_errors():
                     todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop, claim)

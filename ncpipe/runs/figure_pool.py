@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from ncpipe.figures.save import save_figure
-from ncpipe.runs.pool import WorkerPool
+from ncpipe.runs.pool import share
 from ncpipe.system.machine import usable_cores
 
 DrawFigure = Callable[[], Figure]  # must be picklable, for other processes
@@ -15,9 +15,8 @@ DrawFigure = Callable[[], Figure]  # must be picklable, for other processes
 
 def draw(folder: Path, figures: Mapping[str, DrawFigure]) -> None:
     """Save every figure as PNG and SVG in a folder, by name."""
-    with WorkerPool(usable_cores()) as pool:
-        for _ in pool.map(partial(_draw, folder), list(figures.items())):
-            pass
+    for _ in share(partial(_draw, folder), list(figures.items()), usable_cores()):
+        pass
 
 
 def _draw(folder: Path, named: tuple[str, DrawFigure]) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Device
 from ncpipe.runs.batches import train_batches, worker_count
-from ncpipe.runs.engines.job_log import recorded_job
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.plan import headline, plan
@@ -73,16 +72,15 @@ def _train(
     done, left = (sum(getattr(batch, name) for batch in planned) for name in ("work_done", "work_left"))
     progress = Progress(settings.name, settings.runs, done + left, settings.runs - len(fingerprints), done)
     try:
-        with recorded_job(settings.name):
-            failed |= train_batches(
-                [batch.fingerprints for batch in planned],
-                workers,
-                settings.checkpoint_seconds,
-                progress,
-                lambda fingerprint: work[fingerprint.key()],
-                settings.keep_going,
-                stop,
-            )
+        failed |= train_batches(
+            [batch.fingerprints for batch in planned],
+            workers,
+            settings.checkpoint_seconds,
+            progress,
+            lambda fingerprint: work[fingerprint.key()],
+            settings.keep_going,
+            stop,
+        )
     finally:
         progress.close()
     return failed

@@ -1,6 +1,6 @@
-"""Share tasks between this process and others, which start only if there is enough work for them.
+"""Share tasks among processes, which start only if there is enough work for them.
 
-The other processes end with this one, even if it is killed. Only this process receives Ctrl-C.
+They end with this one, even if it is killed. Only this process receives Ctrl-C.
 """
 
 import concurrent.futures
@@ -11,7 +11,6 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -21,10 +20,10 @@ from typing import Any, TypeVar
 import psutil
 
 from ncpipe.config.study import load_study, study_errors
+from ncpipe.system.errors import InputError
 from ncpipe.system.machine import free_memory
 
 SECONDS_PER_PROCESS = 3.0  # of work that justify another process, which takes two or three to start
-QUEUED = 2  # tasks for each process, so that it does not wait for the next one
 LOOK = 0.5  # seconds that a signal may wait for the thread that waits for tasks
 MEMORY_SHARE = 0.7  # of the free memory, for other processes of this one's size
 
@@ -34,98 +33,49 @@ _stop: Any = None  # in another process: set when training there should save and
 _told: Any = None  # in another process: what it tells of its training, epoch and loss
 
 
-class WorkerPool:
-    """Runs tasks in this process and in others, which end with the block.
+def share(do: Callable[[Task], Result], tasks: Sequence[Task], most: int = 1) -> Iterator[Result]:
+    """Yield `do(task)` for each task in order, or raise its exception. do: a function of a module.
 
-    most: largest number of processes, including this one.
+    This process does the tasks until their time tells that others are worth their start; these do the rest.
+    most: largest number of processes.
     """
+    seconds = 0.0
+    for index, task in enumerate(tasks):
+        if (count := _worth(seconds / max(index, 1) * (len(tasks) - index), most)) > 1:
+            yield from _share_among(count, do, tasks[index:])
+            return
+        begin = time.monotonic()
+        result = do(task)
+        seconds += time.monotonic() - begin
+        yield result
 
-    def __init__(self, most: int) -> None:
-        self.most, self.left = most, 0
-        self.seconds, self.done = 0.0, 0  # of tasks in this process
-        self.others: ProcessPoolExecutor | None = None
-        self.count = 0  # of other processes
 
-    def __enter__(self) -> "WorkerPool":
-        return self
+def _worth(seconds: float, most: int) -> int:
+    """Return how many processes work of so many seconds is worth, of those that fit into memory."""
+    count = min(most, int(seconds / SECONDS_PER_PROCESS))
+    if count < 2:
+        return 1
+    return min(count, int(MEMORY_SHARE * free_memory() / psutil.Process().memory_info().rss))
 
-    def __exit__(self, *_: object) -> None:
-        if self.others is not None:
-            self.others.shutdown()
 
-    def map(self, do: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
-        """Yield `do(task)` for each task in order, or raise its exception. do: a function of a module.
-
-        If another process dies, this one repeats its tasks.
-        """
-        self.left = len(tasks)
-        todo = deque(range(len(tasks)))
-        submitted: dict[Future[Result], int] = {}
-        results: dict[int, Result] = {}
+def _share_among(count: int, do: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+    with executor(count) as others:
         try:
-            for index in range(len(tasks)):
-                while index not in results:
-                    while len(submitted) < self._in_flight(len(todo)):
-                        if (future := self._submit(do, tasks[todo[0]])) is not None:
-                            submitted[future] = todo.popleft()
-                    if todo:
-                        here = todo.popleft()
-                        results[here] = self._do(do, tasks[here])
-                    else:
-                        concurrent.futures.wait(submitted, LOOK, concurrent.futures.FIRST_COMPLETED)
-                    for future in [future for future in submitted if future.done()]:
-                        self._collect(future, submitted.pop(future), todo, results)
-                yield results.pop(index)
-                self.left -= 1
+            with uninterrupted():  # this starts processes
+                futures = [others.submit(_call, do, task) for task in tasks]
+            for future in futures:
+                for done in completed([future]):
+                    yield done.result()
+        except BrokenProcessPool:
+            raise InputError(
+                "a process was killed, perhaps for want of memory; set NCPIPE_WORKERS=1 and start again"
+            ) from None
         except BaseException as error:
             if not isinstance(error, Exception):  # such as Ctrl-C: do not wait for the tasks
                 for process in multiprocessing.active_children():
                     process.terminate()
+            others.shutdown(cancel_futures=True)
             raise
-        finally:
-            concurrent.futures.wait(submitted)
-
-    def _do(self, do: Callable[[Task], Result], task: Task) -> Result:
-        start = time.monotonic()
-        result = do(task)
-        self.seconds += time.monotonic() - start
-        self.done += 1
-        return result
-
-    def _collect(
-        self, future: "Future[Result]", index: int, todo: "deque[int]", results: dict[int, Result]
-    ) -> None:
-        try:
-            results[index] = future.result()
-        except BrokenProcessPool:
-            self.most = 1  # a process was killed: start no other
-            todo.appendleft(index)
-
-    def _submit(self, do: Callable[[Task], Result], task: Task) -> "Future[Result] | None":
-        """Give a task to another process; return None if one was killed, after which none takes any."""
-        assert self.others is not None
-        with uninterrupted():  # this starts processes
-            try:
-                return self.others.submit(_call, do, task)
-            except BrokenProcessPool:
-                self.most = 1
-                return None
-
-    def _in_flight(self, waiting: int) -> int:
-        """Return how many tasks other processes should have; start processes if there is enough work.
-
-        The work is estimated from the time of this process's tasks.
-        """
-        if self.most > 1 and self.others is None and self.done:
-            fit = 1 + int(MEMORY_SHARE * free_memory() / psutil.Process().memory_info().rss)
-            seconds = self.seconds / self.done * self.left
-            worth = int(seconds / SECONDS_PER_PROCESS) if SECONDS_PER_PROCESS else self.most
-            self.count = min(self.most, worth, fit) - 1
-            if self.count > 0:
-                self.others = executor(self.count)
-        if self.others is None or self.most == 1 or not waiting:
-            return 0
-        return QUEUED * self.count
 
 
 def completed(futures: "Iterable[Future[Result]]") -> "Iterator[Future[Result]]":

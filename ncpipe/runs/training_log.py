@@ -1,7 +1,6 @@
 """Log the time of training and the errors of failed runs, in data/logs.
 
 No stage reads these files: results hold no times, so that they have the same bytes on any machine.
-`ncpipe.runs.engines.job_log` logs jobs.
 """
 
 import contextlib

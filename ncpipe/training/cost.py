@@ -1,6 +1,6 @@
 """Estimate the memory and the time that training a run takes, from passes over a few of its samples.
 
-`ncpipe.runs.plan` makes the plan of a sweep from these numbers.
+`ncpipe.runs.batches` sizes batches by these numbers.
 """
 
 import dataclasses

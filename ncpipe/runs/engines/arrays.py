@@ -11,7 +11,6 @@ The folder is written before its array is submitted and outlives the driver.
 import contextlib
 import dataclasses
 import json
-import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +19,11 @@ from ncpipe.config.params import PARAMS_FILE
 from ncpipe.config.run import Device
 from ncpipe.runs.code_digests import code_contents
 from ncpipe.runs.dvc import cache_folder, dvc_folder
-from ncpipe.runs.engines.job_log import JOB_LOGS
-from ncpipe.system.artifacts import JOBS, json_text, publish_file, remove
+from ncpipe.system.artifacts import JOBS, LOGS, json_text, publish_file, remove
 
 FILE = "array.json"
 WORKDIR = "code"
+JOB_LOGS = LOGS / "jobs"  # logs of jobs whose array has ended
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,6 @@ class Array:
     name: of its folder; in Slurm it is `ncpipe-` followed by this.
     jobs: how many it has. keys: fingerprints of the runs that they pull.
     device, workers, checkpoint_seconds: how a job trains.
-    parts: how many times smaller batches are than they could be, after jobs ran out of memory.
     epochs: of these runs, done before it was submitted. losses: earlier arrays of them without progress.
     number: of the array in Slurm; empty if the driver ended before it received the number.
     """
@@ -45,7 +43,6 @@ class Array:
     device: Device
     workers: int | None
     checkpoint_seconds: float
-    parts: int = 1
     epochs: int = 0
     losses: int = 0
     number: str = ""
@@ -85,11 +82,6 @@ class Array:
             with contextlib.suppress(OSError):
                 shutil.move(log, JOB_LOGS / f"{self.id}_{log.name}")
         remove(self.folder)
-
-
-def new_name() -> str:
-    """Return a name for an array."""
-    return secrets.token_hex(6)
 
 
 def read_array(folder: Path) -> Array:

@@ -17,85 +17,13 @@ from ncpipe.system.errors import InputError, cut, shown
 
 ENGINE_FILE = Path("engine.yaml")
 EngineName = Literal["local", "slurm", "ray"]
-SBATCH_OPTION = re.compile(r"--[a-z][a-z0-9-]*(=[^\n]*)?")
-TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")  # [days-]number[:number[:number]]
-MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
-MEGABYTES = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2}  # Slurm's unit is the megabyte
+SBATCH_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.*)?")
+# Options of sbatch that ncpipe sets: with another value it would not find its jobs, or not hear their end.
+OWN_OPTIONS = ("array", "chdir", "job-name", "output", "parsable", "signal", "test-only", "wait", "wrap")
 # Text for sbatch, which YAML reads as a number if it has no unit: `time: 150`, `-o mem=500`.
 Amount = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 Whole = Annotated[int, Bound(1, 100_000)]
 Gpus = Annotated[int, Bound(0, 1, why="a job trains on one GPU; several jobs of an array use several")]
-RESERVED = {  # options of sbatch, with the key that sets each; ncpipe sets those without a key
-    "partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint",
-    "time": "time", "mem": "mem", "cpus-per-task": "cpus", "gpus-per-node": "gpus", "gres": "gres",
-    "array": "array and at_once", "signal": "signal_seconds", "container": "container",
-    "chdir": "", "error": "", "input": "", "job-name": "", "nodes": "", "ntasks": "", "ntasks-per-node": "",
-    "open-mode": "", "output": "", "parsable": "", "test-only": "", "wait": "", "wrap": "",
-}  # fmt: skip
-# sbatch accepts any unambiguous beginning of a long option. These beginnings are options of their own.
-NOT_ABBREVIATIONS = ("gpus",)
-# Earlier names of keys of `slurm`, with the present ones.
-RENAMED = {"minutes": "time", "memory_gb": "mem"}
-# Keys of `slurm` that are gone, with what to do instead.
-ONE_SIZE = "memory grows no more; give mem what the largest run needs, or deep runs more of it by rules"
-GONE = {
-    "memory_growth": ONE_SIZE,
-    "mem_most": ONE_SIZE,
-    "memory_most_gb": ONE_SIZE,
-    "container": "is gone; name a script that starts Python in the container as python, and prepare in setup",
-}
-
-
-def _check_line(key: str, text: str | None) -> None:
-    """Raise ValueError for a value that is empty, begins with `-` or has more than one line."""
-    if text is not None and not (text and text.isprintable() and not text.startswith("-")):
-        raise ValueError(
-            f"{key}: {shown(text)} is empty, begins with - or is not printable; write it on one line"
-        )
-
-
-def _reserved_option(name: str) -> str | None:
-    """Return the reserved option of sbatch that a name stands for, in full or abbreviated."""
-    if name in RESERVED or name in NOT_ABBREVIATIONS:
-        return name if name in RESERVED else None
-    return next((reserved for reserved in RESERVED if reserved.startswith(name)), None)
-
-
-def minutes_of(text: str) -> float:
-    """Return the minutes of a time as sbatch reads it.
-
-    That is minutes[:seconds], hours:minutes:seconds or days-hours[:minutes[:seconds]]; `infinite` and
-    `unlimited` give infinity. Raises ValueError for anything else.
-    """
-    if text.lower() in ("infinite", "unlimited"):
-        return math.inf
-    match = TIME.fullmatch(text)
-    if match is None:
-        raise ValueError(f"time: {shown(text)} is not a time for Slurm; write it as 2:30:00 or 1-12:00:00")
-    days, *parts = match.groups()
-    numbers = [int(part) for part in parts if part is not None]
-    if days is None and len(numbers) < 3:  # minutes[:seconds]
-        numbers = [0, *numbers]
-    hours, minutes, seconds = [*numbers, 0, 0][:3]
-    return 1440 * int(days or 0) + 60 * hours + minutes + seconds / 60
-
-
-def megabytes_of(key: str, text: str) -> float:
-    """Return the megabytes of an amount of memory as sbatch reads it, 500M or 8G. ValueError for others."""
-    match = MEMORY.fullmatch(text)
-    if match is None or not int(match[1]):
-        raise ValueError(f"{key}: {shown(text)} is not an amount of memory for Slurm; write it as 8G or 500M")
-    return int(match[1]) * MEGABYTES[match[2].upper()]
-
-
-def gpus_of(gres: str | None) -> int:
-    """Return the GPUs that a `gres` requests: its entries are name[:type][:count], separated by commas."""
-    count = 0
-    for entry in (gres or "").split(","):
-        name, *rest = entry.partition("(")[0].strip().removeprefix("gres/").split(":")
-        if name == "gpu":
-            count += int(rest[-1]) if rest and rest[-1].isdecimal() else 1
-    return count
 
 
 @dataclass(frozen=True)
@@ -119,6 +47,10 @@ class Resources:
     cpus: Whole | None = None
     gpus: Gpus | None = None
 
+    def __post_init__(self) -> None:
+        if self.gres is not None and self.gpus:
+            raise ValueError("gres: sets the same as gpus; leave one of the two out")
+
 
 @dataclass(frozen=True)
 class Rule(Resources):
@@ -140,9 +72,11 @@ class Rule(Resources):
         )
 
     def resources(self) -> dict[str, Any]:
-        """Return the keys of `Resources` that the rule sets."""
+        """Return the keys of `Resources` that the rule sets; gpus and gres replace each other."""
         values = {field.name: getattr(self, field.name) for field in fields(Resources)}
-        return {name: value for name, value in values.items() if value is not None}
+        given = {name: value for name, value in values.items() if value is not None}
+        other: dict[str, Any] = {"gres": None} if "gpus" in given else {"gpus": 0} if "gres" in given else {}
+        return other | given
 
 
 @dataclass(frozen=True)
@@ -170,64 +104,28 @@ class Slurm(Resources):
     rules: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
-        for key in ("partition", "account", "qos", "constraint", "gres", "python"):
-            _check_line(key, getattr(self, key))
-        if self.gres is not None and self.gpus:
-            raise ValueError("gres: sets the same as gpus; leave one of the two out")
-        if (gpus := gpus_of(self.gres)) > 1:
-            raise ValueError(f"gres: {self.gres} requests {gpus} GPUs, but a job trains on one; make it 1")
+        super().__post_init__()
         for line in self.sbatch:
-            if not (SBATCH_OPTION.fullmatch(line) and line.isprintable()):
+            option = SBATCH_OPTION.fullmatch(line)
+            if option is None:
                 raise ValueError(
                     f"sbatch: {shown(line)} is not an option; write it as --name=value or --name"
                 )
-            name = line[2:].partition("=")[0]
-            if reserved := _reserved_option(name):
-                setter = RESERVED[reserved] or "ncpipe"
-                short = "" if name == reserved else f", which sbatch takes for --{reserved},"
-                raise ValueError(f"sbatch: --{name}{short} is set by {setter}; leave it out")
-        if self.signal_seconds >= 60 * self.limit:
-            raise ValueError(
-                f"signal_seconds: {self.signal_seconds} s of {self.limit:g} minutes leave no time to train; "
-                "make it smaller, or the time longer"
-            )
-        if self.mem is not None:
-            megabytes_of("mem", self.mem)
-        for index, rule in enumerate(self.rules):
-            try:
-                self._with_rule(rule)
-            except ValueError as error:
-                raise ValueError(f"rules[{index}].{error}") from None
-
-    @property
-    def limit(self) -> float:
-        """Return the time limit of a job in minutes."""
-        return minutes_of(self.time)
-
-    @property
-    def megabytes(self) -> int | None:
-        """Return the memory of a job; None lets Slurm decide."""
-        return None if self.mem is None else math.ceil(megabytes_of("mem", self.mem))
+            # sbatch takes an unambiguous beginning for the whole name.
+            if any(own.startswith(option[1]) for own in OWN_OPTIONS):
+                raise ValueError(f"sbatch: --{option[1]} is set by ncpipe; leave it out")
 
     @property
     def uses_gpu(self) -> bool:
-        """Return whether gpus or gres requests a GPU."""
-        return bool(self.gpus) or gpus_of(self.gres) > 0
+        """Return whether a job requests a GPU, be it by a further option of sbatch."""
+        return bool(self.gpus) or any("gpu" in text for text in (self.gres or "", *self.sbatch))
 
     def for_run(self, experiment: str, depth: int) -> "Slurm":
         """Return the options for a run, with the rules applied."""
-        options = self
+        changes: dict[str, Any] = {}
         for rule in self.rules:
             if rule.applies_to(experiment, depth):
-                options = options._with_rule(rule)
-        return replace(options, rules=())
-
-    def _with_rule(self, rule: Rule) -> "Slurm":
-        changes = rule.resources()
-        if "gpus" in changes:
-            changes.setdefault("gres", None)
-        elif "gres" in changes:
-            changes["gpus"] = 0
+                changes |= rule.resources()
         return replace(self, rules=(), **changes)
 
 
@@ -244,14 +142,8 @@ class Ray:
     host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
-        _check_line("host", self.host)
-        if self.address is None:
-            return
-        match = re.fullmatch(r"[^\s/]+:([0-9]{1,5})", self.address)
-        if match is None or not 0 < int(match[1]) < 2**16:
+        if self.address is not None and not re.fullmatch(r"[^\s/]+:[0-9]{1,5}", self.address):
             raise ValueError(f"address: {shown(self.address)} is not host:port; write it as 10.0.0.1:6379")
-        if self.host != "127.0.0.1":
-            raise ValueError("host: is for a new cluster, without address; leave one of the two out")
 
 
 @dataclass(frozen=True)
@@ -309,7 +201,7 @@ def load_options(
         try:
             if (found := read_yaml(path)) is not None:  # None: the file has nothing but comments
                 tree = found
-            _read(tree)
+            read(Options, tree)
         except InputError as error:
             raise InputError("\n".join(cut(f"{path}: {line}") for line in str(error).splitlines())) from None
     if engine is not None:
@@ -319,7 +211,7 @@ def load_options(
         key, equals, text = override.partition("=")
         if not equals:
             raise InputError(f"--option {shown(override)}: write it as KEY=VALUE")
-        if name not in ("slurm", "ray"):
+        if name == "local":
             raise InputError(
                 f"--option {shown(override)}: the engine {name} has no options; choose another with --engine"
             )
@@ -327,21 +219,5 @@ def load_options(
             tree.setdefault(name, {})[key] = parse_yaml(text)
         except InputError as error:
             raise InputError(f"--option {key}: {error}") from None
-    return _read(tree)
-
-
-def _read(tree: Any) -> Options:
-    """Return the options of a tree; a line about an earlier key says what to write instead."""
-    try:
-        options: Options = read(Options, tree)
-    except InputError as error:
-        raise InputError("\n".join(map(_with_advice, str(error).splitlines()))) from None
+    options: Options = read(Options, tree)
     return options
-
-
-def _with_advice(line: str) -> str:
-    where, unknown, _ = line.partition(": unknown key; ")
-    name = where.rpartition(".")[2]
-    if unknown and name in GONE:
-        return f"{where}: {GONE[name]}"
-    return f"{where}: is {RENAMED[name]} now, written as for sbatch" if unknown and name in RENAMED else line

@@ -1,7 +1,9 @@
 """Train runs on a Ray cluster: the engine `ray`.
 
-A task trains one batch in a folder of its machine and returns the finished runs as archives; it has one GPU,
-or the cores of one batch. Ray repeats a task whose machine is lost.
+A task trains one batch in a folder of its machine, which need not see the driver's disk: it gets code and
+data, and returns finished runs as archives. It has one GPU, or the cores of one batch. Ray repeats a task
+whose machine is lost. The folder, below that for temporary files, is named by a digest of the code, so that a
+later task on the same machine finds the data there, and the checkpoints of a stopped task.
 
 Ray is imported only here, and only if a sweep uses it.
 """
@@ -9,36 +11,45 @@ Ray is imported only here, and only if a sweep uses it.
 import contextlib
 import functools
 import hashlib
+import io
+import json
 import math
 import os
 import secrets
-import socket
+import tarfile
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from ncpipe.config.params import PARAMS_FILE
 from ncpipe.config.run import Compute, Device
-from ncpipe.runs.batches import groups
+from ncpipe.datasets.prepared import read_prepared
+from ncpipe.runs.batches import Batch, groups, split_batch, train_batches
 from ncpipe.runs.code_digests import study_contents
-from ncpipe.runs.engines.archives import Origin, pack, store_archive, train_remotely
-from ncpipe.runs.engines.job_log import JOB_LOGS, describe_log
 from ncpipe.runs.engines.options import Ray, Settings
+from ncpipe.runs.fill import runs_of_keys
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.plan import BATCHES_PER_SLOT
 from ncpipe.runs.run_claims import claimed
-from ncpipe.runs.store import has
-from ncpipe.system.artifacts import PREPARED
-from ncpipe.system.console import plural, say
+from ncpipe.runs.store import has, stored, write_beside
+from ncpipe.runs.store_layout import ALONE, verify_stored
+from ncpipe.system.artifacts import PREPARED, move_folder, reach_disk, remove
+from ncpipe.system.console import Unseen, recorded_lines, say
 from ncpipe.system.errors import InputError, cut
+from ncpipe.training.device import prepare_device
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 POLL = 0.5  # seconds between two checks whether a task's parent process still runs
 CANCEL_SECONDS = 20.0  # that cancelled tasks have to save checkpoints
-QUIET_SECONDS = 60.0  # without a result after which the cluster's machines are checked
 RETRIES = 3  # of a task whose machine or process is lost
+
+Found = tuple[dict[str, bytes], str, str]  # archives of finished runs, why others are not, and what was said
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,24 @@ class Cluster:
     gpus: float
     cores: float
     most_cores: float
-    machines: int = 1
+
+
+@dataclass(frozen=True)
+class Task:
+    """Describes what a task trains: runs by their fingerprints, in a copy of the driver's folder.
+
+    root: the driver's folder. files: its params.yaml and study.py with its modules, by path.
+    torch: the version of PyTorch, because only equal versions give equal bytes.
+    shares: how many tasks share a machine's memory.
+    """
+
+    root: str
+    files: Mapping[str, bytes]
+    torch: str
+    keys: tuple[str, ...]
+    device: Device
+    checkpoint_seconds: float
+    shares: int
 
 
 def train_by_ray(
@@ -68,8 +96,7 @@ def train_by_ray(
             with claimed(left) as claim:
                 own = [each for each in left if each.key() in claim.claim.keys]
                 batches = batches_of(own, settings.compute, cluster)
-                put = functools.partial(_put, ray, sent)
-                tasks = {_start(ray, batch, settings, cluster, put): batch for batch in batches}
+                tasks = {_start(ray, batch, settings, cluster, sent): batch for batch in batches}
                 failed |= _collect(ray, tasks, settings)
             if not own:
                 time.sleep(POLL)
@@ -78,9 +105,7 @@ def train_by_ray(
     return failed
 
 
-def batches_of(
-    fingerprints: Sequence[RunFingerprint], compute: Compute, cluster: Cluster
-) -> list[list[RunFingerprint]]:
+def batches_of(fingerprints: Sequence[RunFingerprint], compute: Compute, cluster: Cluster) -> list[Batch]:
     """Return the batch of each task, the one with most work first, so many that no slot is idle."""
     slots = cluster.gpus if uses_gpu(compute, cluster) else cluster.cores // compute.threads
     shapes = groups(fingerprints)
@@ -92,59 +117,46 @@ def batches_of(
     return sorted(batches, key=lambda batch: -len(batch) * batch[0].run.depth * batch[0].run.spec.epochs)
 
 
-def _put(ray: Any, sent: dict[str, Any], name: str) -> Any:
-    """Return a reference to the archive of a prepared data set; equal archives are sent once."""
-    if name not in sent:
+def _start(ray: Any, batch: Batch, settings: Settings, cluster: Cluster, sent: dict[str, Any]) -> Any:
+    """Start the task of a batch and return the reference to its result; equal data are sent once."""
+    names = {each.run.data.as_posix() for each in batch}
+    for name in names - sent.keys():
         archive = pack(PREPARED / name)
         digest = hashlib.sha256(archive).hexdigest()
-        if digest not in sent:
-            sent[digest] = ray.put(archive)
-        sent[name] = sent[digest]
-    return sent[name]
+        sent[name] = sent[digest] = sent[digest] if digest in sent else ray.put(archive)
+    on_gpu, threads = uses_gpu(settings.compute, cluster), settings.compute.threads
+    task = Task(
+        str(Path.cwd()),
+        study_contents() | {PARAMS_FILE.name: PARAMS_FILE.read_bytes()},
+        torch.__version__,
+        tuple(each.key() for each in batch),
+        settings.compute.device,
+        settings.checkpoint_seconds,
+        1 if on_gpu else int(cluster.most_cores // threads),
+    )
+    remote = ray.remote(_train_in_task).options(
+        max_retries=RETRIES, name=batch[0].run.name, num_cpus=threads, num_gpus=int(on_gpu)
+    )
+    return remote.remote(task, {name: sent[name] for name in names})
 
 
-def _start(
-    ray: Any,
-    batch: Sequence[RunFingerprint],
-    settings: Settings,
-    cluster: Cluster,
-    put: Callable[[str], Any],
-) -> Any:
-    """Start the task of a batch and return the reference to its result."""
-    on_gpu = uses_gpu(settings.compute, cluster)
-    shares = 1 if on_gpu else int(cluster.most_cores // settings.compute.threads)
-    resources = {"num_cpus": settings.compute.threads, "num_gpus": int(on_gpu)}
-    files = study_contents() | {PARAMS_FILE.name: PARAMS_FILE.read_bytes()}
-    data = {name: put(name) for name in {each.run.data.as_posix() for each in batch}}
-    remote = ray.remote(_train).options(max_retries=RETRIES, name=batch[0].run.name, **resources)
-    return remote.remote(
-        Origin.here(files), tuple(each.key() for each in batch), settings.compute.device,
-        settings.checkpoint_seconds, shares, data,
-    )  # fmt: skip
-
-
-def _collect(ray: Any, tasks: dict[Any, list[RunFingerprint]], settings: Settings) -> dict[str, InputError]:
+def _collect(ray: Any, tasks: dict[Any, Batch], settings: Settings) -> dict[str, InputError]:
     """Store the runs of tasks as they end; return the errors by run."""
     failed: dict[str, InputError] = {}
-    heard = time.monotonic()
     try:
         while tasks:
             ready, _ = ray.wait(list(tasks), num_returns=1, timeout=1.0)
             for reference in ready:
-                batch, heard = tasks.pop(reference), time.monotonic()
-                if reason := _take(ray, reference, batch):
-                    name = batch[0].run.name
+                batch = tasks.pop(reference)
+                name = batch[0].run.name
+                if reason := _take(ray, reference):
                     error = InputError(reason if reason.startswith(name) else f"{name}: {reason}")
                     failed |= {each.key(): error for each in batch if not has(each.key())}
                     if not settings.keep_going:
                         raise error
                     say(f"ncpipe: {error}")
                 left = sum(len(other) for other in tasks.values())
-                say(f"ray: {settings.runs - left} of {settings.runs} runs done; {batch[0].run.name}")
-            if time.monotonic() - heard > QUIET_SECONDS:
-                heard = time.monotonic()
-                if not cluster_of(ray).machines:
-                    say("ray: no machine of the cluster is alive; waiting for one (Ctrl-C ends the sweep)")
+                say(f"ray: {settings.runs - left} of {settings.runs} runs done; {name}")
     except BaseException:
         if tasks and ray.is_initialized():
             say("ray: asking tasks to save their checkpoints")
@@ -157,20 +169,20 @@ def _collect(ray: Any, tasks: dict[Any, list[RunFingerprint]], settings: Setting
     return failed
 
 
-def _take(ray: Any, reference: Any, batch: Sequence[RunFingerprint]) -> str:
-    """Put a task's finished runs into the store and keep its log; return why others are not finished."""
+def _take(ray: Any, reference: Any) -> str:
+    """Store a task's finished runs and print what it said; return why others are not finished."""
     try:
-        archives, reason, log, machine = ray.get(reference)
+        found: Found = ray.get(reference)
     except ray.exceptions.RayError as error:
-        return reason_of(error)
+        lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [""]
+        line = lines[-1] if type(error).__name__.startswith("RayTaskError") else lines[0]
+        return cut(f"{type(error).__name__}: {line}")
+    archives, reason, said = found
     for key, archive in archives.items():
         store_archive(key, archive)
-    file = JOB_LOGS / f"ray-{batch[0].key()[:16]}-{time.time():.0f}.log"
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"on {machine}\n{log}", encoding="utf-8")
-    describe_log(file, f"ray {machine}", [each.key() for each in batch])
-    return str(reason)
+    for line in said.splitlines():
+        say(line)
+    return reason
 
 
 def connect(options: Ray) -> Any:
@@ -220,12 +232,8 @@ def environment(host: str) -> dict[str, str]:
 def cluster_of(ray: Any) -> Cluster:
     """Return the resources of the machines that are alive."""
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return Cluster(
-        sum(resources.get("GPU", 0.0) for resources in alive),
-        sum(resources.get("CPU", 0.0) for resources in alive),
-        max((resources.get("CPU", 0.0) for resources in alive), default=0.0),
-        sum(bool(resources.get("CPU")) for resources in alive),
-    )
+    cores = [resources.get("CPU", 0.0) for resources in alive]
+    return Cluster(sum(resources.get("GPU", 0.0) for resources in alive), sum(cores), max(cores, default=0.0))
 
 
 def uses_gpu(compute: Compute, cluster: Cluster) -> bool:
@@ -236,8 +244,6 @@ def uses_gpu(compute: Compute, cluster: Cluster) -> bool:
 def check_cluster(compute: Compute, cluster: Cluster, options: Ray) -> None:
     """Raise InputError if no machine of the cluster can train; Ray would wait for one."""
     where = f"the Ray cluster at {options.address}" if options.address else "this machine"
-    if compute.device == "mps":
-        raise InputError("compute.device: mps is for one machine; use cpu, cuda or auto with the engine ray")
     if compute.device == "cuda" and not cluster.gpus:
         raise InputError(f"compute.device: {where} has no GPU; use auto or cpu")
     if cluster.most_cores < compute.threads:
@@ -247,54 +253,125 @@ def check_cluster(compute: Compute, cluster: Cluster, options: Ray) -> None:
         )
 
 
-def dry_run(fingerprints: Sequence[RunFingerprint], options: Ray, settings: Settings) -> list[str]:
-    """Return what `train_by_ray` would do; connects to the cluster to see its resources."""
-    ray, compute = connect(options), settings.compute
+def pack(folder: Path) -> bytes:
+    """Return a tar file of a folder's files without owners and times, equal for equal files."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            entry = tarfile.TarInfo(path.relative_to(folder).as_posix())
+            entry.size = path.stat().st_size
+            with path.open("rb") as file:
+                tar.addfile(entry, file)
+    return out.getvalue()
+
+
+def unpack(archive: bytes, folder: Path) -> None:
+    """Write an archive's files into a new folder, and wait until they are on the disk.
+
+    Raises InputError if the archive is damaged or has a path that leads out of the folder.
+    """
+    folder.mkdir(parents=True)
     try:
-        cluster = cluster_of(ray)
-    finally:
-        ray.shutdown()
-    check_cluster(compute, cluster, options)
-    where = f"the Ray cluster at {options.address}" if options.address else f"a Ray cluster on {options.host}"
-    counts = [(cluster.machines, "machine"), (int(cluster.cores), "core"), (int(cluster.gpus), "GPU")]
-    resources = ", ".join(plural(count, name) for count, name in counts if count)
-    cores = plural(compute.threads, "core")
-    requested = f"1 GPU and {cores}" if uses_gpu(compute, cluster) else cores
-    tasks = plural(len(batches_of(fingerprints, compute, cluster)), "task")
-    return [
-        f"{where} ({resources}): {plural(len(fingerprints), 'run')} in {tasks}, each with {requested}",
-        "memory and time depend on the machine's device",
-    ]
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+            tar.extractall(folder, filter="data")
+    except tarfile.TarError as error:
+        raise InputError(f"{folder}: its archive is damaged ({error})") from None
+    reach_disk([*folder.rglob("*"), folder])
 
 
-def reason_of(error: Exception) -> str:
-    """Return the error in one line."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [""]
-    line = lines[-1] if type(error).__name__.startswith("RayTaskError") else lines[0]
-    return cut(f"{type(error).__name__}: {line}")
+def store_archive(key: str, archive: bytes) -> None:
+    """Put a run that was trained elsewhere into the store, if that does not have it already.
+
+    Raises InputError if any bit differs from what was written there.
+    """
+
+    def write(folder: Path) -> None:
+        unpack(archive, folder)
+        verify_stored(folder, key)
+
+    if not has(key):
+        write_beside(stored(key), write)
 
 
 # The rest runs in a task, which has its own process.
 
 
-def _train(
-    origin: Origin,
-    keys: Sequence[str],
-    device: Device,
-    checkpoint_seconds: float,
-    shares: int,
-    data: Mapping[str, Any],
-) -> tuple[dict[str, bytes], str, str, str]:
-    """Train runs; return archives of those that finished, why others did not, the log and the machine.
-
-    Ray cancels a task by an interrupt, as Ctrl-C does.
-    """
+def _train_in_task(task: Task, data: Mapping[str, Any]) -> Found:
+    """Train the runs of a task. Ray cancels it by an interrupt, as Ctrl-C does."""
     import ray
 
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     loaders = {name: functools.partial(ray.get, reference) for name, reference in data.items()}
-    archives, reason, log = train_remotely(origin, keys, device, checkpoint_seconds, shares, loaders)
-    return archives, reason, log, socket.gethostname()
+    return train_remotely(task, loaders)
+
+
+def train_remotely(task: Task, data: Mapping[str, Callable[[], bytes]]) -> Found:
+    """Train the runs of a task on this machine. data: loads the archive of each prepared data set."""
+    said: list[str] = []
+    archives: dict[str, bytes] = {}
+    reason = ""
+    with recorded_lines(said.append):
+        try:
+            with contextlib.chdir(_workdir(task)):
+                try:
+                    _prepare_workdir(task, data)
+                    _train(task)
+                except InputError as error:
+                    reason = str(error)
+                archives = {key: pack(stored(key)) for key in filter(has, task.keys)}
+                for key in archives:
+                    remove(stored(key))
+        except InputError as error:
+            reason = str(error)
+    return archives, reason, "".join(said)
+
+
+def _train(task: Task) -> None:
+    fingerprints = [each for each in runs_of_keys(task.keys, task.device) if not has(each.key())]
+    batches: list[Batch] = []
+    for group in groups(fingerprints):
+        place = prepare_device(group[0].compute)
+        batches += split_batch(group, place, task.shares, 1)
+    if batches:
+        train_batches(batches, 1, task.checkpoint_seconds, Unseen(), lambda fingerprint: 1.0)
+
+
+def _workdir(task: Task) -> Path:
+    """Return this user's folder for tasks with the same driver's folder and code."""
+    if torch.__version__ != task.torch:
+        raise InputError(
+            f"torch: version {torch.__version__} on a worker and {task.torch} in the sweep; "
+            "install the same version on both"
+        )
+    files = {path: content.hex() for path, content in task.files.items()}
+    name = hashlib.sha256(json.dumps([task.root, task.torch, files]).encode())
+    base = Path(tempfile.gettempdir()) / f"ncpipe-{os.getuid()}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    if base.is_symlink() or base.stat().st_uid != os.getuid():
+        raise InputError(f"{base}: belongs to another user; remove it, or set TMPDIR on this machine")
+    workdir = base / name.hexdigest()[:32]
+    (workdir / ALONE).mkdir(parents=True, exist_ok=True)
+    return workdir
+
+
+def _prepare_workdir(task: Task, data: Mapping[str, Callable[[], bytes]]) -> None:
+    """Write the code and the data sets into the current folder, but for data that are there."""
+    for path, content in task.files.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(f"{path}.{secrets.token_hex(8)}.partial")
+        partial.write_bytes(content)
+        os.replace(partial, path)
+    for name, load in sorted(data.items()):
+        folder, archive = PREPARED / name, load()
+        if not (folder.is_dir() and pack(folder) == archive):
+            partial = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
+            try:
+                unpack(archive, partial)
+                with contextlib.suppress(OSError):  # another worker was first; other errors show below
+                    move_folder(partial, folder)
+            finally:
+                remove(partial)
+            read_prepared(folder)
 
 
 def _exit_with_parent(parent: int) -> None:

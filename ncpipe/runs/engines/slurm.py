@@ -5,25 +5,27 @@ that reaches its time limit, or is preempted, saves checkpoints and queues again
 """
 
 import contextlib
-import math
+import secrets
 import shlex
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from ncpipe.config.run import Compute
-from ncpipe.runs.engines.arrays import Array, new_name, read_arrays
+from ncpipe.runs.engines.arrays import JOB_LOGS, Array, read_arrays
 from ncpipe.runs.engines.options import Settings, Slurm
 from ncpipe.runs.engines.slurm_commands import (
     NotInstalled,
     States,
     array_states,
+    batch_script,
     cancel,
+    check_submission,
     has_ended,
+    submission,
+    submit,
     summary,
 )
-from ncpipe.runs.engines.slurm_script import batch_script, check_submission, submission, submit
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.run_claims import claimed_keys
 from ncpipe.runs.store import epochs_of, has
@@ -34,17 +36,7 @@ from ncpipe.system.errors import InputError
 ARRAY = "ARRAY"  # stands in a dry run for the name that an array gets
 POLL = 5.0  # seconds between two queries of the queue
 DISK_DELAY = 10.0  # seconds until a shared disk shows here what a job has written
-LOG_LINES = 15  # of the log of a job that failed
 MOST_LOSSES = 3  # arrays in a row that may end without progress
-REASONS = {
-    "BOOT_FAIL": "a node did not start",
-    "CANCELLED": "jobs were cancelled",
-    "GONE": "Slurm no longer knows how jobs ended",
-    "NODE_FAIL": "a node failed",
-    "OUT_OF_MEMORY": "jobs needed more memory than they had; make slurm.mem larger",
-    "PREEMPTED": "jobs were preempted",
-    "TIMEOUT": "jobs reached their time limit before they had saved",
-}
 
 
 def train_by_slurm(
@@ -74,7 +66,9 @@ def train_by_slurm(
         todo = [each for each in left if each.key() not in taken and not has(each.key())]
         if todo:
             submissions = by_options(todo, options)
-            check_jobs(settings.compute, [own for own, _ in submissions])
+            for own, _ in submissions:
+                check_resources(settings.compute, own)
+                check_submission(own)
             for own, group in submissions:
                 _submit(own, group, settings, max(losses.get(each.key(), 0) for each in group))
         if not wait:
@@ -106,7 +100,7 @@ def remove_finished(keys: Collection[str]) -> None:
 def _collect(
     array: Array, states: States, fingerprints: Sequence[RunFingerprint], losses: dict[str, int]
 ) -> set[str]:
-    """Remove the record of an array that has ended, and say why it lacks runs; return those that failed.
+    """Remove the record of an array that has ended, and say how if it lacks runs; return those that failed.
 
     Runs fail by their own mistake, or when too many arrays in a row made no progress.
     """
@@ -118,33 +112,24 @@ def _collect(
         say(f"ncpipe: {line}")
     failed = set(mistakes)
     if lost := [each for each in lacks if each.key() not in mistakes]:
-        ends = {state.name for state in states[array.id].values()}
-        why = "; ".join(reason for name, reason in REASONS.items() if name in ends)
+        ends = ", ".join(sorted({state for state, _ in states[array.id].values()}))
         what = f"array {array.id} ended without {plural(len(lost), 'run')}, as {lost[0].run.name}"
-        say(f"sweep: {what}: {why or 'jobs ended too early'} ({', '.join(sorted(ends))})")
+        say(f"sweep: {what} ({ends}); see {JOB_LOGS}/{array.id}_*.log")
         count = 0 if epochs_of(own) > array.epochs else array.losses + 1
         losses |= {each.key(): count for each in lost}
         if count >= MOST_LOSSES:
-            say(_log_tail(array.folder))
             failed |= {each.key() for each in lost}
     array.remove()
     return failed
 
 
-def _log_tail(folder: Path) -> str:
-    """Return the last lines of the latest log of a job."""
-    logs = sorted(folder.glob("*.log"), key=lambda log: log.stat().st_mtime)
-    lines = logs[-1].read_text(encoding="utf-8", errors="replace").splitlines() if logs else []
-    return "\n".join(lines[-LOG_LINES:]) or "they wrote no log"
-
-
 def _submit(options: Slurm, fingerprints: Sequence[RunFingerprint], settings: Settings, losses: int) -> None:
     """Submit an array. Its batches are smaller the more arrays were lost, perhaps for want of memory."""
-    start, workers = time.monotonic(), workers_of(settings, options)
+    workers = workers_of(settings, options)
     keys = tuple(each.key() for each in fingerprints)
     array = Array(
-        new_name(), job_count(len(keys), workers, options), keys, settings.compute.device, workers,
-        settings.checkpoint_seconds, 2**losses, epochs_of(fingerprints), losses,
+        secrets.token_hex(6), job_count(len(keys), workers, options), keys, settings.compute.device, workers,
+        settings.checkpoint_seconds, epochs_of(fingerprints), losses,
     )  # fmt: skip
     for each in fingerprints:
         failure_log(each.run).unlink(missing_ok=True)
@@ -155,10 +140,7 @@ def _submit(options: Slurm, fingerprints: Sequence[RunFingerprint], settings: Se
         array.remove()
         raise
     array.write()
-    say(
-        f"sweep: submitted {plural(len(keys), 'run')} in {plural(array.jobs, 'job')} of array {array.id}, "
-        f"which took {time.monotonic() - start:.1f} s"
-    )
+    say(f"sweep: submitted {plural(len(keys), 'run')} in {plural(array.jobs, 'job')} of array {array.id}")
 
 
 def workers_of(settings: Settings, options: Slurm) -> int | None:
@@ -183,64 +165,29 @@ def by_options(
     return list(groups.items())
 
 
-def check_jobs(compute: Compute, options: Sequence[Slurm]) -> None:
-    """Raise InputError if Slurm would refuse jobs with any of these options, or never start them."""
-    for own in dict.fromkeys(options):
-        check_resources(compute, own)
-        check_submission(own)
-
-
 def dry_run(fingerprints: Sequence[RunFingerprint], options: Slurm, settings: Settings) -> list[str]:
     """Return what `train_by_slurm` would submit. Raises InputError if Slurm would refuse the jobs."""
     lines, not_checked = [], []
     for own, group in by_options(fingerprints, options):
+        check_resources(settings.compute, own)
         try:
-            check_jobs(settings.compute, [own])
+            check_submission(own)
         except NotInstalled as error:
             not_checked = [f"not checked: {error}"]
         jobs = job_count(len(group), workers_of(settings, own), own)
         lines += [
-            f"Slurm: {plural(len(group), 'run')} in an array of {plural(jobs, 'job')}, "
-            f"{min(own.at_once, jobs)} at a time",
-            f"each job: {_resources(own)}; {_time_limit(own)}",
-            f"submitted by: {shlex.join(submission(ARRAY, jobs, own))}",
+            f"Slurm: {plural(len(group), 'run')} in an array of {plural(jobs, 'job')}, submitted by",
+            shlex.join(submission(ARRAY, jobs, own)),
         ]
-    lines.append("batch size, memory and time depend on the node's device")
     lines.append(f"batch script, where {ARRAY} stands for a new name:\n{batch_script(ARRAY, options)}")
     return [*lines, *not_checked]
 
 
-def _time_limit(options: Slurm) -> str:
-    """Return the time limit of a job, for the terminal."""
-    if math.isinf(options.limit):
-        return "no time limit"
-    return f"{options.limit:g} minutes, then it queues again"
-
-
-def _resources(options: Slurm) -> str:
-    """Return what a job requests, for the terminal."""
-    parts = [plural(options.cpus, "core")]
-    parts += [] if options.megabytes is None else [f"{options.megabytes / 1024:g} GB"]
-    parts += ["1 GPU"] if options.gpus else []
-    names = ("gres", "partition", "account", "qos", "constraint")
-    parts += [f"{name} {value}" for name in names if (value := getattr(options, name)) is not None]
-    return ", ".join([*parts, *options.sbatch])
-
-
 def check_resources(compute: Compute, options: Slurm) -> None:
-    """Raise InputError if the jobs' resources do not suit how runs are computed.
-
-    A GPU may also be requested by a further option of sbatch.
-    """
-    device, threads = compute.device, compute.threads
-    uses_gpu = options.uses_gpu or any(line.startswith("--gpus") for line in options.sbatch)
-    if device == "mps":
-        raise InputError(
-            "compute.device: mps is for one machine; use cpu, cuda or auto with the engine slurm"
-        )
-    if device == "cuda" and not uses_gpu:
+    """Raise InputError if the jobs' resources do not suit how runs are computed."""
+    if compute.device == "cuda" and not options.uses_gpu:
         raise InputError("slurm.gpus: 0, but compute.device is cuda; make it 1, or the device cpu")
-    if device == "cpu" and options.gpus:
-        raise InputError("slurm.gpus: 1, but compute.device is cpu, so the GPU would be idle; make it 0")
-    if device != "cuda" and not options.gpus and options.cpus < threads:
-        raise InputError(f"slurm.cpus: {options.cpus}, but compute.threads is {threads}; make them equal")
+    if not options.uses_gpu and options.cpus < compute.threads:
+        raise InputError(
+            f"slurm.cpus: {options.cpus}, but compute.threads is {compute.threads}; make them equal"
+        )

@@ -1,65 +1,85 @@
-"""Call Slurm's commands to watch, count and cancel jobs. Needs no torch, for `ncpipe status`."""
+"""Call Slurm's commands to submit, watch and cancel jobs. Needs no torch, for `ncpipe status`."""
 
 import os
+import shlex
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
-from ncpipe.runs.engines.arrays import Array, read_arrays
+from ncpipe.runs.engines.arrays import WORKDIR, Array, read_arrays
+from ncpipe.runs.engines.options import Slurm
+from ncpipe.system.artifacts import JOBS
 from ncpipe.system.console import plural
-from ncpipe.system.errors import InputError
+from ncpipe.system.errors import InputError, cut
 
 TIMEOUT = 300  # seconds that a command of Slurm may take
-ENDED = {
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
-    "REVOKED", "TIMEOUT",
-}  # fmt: skip
-GONE = "GONE"  # our name for a job that is neither in the queue nor in the accounting
 RUNNING = ("RUNNING", "COMPLETING")
+GONE = "GONE"  # our name for a job that has left the queue
+ENDED = (
+    GONE, "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "REVOKED", "TIMEOUT",
+)  # fmt: skip
 # Reasons for waiting that need no attention.
 USUAL_REASONS = ("", "None", "Priority", "Resources", "JobArrayTaskLimit", "Dependency", "BeginTime")
+REQUEUE = 75  # exit code of a worker: to be queued again
+MODULE = "ncpipe.runs.engines.slurm_job"
+# sbatch's message if a job would wait until nodes are repaired, which is no mistake in its request.
+NODES_DOWN = "node not available"
+# The shell, not the worker, requeues the job, because `python` may lead into a container, without scontrol.
+# `wait` returns at each signal, so the shell waits in a loop until the worker has ended.
+SCRIPT = """#!/bin/bash
+{setup}
+{command} &
+worker=$!
+trap 'kill -USR2 $worker' USR2
+trap 'kill -TERM $worker' TERM
+while kill -0 $worker 2>/dev/null; do wait $worker; done
+wait $worker
+code=$?
+if [ $code = {requeue} ]; then
+    scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" && exit
+fi
+exit $code
+"""
 
-
-@dataclass(frozen=True)
-class JobState:
-    """Holds the state of a job by Slurm's name, or GONE, and why it waits."""
-
-    name: str
-    reason: str = ""
-
-    @property
-    def has_ended(self) -> bool:
-        return self.name in (GONE, *ENDED)
-
-
-States = dict[str, dict[int, JobState]]  # by `Array.id` and the job's index
+States = dict[str, dict[int, tuple[str, str]]]  # by `Array.id` and index: a job's state and why it waits
 
 
 def array_states(arrays: Sequence[Array]) -> States:
-    """Return the states of arrays' jobs, from the queue or, for jobs that left it, from the accounting.
+    """Return the states of arrays' jobs, GONE if they have left the queue.
 
     Raises InputError if Slurm does not answer.
     """
     if not arrays:
         return {}
-    states: States = {array.id: {} for array in arrays}
+    states: States = {array.id: dict.fromkeys(range(array.jobs), (GONE, "")) for array in arrays}
     ids = {f"ncpipe-{array.name}": array.id for array in arrays}
-    queue = output_of(["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%r"])
-    for line in queue.splitlines():
+    queue = run_command(["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%r"])
+    if queue.returncode:
+        raise InputError(f"slurm: squeue: {last_line(queue.stderr)}; jobs continue, try again later")
+    for line in queue.stdout.splitlines():
         job_id, name, state, reason = [*line.strip().split("|"), "", "", ""][:4]
         index = job_id.rpartition("_")[2]
         if name in ids and index.isdecimal():
-            states[ids[name]][int(index)] = JobState(state, reason)
-    gone = [array for array in arrays if len(states[array.id]) < array.jobs]
-    for row in _sacct(gone, "JobID,State"):
-        number, _, task = row["JobID"].partition("_")
-        if task.isdecimal():
-            states.get(number, {}).setdefault(int(task), JobState(row["State"].split(" ")[0]))
-    for array in gone:
-        for job in range(array.jobs):
-            states[array.id].setdefault(job, JobState(GONE))
+            states[ids[name]][int(index)] = state, reason
     return states
+
+
+def has_ended(array: Array, states: States) -> bool:
+    """Return whether all jobs of an array have ended."""
+    return all(state in ENDED for state, _ in states[array.id].values())
+
+
+def summary(states: States) -> str:
+    """Return how many jobs run, wait and have ended, and why some wait."""
+    jobs = [job for own in states.values() for job in own.values()]
+    running, ended = (sum(state in kind for state, _ in jobs) for kind in (RUNNING, ENDED))
+    counts = {"running": running, "waiting": len(jobs) - running - ended, "ended": ended}
+    reasons = {reason for state, reason in jobs if state not in (*RUNNING, *ENDED)} - set(USUAL_REASONS)
+    line = ", ".join(f"{plural(count, 'job')} {kind}" for kind, count in counts.items() if count)
+    return (line or "none") + (f"; Slurm: {', '.join(sorted(reasons))}" if reasons else "")
 
 
 def active_arrays() -> list[Array]:
@@ -86,21 +106,6 @@ def check_no_jobs(keys: Collection[str]) -> None:
             )
 
 
-def _sacct(arrays: Sequence[Array], columns: str) -> list[dict[str, str]]:
-    """Return columns of the accounting; no rows if there is none, or it does not answer."""
-    numbers = sorted({array.number for array in arrays if array.number})
-    if not numbers:
-        return []
-    command = ["sacct", "--noheader", "--parsable2", "--array", "--duplicates", f"--format={columns}"]
-    try:
-        done = run_command([*command, f"--jobs={','.join(numbers)}"], {"SLURM_TIME_FORMAT": "%s"})
-    except InputError:
-        return []
-    names = columns.split(",")
-    rows = [dict(zip(names, line.split("|"), strict=False)) for line in done.stdout.splitlines()]
-    return [row for row in rows if len(row) == len(names)] if not done.returncode else []
-
-
 def cancel(arrays: Sequence[Array]) -> tuple[int, str]:
     """Cancel arrays, whose jobs then save checkpoints, and remove their records.
 
@@ -111,8 +116,7 @@ def cancel(arrays: Sequence[Array]) -> tuple[int, str]:
     if active:
         arguments = [array.number or f"--jobname=ncpipe-{array.name}" for array in active]
         done = run_command(["scancel", *arguments])
-        if done.returncode:
-            error = last_line(done.stderr) or f"exit code {done.returncode}"
+        error = last_line(done.stderr) or f"exit code {done.returncode}"
         active = _active(arrays) if done.returncode else []
     for array in arrays:
         if array not in active:
@@ -131,48 +135,81 @@ def _active(arrays: Sequence[Array]) -> list[Array]:
     return [array for array in arrays if not has_ended(array, states)]
 
 
-def has_ended(array: Array, states: States) -> bool:
-    """Return whether all jobs of an array have ended."""
-    return all(state.has_ended for state in states[array.id].values())
+def submit(array: str, count: int, options: Slurm) -> str:
+    """Submit an array of `count` jobs and return its number in Slurm. Raises InputError if Slurm refuses."""
+    done = run_command(submission(array, count, options), batch_script(array, options))
+    if done.returncode:
+        raise InputError(f"slurm: sbatch refused the jobs ({last_line(done.stderr)}); see engine.yaml")
+    return last_line(done.stdout).partition(";")[0]  # number;cluster
 
 
-def summary(states: States) -> str:
-    """Return how many jobs run, wait and have ended, and why some wait."""
-    jobs = [state for own in states.values() for state in own.values()]
-    waiting = [job for job in jobs if not job.has_ended and job.name not in RUNNING]
-    counts = {
-        "running": sum(job.name in RUNNING for job in jobs),
-        "waiting": len(waiting),
-        "ended": sum(job.has_ended for job in jobs),
+def check_submission(options: Slurm) -> None:
+    """Raise InputError if Slurm would refuse jobs with these options."""
+    command = [*submission("check", options.array, options), "--test-only"]
+    done = run_command(command, batch_script("check", options))
+    message = last_line(done.stderr)
+    if done.returncode and NODES_DOWN not in message.lower():
+        reason = message.removeprefix("allocation failure: ").removeprefix("sbatch: error: ")
+        shown = " ".join(each for each in command[2:] if not each.startswith(("--output", "--job-name")))
+        raise InputError(
+            f"slurm: sbatch would refuse the jobs: {reason}; see engine.yaml ({cut(shown, 160)})"
+        )
+
+
+def submission(array: str, count: int, options: Slurm) -> list[str]:
+    """Return the command that submits an array of `count` jobs; it reads the batch script as its input.
+
+    On the command line these options override variables such as SBATCH_PARTITION. `--requeue` overrides the
+    site's `JobRequeue=0`, and a `--no-requeue` in engine.yaml overrides `--requeue`.
+    """
+    values = {
+        "job-name": f"ncpipe-{array}",
+        "output": f"{JOBS / array}/%a.log",
+        "open-mode": "append",
+        "array": f"0-{count - 1}%{options.at_once}",
+        "signal": f"B:USR2@{options.signal_seconds}",
+        "time": options.time,
+        "nodes": "1",
+        "ntasks": "1",
+        "cpus-per-task": str(options.cpus),
+        "mem": options.mem,
+        "gpus-per-node": str(options.gpus) if options.gpus else None,
+        "gres": options.gres,
+        "partition": options.partition,
+        "account": options.account,
+        "qos": options.qos,
+        "constraint": options.constraint,
     }
-    reasons = {job.reason for job in waiting} - set(USUAL_REASONS)
-    line = ", ".join(f"{plural(count, 'job')} {kind}" for kind, count in counts.items() if count)
-    return (line or "none") + (f"; Slurm: {', '.join(sorted(reasons))}" if reasons else "")
+    given = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    return ["sbatch", "--parsable", *given, "--requeue", *options.sbatch]
+
+
+def batch_script(array: str, options: Slurm) -> str:
+    """Return the script of an array, which starts in the sweep's folder.
+
+    The worker runs in the folder with the array's copy of the code; `python -m` imports from there.
+    """
+    folder, python = Path.cwd() / JOBS / array, options.python or sys.executable
+    if os.sep in python:
+        python = os.path.abspath(python)
+    change_folder = ["sh", "-c", 'cd "$0" && exec "$@"', str(folder / WORKDIR)]
+    command = shlex.join([*change_folder, python, "-m", MODULE, str(folder)])
+    return SCRIPT.format(setup="\n".join(options.setup), command=command, requeue=REQUEUE)
 
 
 def last_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[-1]
 
 
-def output_of(command: Sequence[str]) -> str:
-    """Return the output of a command of Slurm. Raises InputError if it fails."""
-    done = run_command(command)
-    if done.returncode:
-        raise InputError(f"slurm: {command[0]}: {last_line(done.stderr)}; jobs continue, try again later")
-    return done.stdout
-
-
 class NotInstalled(InputError):
     """Raised where this machine has no commands of Slurm."""
 
 
-def run_command(
-    command: Sequence[str], environment: Mapping[str, str] | None = None, script: str = ""
-) -> "subprocess.CompletedProcess[str]":
+def run_command(command: Sequence[str], script: str = "") -> "subprocess.CompletedProcess[str]":
     """Run a command of Slurm with a script as its input. Raises NotInstalled if there is none here."""
     options: Any = {"capture_output": True, "text": True, "check": False, "timeout": TIMEOUT}
     try:
-        return subprocess.run(command, env={**os.environ, **(environment or {})}, input=script, **options)
+        return subprocess.run(command, input=script, **options)
     except FileNotFoundError:
         raise NotInstalled(f"engine slurm: no {command[0]} here; run this where you run sbatch") from None
     except subprocess.TimeoutExpired:

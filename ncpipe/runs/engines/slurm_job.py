@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ncpipe.runs.engines.arrays import read_array
+from ncpipe.runs.engines.slurm_commands import REQUEUE
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
-
-REQUEUE = 75  # exit code: to be queued again
 
 
 def main(folder: Path) -> int:
@@ -34,13 +33,14 @@ def main(folder: Path) -> int:
     from ncpipe.training.checkpoints import Stopped
 
     array = read_array(folder)
+    slots = 2**array.losses * array.jobs * (array.workers or 1)  # smaller batches after each loss
     fingerprints, before = [], 0
     try:
         fingerprints = runs_of_keys(array.keys, array.device)
         before = epochs_of(fingerprints)
         settings = Settings(
             fingerprints[0].compute, array.workers, array.checkpoint_seconds, True, len(fingerprints), "job",
-            array.parts * array.jobs * (array.workers or 1),
+            slots,
         )  # fmt: skip
         return 1 if fill(fingerprints, settings, wait=False, stop=stop) else 0
     except InputError as error:

@@ -541,6 +541,27 @@ def test_a_panel_names_experiments_in_words_and_says_what_a_slope_is():
     assert along.figure.get_supxlabel() == "reduced"
 
 
+def test_many_metrics_against_another_have_a_panel_each():
+    """Of five scores beside each other none could be told apart. Red: one panel; a range of y for each."""
+    metrics = ["neco_auroc", "nci_auroc", "vim_auroc", "knn_auroc"]
+    runs = grid(depths=(2, 3, 5))
+    other = [
+        measure(runs, lambda depth, seed, at=at: at + 0.01 * depth, metric, "ood")
+        for at, metric in enumerate(metrics)
+    ]
+    tables = tables_of(runs, measure(runs, noisy), *other)
+    keys = {"split": "ood", "along": METRIC, "along_split": "train", "panel": "P"}
+    judged = [
+        judge(claim("spearman", {"above": 0}, metric=metric, **keys), Number(1, 1, 1)) for metric in metrics
+    ]
+    panels = claim_panels(panel_points(judged, tables), {"P": "4 agree"}).axes[:4]
+    assert [axes.get_title().strip() for axes in panels] == [
+        f"AUROC of {name}" for name in ("NECO", "NCI", "ViM", "k-nearest")
+    ]
+    assert {axes.texts[0].get_text() for axes in panels} == {"agrees"}
+    assert len({axes.get_ylim() for axes in panels}) == 1
+
+
 def test_panels_by_epoch_and_by_layer():
     runs = grid(depths=(4,))
     rows = [

@@ -72,7 +72,11 @@ def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
     from ncpipe.figures.save import save_figure
 
     points.to_csv(folder / CLAIMS_POINTS, index=False, lineterminator="\n")
-    save_figure(claim_panels(points, verdict_lines(panels)), folder, "panels")
+    scales = {
+        claim.scale for claim, _, _ in judged if isinstance(claim, Measured) and claim.panel and claim.scale
+    }
+    figure = claim_panels(points, verdict_lines(panels), scale="; ".join(sorted(scales)))
+    save_figure(figure, folder, "panels")
 
 
 def _number(claim: Claim, sweep: tuple[Tables, Slopes] | None) -> Number:

@@ -42,7 +42,7 @@ def claim_panels(
         **{column: points[column].map(lambda name: labels.get(name, name)) for column in NAMED}
     )
     with paper_style():
-        shown = [part for name, own in points.groupby("panel", sort=False) for part in _parts(name, own)]
+        shown = [part for name, own in points.groupby("panel", sort=False) for part in _parts(str(name), own)]
         figure, grid = panel_grid(len(shown), 2 if len(shown) == 4 else COLUMNS, ROW_HEIGHT)
         for axes, (title, own) in zip(grid, shown, strict=True):
             _draw(axes, own)

@@ -333,6 +333,7 @@ CASES: Mapping[str, Callable[[], Figure]] = {
     "sweep, a rejected line": sweep(
         "vision", table=scaled("metric == 'nc1_trace_ratio' and depth == 5", 30), level=0.95
     ),
+    "sweep, every line rejected": sweep("vision", table=scaled("depth == 5", 30), level=0.95),
     "sweep, runs that still move": sweep("language", runs=lambda runs: runs.assign(selected=True)),
     "sweep, a run far off": sweep(
         "language", table=scaled("experiment == 'language' and depth == 13", 1e30)

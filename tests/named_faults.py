@@ -155,7 +155,7 @@ NAMED = [
         "tables/intervals.py",
         "(parts**2 / (runs - 1)).sum()",
         "(parts**2 / (runs.mean() - 1)).sum()",
-        ("tests/test_slopes.py::test_degrees_of_freedom_are_satterthwaites_for_groups_of_any_sizes",),
+        ("tests/test_slopes.py::test_intervals_are_welchs_for_groups_of_any_sizes",),
     ),
     Fault(
         "test images drawn from the training images' stream",

@@ -72,6 +72,17 @@ def test_lines_bars_and_fits_are_those_of_the_tables(column: int, metric: str) -
     assert fit.get_label().startswith(f"$L^{{{slope:.2f}}}$")
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("sweep")])
+def test_the_key_names_the_fits_that_are_drawn_and_no_other(case: str) -> None:
+    """Red: a dashed line in the key of a figure whose fits are all dotted, or that has no fit."""
+    dashes = re.compile(r" 0\.9 \[(.*?)\]")
+    said, drawn = (
+        {match[1] for line in KNOWN[case] if line.startswith(kind) and (match := dashes.search(line))}
+        for kind in ("key: ", "line '$")
+    )
+    assert said == drawn
+
+
 def test_no_line_goes_through_a_single_run() -> None:
     """Red: means of one run, joined as if they were some, which hides how little a trend rests on."""
     axes = CASES["sweep, a single run"]().axes[0]

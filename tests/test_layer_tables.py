@@ -94,9 +94,10 @@ def test_layers_without_a_position_are_left_out():
     assert separation_law(table, runs)["n_layers"].tolist() == [2]
 
 
-def test_nothing_converged_is_empty_everywhere():
-    runs = made_runs().assign(converged=False, selected=False)
-    table = pd.concat([measure(runs, lambda *_: 1.0), measure(runs, lambda *_: 0.0, "ncc_error")])
+@pytest.mark.parametrize(("used", "rows"), [(False, None), (True, 0)], ids=["none used", "none measured"])
+def test_nothing_is_empty_everywhere(used, rows):
+    runs = made_runs().assign(converged=used, selected=used)
+    table = pd.concat([measure(runs, lambda *_: 1.0), measure(runs, lambda *_: 0.0, "ncc_error")]).iloc[:rows]
     for empty in (
         layer_profile(table, runs),
         separation_law(table, runs),
@@ -104,14 +105,6 @@ def test_nothing_converged_is_empty_everywhere():
     ):
         assert empty.empty
         assert {"experiment", "depth"} <= set(empty.columns)
-
-
-def test_nothing_measured_is_empty_everywhere():
-    runs = made_runs()
-    table = measure(runs, lambda *_: 1.0).iloc[:0]
-    assert layer_profile(table, runs).empty
-    assert separation_law(table, runs).empty
-    assert effective_depths(table, runs, 0.0).empty
 
 
 # The law of data separation
@@ -181,29 +174,23 @@ def test_effective_depth_is_the_first_layer_within_the_tolerance(tolerance):
     assert found["fraction"].to_numpy() == pytest.approx(np.array(expected) / found["depth"])
 
 
-def test_the_first_layer_counts_even_if_a_later_one_is_worse():
-    runs = made_runs(depths=(12,), seeds=(0,))
-    table = measure(runs, lambda *key: 0.1 if key[2] in (8, 10) else 0.2, "ncc_error")
-    row = effective_depths(table, runs, 0.1).iloc[0]
-    assert (row["layer"], row["effective_depth"], row["reached"], row["n_layers"]) == ("X9", 9, True, 12)
-
-
-def test_never_reached_is_the_depth():
-    runs = made_runs(depths=(12,), seeds=(0,))
-    row = effective_depths(measure(runs, lambda *_: 0.2, "ncc_error"), runs, 0.1).iloc[0]
-    assert (row["layer"], row["effective_depth"], row["fraction"], row["reached"]) == ("", 12, 1, False)
-
-
 @pytest.mark.parametrize(
-    ("place", "layer", "effective"), [(0, "embedding", 0), (3, "A2", 1.5), (6, "B3", 3), (7, "last", 3)]
+    ("layers", "depth", "errors", "expected"),
+    [
+        (resnet, 12, [0.2] * 8 + [0.1, 0.2, 0.1, 0.2], ("X9", 9, 0.75, True)),  # a later one is worse again
+        (resnet, 12, [0.2] * 12, ("", 12, 1, False)),
+        (transformer, 3, [0.0] * 8, ("embedding", 0, 0, True)),  # half blocks count up to the depth
+        (transformer, 3, [0.2] * 3 + [0.0] * 5, ("A2", 1.5, 0.5, True)),
+        (transformer, 3, [0.2] * 6 + [0.0] * 2, ("B3", 3, 1, True)),
+        (transformer, 3, [0.2] * 7 + [0.0], ("last", 3, 1, True)),
+    ],
 )
-def test_transformers_count_half_blocks_up_to_their_depth(place, layer, effective):
-    runs = made_runs(depths=(3,), seeds=(0,))
-    table = measure(
-        runs, lambda *key: 0.2 * (key[2] < place), "ncc_error", layers=lambda depth: transformer(depth)
-    )
-    row = effective_depths(table, runs, 0.0).iloc[0]
-    assert (row["layer"], row["effective_depth"]) == (layer, effective)
+def test_the_first_layer_within_the_tolerance_by_its_name(layers, depth, errors, expected):
+    runs = made_runs(depths=(depth,), seeds=(0,))
+    table = measure(runs, lambda *key: errors[key[2]], "ncc_error", layers=layers)
+    row = effective_depths(table, runs, 0.1).iloc[0]
+    assert tuple(row[["layer", "effective_depth", "fraction", "reached"]]) == expected
+    assert row["n_layers"] == len(errors)
 
 
 def test_test_error_and_runs_that_failed_have_no_effective_depth():

@@ -159,10 +159,11 @@ def test_rows_have_the_scale_of_their_experiment(swept: Path, tmp_path: Path) ->
 
     assert not any("reduced" in label for label in labels())
     claims = pd.read_csv(folder / "claims.csv")
-    claims.assign(scale="reduced").to_csv(folder / "claims.csv", index=False)
-    first, second = labels()
-    assert first.endswith("\nreduced\n0 of 4 runs converged")
-    assert "reduced" not in second, "no claim is about it"
+    for scale in ("stated settings", "reduced", "toy"):
+        claims.assign(scale=scale).to_csv(folder / "claims.csv", index=False)
+        first, second = labels()
+        assert first.endswith(f"\n{scale}\n0 of 4 runs converged")
+        assert scale not in second, "no claim is about it"
     about = {"about": {"one": {"question": "q", "scale": "reduced, 250 images and 3 seeds"}}}
     (folder / "params.yaml").write_text(json.dumps(about), encoding="utf-8")
     assert "\nreduced,\n250 images and 3 seeds\n0 of 4 runs" in labels()[0]

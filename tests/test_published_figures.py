@@ -31,7 +31,7 @@ HEADS = {
 UNDRAWN = {
     "constructed_gap.png": "stages/theory draws it in seconds from constructions, without a table of runs",
     "depth_sweep.png": "the default sweep's own figure; its tables are not published",
-    "language_model.png": "the page's own example with a downloaded model",
+    "language_model.png": "the page's own example, which test_docs_language.py runs",
     "low_rank_real.png": "epochs of the runs, of which no table is published",
     "regimes_models.png": "stages/regimes_models draws it from closed forms, without runs",
     "report.png": "a photograph of the report",

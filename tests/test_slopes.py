@@ -19,7 +19,6 @@ from ncpipe.tables.linearity import line_test, welch_james
 from ncpipe.tables.slopes import (
     Replicates,
     fits_without_small_depths,
-    least_squares_line,
     leave_out_slopes,
     loglog_slopes,
     slope_weights,
@@ -89,10 +88,6 @@ def test_a_metric_that_is_the_same_in_all_runs_has_no_trend_and_no_drift(value):
     assert not fewer["drifts"].any()
 
 
-def test_line_through_two_points():
-    assert least_squares_line(np.array([0.0, 2.0]), np.array([1.0, 5.0])) == pytest.approx((2.0, 1.0))
-
-
 def test_values_that_no_fit_takes_are_counted_by_reason():
     runs = set_converged(grid(seeds=range(4)), {(2, 3)})
     values = {0: 0.0, 1: 1e-30, 2: 0.1, 3: 0.2}
@@ -116,26 +111,6 @@ def test_intervals_do_not_depend_on_row_order_or_on_other_experiments():
         among = fits(shuffled, both.iloc[::-1], RULE)
         among = among[among["experiment"] == "a"].reset_index(drop=True)
         pd.testing.assert_frame_equal(alone, among, check_exact=True)
-
-
-@pytest.mark.parametrize("seed", [1, 7])
-def test_intervals_are_exact_and_draw_nothing(seed):
-    """Red: an interval that moves with `slopes.seed`, as a bootstrap's does."""
-    runs = grid()
-    table = pd.concat([measure(runs, noisy), measure(runs, noisy, metric="nc3_cosine")])
-    slopes = loglog_slopes(table, runs, RULE)
-    assert slopes["low"].nunique() == 1
-    pd.testing.assert_frame_equal(slopes, loglog_slopes(table, runs, Slopes(seed=seed, level=0.95)))
-
-
-def test_two_depths_give_welchs_interval_of_a_difference():
-    generator = np.random.default_rng(1)
-    groups = [generator.standard_normal(3), 1 + 4 * generator.standard_normal(5)]
-    x = np.log10([2, 20])
-    weights = slope_weights(x, np.array([3, 5]))
-    low, high = combination_interval(weights, groups, 0.95)
-    welch = stats.ttest_ind(groups[1], groups[0], equal_var=False).confidence_interval(0.95)
-    assert [low, high] == pytest.approx([welch.low, welch.high], rel=1e-12)  # x is 1 apart
 
 
 def test_intervals_are_welchs_for_groups_of_any_sizes():
@@ -188,15 +163,6 @@ def test_that_spread_has_the_freedom_of_the_runs_it_comes_from():
     assert [low, high] == pytest.approx([2 - t * math.sqrt(a + b), 2 + t * math.sqrt(a + b)])
 
 
-def test_a_wider_level_gives_a_wider_interval():
-    runs = grid()
-    widths = []
-    for level in (0.5, 0.95):
-        row = first(loglog_slopes(measure(runs, noisy), runs, Slopes(seed=0, level=level)))
-        widths.append(row["high"] - row["low"])
-    assert 0 < widths[0] < widths[1]
-
-
 def test_one_depth_has_no_slope_and_one_run_per_depth_neither_interval_nor_test():
     runs = grid(depths=(2,))
     row = first(loglog_slopes(measure(runs, noisy), runs, RULE))
@@ -231,19 +197,6 @@ def test_with_a_constant_design_it_is_welchs_analysis_of_variance():
     assert [ours.lack_of_fit, ours.p_value] == pytest.approx([theirs.statistic, theirs.pvalue])
 
 
-def test_with_three_depths_it_is_welchs_t_test_of_the_bend():
-    generator = np.random.default_rng(0)
-    x, counts = np.log10([2, 5, 34]), (3, 5, 2)
-    groups = [scale * generator.standard_normal(n) for scale, n in zip((1, 4, 2), counts, strict=True)]
-    bend = np.array([1 / (x[1] - x[0]), -1 / (x[1] - x[0]) - 1 / (x[2] - x[1]), 1 / (x[2] - x[1])])
-    parts = np.array([b**2 * y.var(ddof=1) / len(y) for b, y in zip(bend, groups, strict=True)])
-    t = bend @ [y.mean() for y in groups] / math.sqrt(parts.sum())
-    freedom = parts.sum() ** 2 / (parts**2 / (np.array(counts) - 1)).sum()
-    found = line_test(x, groups)
-    assert (found.lack_of_fit, found.df1, found.df2) == pytest.approx((t**2, 1, freedom))
-    assert found.p_value == pytest.approx(2 * stats.t.sf(abs(t), freedom))
-
-
 def test_its_sum_of_squares_is_that_of_a_weighted_polyfit():
     groups = values_at_depths(np.random.default_rng(3), 4, SPREADS["tenfold"])
     means, errors = (np.array([f(y) for y in groups]) for f in (np.mean, lambda y: y.std(ddof=1) / 2))
@@ -253,12 +206,6 @@ def test_its_sum_of_squares_is_that_of_a_weighted_polyfit():
     scale = 3 + 2 * a - 6 * a / 5
     assert found.lack_of_fit * scale == pytest.approx((((means - line) / errors) ** 2).sum())
     assert found.p_value == pytest.approx(stats.f.sf(found.lack_of_fit, found.df1, found.df2))
-
-
-def test_another_line_or_unit_changes_nothing():
-    groups = values_at_depths(np.random.default_rng(3), 3, SPREADS["tenfold"])
-    moved = [-5 * (y + 2 - 3 * x) for x, y in zip(LOG_DEPTHS, groups, strict=True)]
-    assert line_test(LOG_DEPTHS, moved) == pytest.approx(line_test(LOG_DEPTHS, groups))
 
 
 def test_a_depth_with_one_run_stays_out_of_the_test():
@@ -275,43 +222,29 @@ def test_no_test_without_three_depths_or_with_a_depth_of_no_spread():
     assert math.isnan(line_test(LOG_DEPTHS, [*groups[:4], rounded]).p_value)
 
 
-def rejections(test, generator, seeds, spread, bend=0.0, trials=1000):
-    """Share of `trials` in which `test` rejects at 5 %; bend: of the means, a parabola of std 1 times it."""
+def rejections(seeds, spread, bend=0.0, trials=1000):
+    """Share of `trials` that the test rejects at 5 %; bend: of the means, a parabola of std 1 times it."""
+    generator = np.random.default_rng(0)
     parabola = np.polynomial.Polynomial.fit(LOG_DEPTHS, (LOG_DEPTHS - LOG_DEPTHS.mean()) ** 2, 1)
     bent = (LOG_DEPTHS - LOG_DEPTHS.mean()) ** 2 - parabola(LOG_DEPTHS)
     means = -0.4 * LOG_DEPTHS + bend * bent / bent.std()
-    return np.mean([test(values_at_depths(generator, seeds, spread, means)) < 0.05 for _ in range(trials)])
-
-
-def welch(groups):
-    return line_test(LOG_DEPTHS, groups).p_value
-
-
-def classical(groups):
-    """The lack-of-fit F test with one pooled variance."""
-    x, y = np.repeat(LOG_DEPTHS, [len(values) for values in groups]), np.concatenate(groups)
-    pure = sum(((values - values.mean()) ** 2).sum() for values in groups)
-    total = ((y - np.polyval(np.polyfit(x, y, 1), x)) ** 2).sum()
-    freedom = len(y) - 5
-    return stats.f.sf((total - pure) / 3 / (pure / freedom), 3, freedom)
-
-
-@pytest.mark.parametrize(("spread", "seeds"), [("equal", 3), ("tenfold", 5), ("one depth", 3)])
-def test_true_power_laws_are_rejected_about_as_often_as_the_level_says(spread, seeds):
-    assert 0.025 <= rejections(welch, np.random.default_rng(0), seeds, SPREADS[spread]) <= 0.085
-
-
-def test_the_classical_test_does_not_keep_the_level_where_one_depth_spreads_more():
-    generator = np.random.default_rng(0)
-    assert rejections(classical, generator, 3, SPREADS["one depth"], trials=500) > 0.15
-    assert rejections(classical, generator, 3, SPREADS["equal"], trials=500) < 0.08
+    draws = (values_at_depths(generator, seeds, SPREADS[spread], means) for _ in range(trials))
+    return np.mean([line_test(LOG_DEPTHS, groups).p_value < 0.05 for groups in draws])
 
 
 @pytest.mark.parametrize(
-    ("spread", "seeds", "bend", "least"), [("equal", 3, 2, 0.95), ("tenfold", 3, 2, 0.9)]
+    ("spread", "seeds", "bend", "low", "high"),
+    [
+        ("equal", 3, 0, 0.025, 0.085),
+        ("tenfold", 5, 0, 0.025, 0.085),
+        ("one depth", 3, 0, 0.025, 0.085),
+        ("equal", 3, 2, 0.95, 1),
+        ("tenfold", 3, 2, 0.9, 1),
+    ],
 )
-def test_curves_are_rejected(spread, seeds, bend, least):
-    assert rejections(welch, np.random.default_rng(0), seeds, SPREADS[spread], bend, trials=300) > least
+def test_power_laws_are_rejected_as_often_as_the_level_says_and_curves_mostly(spread, seeds, bend, low, high):
+    """Red: one pooled variance, which rejects 15 % of power laws where one depth spreads more."""
+    assert low < rejections(seeds, spread, bend, trials=300 if bend else 1000) <= high
 
 
 def test_the_table_holds_the_test_and_its_verdict():

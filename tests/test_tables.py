@@ -40,49 +40,39 @@ def history_of(losses, train_error=0.0, every=10):
 # Convergence
 
 
-def reason_of(history, finished=True, rule=RULE):
-    return judge_run(history, finished, rule)[0]
+FLAT = [1.0] * 18
+TIGHT = Convergence(train_error=0.0, window=0.29, tolerance=0.01)
 
 
-def test_a_settled_run_converged():
-    assert judge_run(history_of([1.0] * 5 + [0.5] * 15), True, RULE) == ("", 0.0, 0.0)
+def loss_at(epoch):
+    """A loss of 5 at one epoch of 100, else of 1."""
+    return history_of([5.0 if at == epoch else 1.0 for at in range(1, 101)], every=1)
 
 
-def test_loss_may_move_by_the_tolerance_and_no_more():
-    flat = [1.0] * 18
-    assert reason_of(history_of([*flat, 1.0099, 1.0])) == ""
-    reason, train_error, moved = judge_run(history_of([*flat, 2.064, 2.0]), True, RULE)
-    assert (reason, train_error, moved) == ("loss moving", 0.0, pytest.approx(1.064 / 2.0))
-
-
-def test_a_return_inside_the_window_still_counts_as_movement():
-    assert reason_of(history_of([1.0] * 18 + [2.0, 1.0])) == "loss moving"
-
-
-def test_movement_before_the_window_does_not_count():
-    assert reason_of(history_of([1.0] * 10 + [9.0] * 7 + [1.0] * 3)) == ""
-
-
-def test_the_row_at_the_edge_of_the_window_is_in_it():
-    rule = Convergence(train_error=0.0, window=0.29, tolerance=0.01)
-    losses = np.ones(100)
-    losses[70] = 5.0  # epoch 71 of 100, and 0.29 * 100 < 29 in floating point
-    assert reason_of(history_of(losses, every=1), rule=rule) == "loss moving"
-    losses[70], losses[69] = 1.0, 5.0
-    assert reason_of(history_of(losses, every=1), rule=rule) == ""
-
-
-@pytest.mark.parametrize("losses", [[1.0], [1.0] * 9])
-def test_too_few_rows_in_the_window_is_not_settled(losses):
-    reason, train_error, moved = judge_run(history_of(losses), True, RULE)
-    assert (reason, train_error) == ("history too short", 0.0)
-    assert math.isnan(moved)
-
-
-def test_train_error_above_the_rule():
-    history = history_of([1.0] * 20, train_error=0.012)
-    assert judge_run(history, True, RULE) == ("train error", 0.012, 0.0)
-    assert reason_of(history, rule=Convergence(train_error=0.012, window=0.1, tolerance=0.01)) == ""
+@pytest.mark.parametrize(
+    ("history", "rule", "reason", "moved"),
+    [
+        (history_of([1.0] * 5 + [0.5] * 15), RULE, "", 0.0),
+        (history_of([*FLAT, 1.0099, 1.0]), RULE, "", 0.0099),
+        (history_of([*FLAT, 2.064, 2.0]), RULE, "loss moving", 1.064 / 2.0),
+        (history_of([*FLAT, 2.0, 1.0]), RULE, "loss moving", 1.0),  # a return inside the window
+        (history_of([1.0] * 10 + [9.0] * 7 + [1.0] * 3), RULE, "", 0.0),  # before the window
+        (loss_at(71), TIGHT, "loss moving", 4.0),  # at its edge: 0.29 * 100 < 29 in floating point
+        (loss_at(70), TIGHT, "", 0.0),
+        (history_of([1.0]), RULE, "history too short", math.nan),
+        (history_of([1.0] * 9), RULE, "history too short", math.nan),
+        (history_of([]), RULE, "no history", math.nan),
+        (history_of([1.0] * 20, train_error=0.012), RULE, "train error", 0.0),
+        (history_of([1.0] * 20, train_error=0.012), dataclasses.replace(RULE, train_error=0.012), "", 0.0),
+        (history_of([0.0] * 20), RULE, "", 0.0),
+        (history_of([0.0] * 18 + [1e-9, 0.0]), RULE, "loss moving", math.inf),
+    ],
+)
+def test_a_run_is_judged_by_its_history(history, rule, reason, moved):
+    found = judge_run(history, True, rule)
+    assert found == (reason, pytest.approx(found[1], nan_ok=True), pytest.approx(moved, nan_ok=True))
+    assert len(history) == 0 or found[1] == history["train_error"].iloc[-1]
+    assert judge_run(history, False, rule)[0] == "diverged"  # unfinished
 
 
 @pytest.mark.parametrize("column", ["loss", "fit", "penalty", "train_error"])
@@ -90,18 +80,7 @@ def test_train_error_above_the_rule():
 def test_any_value_that_is_not_finite_is_divergence(column, value):
     history = history_of([1.0] * 20)
     history.loc[11, column] = value
-    assert reason_of(history) == "diverged"
-
-
-def test_an_unfinished_run_diverged_and_one_without_rows_has_no_history():
-    assert reason_of(history_of([1.0] * 12), finished=False) == "diverged"
-    assert reason_of(history_of([]), finished=False) == "diverged"
-    assert reason_of(history_of([])) == "no history"
-
-
-def test_zero_loss_must_stay_zero():
-    assert judge_run(history_of([0.0] * 20), True, RULE) == ("", 0.0, 0.0)
-    assert judge_run(history_of([0.0] * 18 + [1e-9, 0.0]), True, RULE) == ("loss moving", 0.0, math.inf)
+    assert judge_run(history, True, RULE)[0] == "diverged"
 
 
 def test_judging_matches_each_run_with_its_own_history_in_any_order():
@@ -151,35 +130,22 @@ def failed_runs(name="a"):
 
 
 def test_failures_are_counted_by_reason_with_what_would_help():
-    """Red: a line a run; a threshold under which a run that it counts would still fail."""
-    assert failures(judge_runs(*failed_runs(), RULE), RULE) == [
-        "2 with a loss that moved by 1.2 to 3.4 % > 1 % over the last 10 % of epochs: "
-        "raise epochs, or convergence.tolerance to 0.035",
-        "2 with train error 0.025 to 0.1 > 0: raise epochs, or convergence.train_error to 0.1",
-        "1 diverged (L = 3): lower optimizer.learning_rate",
-    ]
-
-
-def test_the_advised_thresholds_let_the_runs_converge():
-    runs, history = failed_runs()
-    advised = Convergence(train_error=0.1, window=0.1, tolerance=0.035)
-    assert judge_runs(runs, history, advised)["reason"].tolist() == [""] * 5 + ["diverged"]
-
-
-def test_lines_name_their_experiment_and_those_that_all_converged_have_none():
+    """Red: a line a run; advice under which a run that it counts would still fail; a line of no failure."""
     runs, history = failed_runs("b")
     well = grid(("well",), depths=(2,), seeds=(0,)).drop(columns=["converged", "selected"])
-    both = pd.concat([well, runs], ignore_index=True)
     settled = history_of([1.0] * 20).assign(experiment="well", depth=2, seed=0)
-    lines = failure_lines(judge_runs(both, pd.concat([history, settled]), RULE), RULE)
-    assert [line.split(":")[0] for line in lines] == ["b"] * 3
-    assert lines[2] == "b: of 6 runs 1 diverged (L = 3): lower optimizer.learning_rate"
-
-
-def test_a_short_history_and_a_missing_one_say_what_to_do():
-    runs = grid(depths=(2,), seeds=(0, 1)).drop(columns=["converged", "selected"])
-    history = history_of([1.0] * 9).assign(experiment="a", depth=2, seed=0)
-    assert failures(judge_runs(runs, history, RULE), RULE) == [
+    both = pd.concat([well, runs], ignore_index=True), pd.concat([history, settled])
+    assert failure_lines(judge_runs(*both, RULE), RULE) == [
+        "b: of 6 runs 2 with a loss that moved by 1.2 to 3.4 % > 1 % over the last 10 % of epochs: "
+        "raise epochs, or convergence.tolerance to 0.035",
+        "b: of 6 runs 2 with train error 0.025 to 0.1 > 0: raise epochs, or convergence.train_error to 0.1",
+        "b: of 6 runs 1 diverged (L = 3): lower optimizer.learning_rate",
+    ]
+    advised = Convergence(train_error=0.1, window=0.1, tolerance=0.035)
+    assert judge_runs(runs, history, advised)["reason"].tolist() == [""] * 5 + ["diverged"]
+    two = grid(depths=(2,), seeds=(0, 1)).drop(columns=["converged", "selected"])
+    short = history_of([1.0] * 9).assign(experiment="a", depth=2, seed=0)
+    assert failures(judge_runs(two, short, RULE), RULE) == [
         "1 with fewer than two logged rows over the last 10 % of epochs: "
         "raise epochs or convergence.window, or lower log_every",
         "1 without a history: train them again",
@@ -205,59 +171,32 @@ def test_a_long_gradient_is_no_end_where_that_is_asked_for():
 # Means over seeds
 
 
-def test_mean_and_std_are_those_of_log10_values():
-    runs = grid(depths=(2, 3), seeds=(0, 1))
-    table = summarise(measure(runs, lambda depth, seed: 10.0 ** (-depth - 2 * seed)), runs)
-    assert table["depth"].tolist() == [2, 3]
-    assert table["log10_mean"].tolist() == pytest.approx([-3, -4])
-    assert table["log10_std"].tolist() == pytest.approx([math.sqrt(2)] * 2)
-    assert table["log10_min"].tolist() == pytest.approx([-4, -5])
-    assert table["log10_max"].tolist() == pytest.approx([-2, -3])
+def test_means_are_of_log10_values_of_selected_runs():
+    """Values off the log axis, and runs that did not converge, are counted and left out."""
+    runs = set_converged(grid(depths=(2, 3, 5), seeds=range(6)), {(2, 5), *((3, seed) for seed in range(6))})
+    values = {0: 0.1, 1: 0.0, 2: math.inf, 3: math.nan, 4: 0.001, 5: 100.0}
+    table = measure(runs, lambda depth, seed: values[seed] if depth != 5 else -1e-17)
+    table.loc[(table["depth"] == 5) & (table["seed"] == 0), "value"] = 0.1
+    table = summarise(table, runs)
+    assert table["depth"].tolist() == [2, 3, 5]
+    assert table["n_runs"].tolist() == [6, 6, 6]
+    assert table["n_converged"].tolist() == [5, 0, 6]
+    assert table["n_used"].tolist() == [2, 0, 1]
+    shown = table[["log10_mean", "log10_std", "log10_min", "log10_max"]].to_numpy()
+    nan = math.nan
+    expected = np.array([[-2, math.sqrt(2), -3, -1], [nan] * 4, [-1, nan, -1, -1]])
+    assert shown == pytest.approx(expected, nan_ok=True)
 
 
-def test_values_off_the_log_axis_are_counted_and_left_out():
-    runs = grid(depths=(2,), seeds=range(6))
-    values = {0: 0.1, 1: 0.0, 2: math.inf, 3: math.nan, 4: -1e-17, 5: 0.001}
-    row = summarise(measure(runs, lambda _, seed: values[seed]), runs).iloc[0]
-    assert (row["n_runs"], row["n_converged"], row["n_used"]) == (6, 6, 2)
-    assert row["log10_mean"] == pytest.approx(-2)
-
-
-def test_runs_that_did_not_converge_are_counted_and_left_out():
-    runs = set_converged(grid(depths=(2, 3)), {(2, 1), (3, 0), (3, 1), (3, 2)})
-    table = summarise(measure(runs, lambda depth, seed: 100.0 if seed == 1 else 0.1), runs).set_index("depth")
-    assert table["n_runs"].tolist() == [3, 3]
-    assert table["n_converged"].tolist() == [2, 0]
-    assert table["n_used"].tolist() == [2, 0]
-    assert table.loc[2, "log10_mean"] == pytest.approx(-1)
-    assert math.isnan(table.loc[3, "log10_mean"])
-
-
-def test_a_mean_of_one_run_has_no_std():
-    runs = grid(depths=(2,), seeds=(0,))
-    row = summarise(measure(runs, noisy), runs).iloc[0]
-    assert row["n_used"] == 1
-    assert math.isnan(row["log10_std"])
-
-
-def test_a_depth_or_experiment_without_measurements_keeps_its_rows():
+def test_what_was_not_measured_keeps_its_rows_at_the_last_layer_alone():
     runs = grid(("a", "b"), depths=(2, 3))
-    measured = runs[(runs["experiment"] == "a") & (runs["depth"] == 2)]
-    table = summarise(measure(measured, noisy), runs)
-    assert list(zip(table["experiment"], table["depth"], table["n_used"], strict=True)) == [
-        ("a", 2, 3),
-        ("a", 3, 0),
-        ("b", 2, 0),
-        ("b", 3, 0),
-    ]
-
-
-def test_an_inner_layer_has_rows_only_at_depths_that_have_it():
-    runs = grid(depths=(2, 3))
-    deep = runs[runs["depth"] == 3]
-    table = summarise(pd.concat([measure(runs, noisy), measure(deep, noisy, layer="block2")]), runs)
-    assert table.loc[table["layer"] == "block2", "depth"].tolist() == [3]
-    assert table.loc[table["layer"] == "last", "depth"].tolist() == [2, 3]
+    own = runs[runs["experiment"] == "a"]
+    inner = measure(own[own["depth"] == 3], noisy, layer="block2")
+    table = summarise(pd.concat([measure(own[own["depth"] == 2], noisy), inner]), runs)
+    columns = ["experiment", "layer", "depth", "n_used"]
+    found = sorted(table[columns].itertuples(index=False, name=None))
+    last = [("a", "last", 2, 3), ("a", "last", 3, 0), ("b", "last", 2, 0), ("b", "last", 3, 0)]
+    assert found == [("a", "block2", 3, 3), *last]
 
 
 def test_nothing_measured_gives_empty_tables_with_their_columns():

@@ -42,8 +42,9 @@ from ncpipe.tables.ranks import rank_correlation
 LEAST_SHARE = 0.5  # of a number's runs that must be used
 
 
-class Number(NamedTuple):
-    """Holds a number with its interval; NaN stands for missing ones, and low = high for an exact number.
+class Answer(NamedTuple):
+    """Holds the number that answers a claim with its interval; NaN stands for missing ones, and low = high
+    for an exact number.
 
     runs: the runs that it is computed from, as '15 of 15 runs'.
     missing: why there is no number.
@@ -54,9 +55,9 @@ class Number(NamedTuple):
     depends: which selections of runs give which verdict, if they differ (`ncpipe.claims.selections`).
     """
 
-    value: float
-    low: float
-    high: float
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
     runs: str = ""
     missing: str = ""
     target: float = math.nan
@@ -81,7 +82,7 @@ class Tables:
     history: pd.DataFrame
 
 
-def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
+def answer(claim: Measured, tables: Tables, rule: Slopes) -> Answer:
     """Return the number that answers a claim about runs, or why there is none (`missing`).
 
     `slope` and `line` are rows of slopes.csv and slopes_leave_out.csv. `spearman` is
@@ -93,14 +94,14 @@ def answer(claim: Measured, tables: Tables, rule: Slopes) -> Number:
     over = claim.over if isinstance(claim, Across) else None
     table = numbers(claim, tables)
     if isinstance(table, str):
-        return _none(table)
+        return Answer(missing=table)
     if isinstance(claim, Extreme):
         return _extreme(claim, table, tables)
     if over or isinstance(claim, Value | DepthBound):
         table = table[table["depth"] == (claim.depth or table["depth"].max())]
     used = table[table["counted" if isinstance(claim, Value | Spearman | DepthBound) else "used"]]
     if len(used) < LEAST_SHARE * len(table) or used.empty:
-        return _none(f"{len(used)} of {len(table)} runs have a number that is used")
+        return Answer(missing=f"{len(used)} of {len(table)} runs have a number that is used")
     runs = f"{len(used)} of {len(table)} runs"
     if isinstance(claim, Slope) and over:
         found = _fitted_over(claim, over, used, rule)
@@ -204,7 +205,7 @@ def _at(
     return table if value is None else table[table["x"] == value]
 
 
-def _fitted(claim: Slope | Line, used: pd.DataFrame, tables: Tables) -> Number:
+def _fitted(claim: Slope | Line, used: pd.DataFrame, tables: Tables) -> Answer:
     """Return the slope from slopes.csv or slopes_leave_out.csv."""
     rows = _named(
         _at(tables.slopes_leave_out if claim.without else tables.slopes, claim.experiment, claim.depth), claim
@@ -212,11 +213,11 @@ def _fitted(claim: Slope | Line, used: pd.DataFrame, tables: Tables) -> Number:
     if claim.without:
         rows = rows[rows["n_left_out"] == claim.without]
     if len(rows) > 1:
-        return _none("a study with an axis has a slope for each depth; name one")
+        return Answer(missing="a study with an axis has a slope for each depth; name one")
     if rows.empty or math.isnan(rows.iloc[0]["slope"]):
-        return _none("too few depths with runs that are used for a slope")
+        return Answer(missing="too few depths with runs that are used for a slope")
     row = rows.iloc[0]
-    found = Number(float(row["slope"]), float(row["low"]), float(row["high"]), f"{row['n_used']:.0f} runs")
+    found = Answer(float(row["slope"]), float(row["low"]), float(row["high"]), f"{row['n_used']:.0f} runs")
     if isinstance(claim, Line):
         return found._replace(p_value=float(row["p_value"]), rejected=bool(row["rejected"]))
     by_x = list(used.groupby(x_column(used)))[claim.without :]
@@ -224,25 +225,25 @@ def _fitted(claim: Slope | Line, used: pd.DataFrame, tables: Tables) -> Number:
     return found._replace(error=error, freedom=freedom)
 
 
-def _fitted_over(claim: Slope, over: Mapping[str, float], used: pd.DataFrame, rule: Slopes) -> Number:
+def _fitted_over(claim: Slope, over: Mapping[str, float], used: pd.DataFrame, rule: Slopes) -> Answer:
     """Fit the slope over several experiments, whose runs are taken as independent draws."""
     used = used.sort_values(["x", "seed"])
     terms = slope_terms({x: own.set_index("seed")["log10"] for x, own in used.groupby("x")})
     if not terms:
-        return _none(f"too few values of {claim.x} with a logarithm")
+        return Answer(missing=f"too few values of {claim.x} with a logarithm")
     return _estimate([], terms, rule)
 
 
-def _estimate(base: Terms, other: Terms, rule: Slopes, runs: str = "") -> Number:
+def _estimate(base: Terms, other: Terms, rule: Slopes, runs: str = "") -> Answer:
     """Return `compare.difference_interval` as a number, with its standard error."""
     value, low, high = difference_interval(base, other, rule.level)
     error, freedom = difference_error(base, other)
-    return Number(value, low, high, runs, error=error, freedom=freedom)
+    return Answer(value, low, high, runs, error=error, freedom=freedom)
 
 
 def _beyond_bound(
     claim: DepthBound, table: pd.DataFrame, used: pd.DataFrame, tables: Tables, rule: Slopes
-) -> Number:
+) -> Answer:
     """Return the mean error minus the estimated bound, with the interval of the mean."""
     depth = int(table["depth"].iloc[0])
     own = _at(tables.effective_depth, claim.experiment, depth)["effective_depth"].mean()
@@ -252,34 +253,37 @@ def _beyond_bound(
         if len(fitted):
             bounds.append((1 + claim.alpha) * share + float(own >= fitted["effective_depth"].min()))
     if not bounds or math.isnan(own):
-        return _none("no effective depths to compare")
+        return Answer(missing="no effective depths to compare")
     error = _mean(claim, table, used, rule)
     return error._replace(**{end: getattr(error, end) - min(bounds) for end in ("value", "low", "high")})
 
 
-def _ranked(claim: Spearman, used: pd.DataFrame, rule: Slopes) -> Number:
+def _ranked(claim: Spearman, used: pd.DataFrame, rule: Slopes) -> Answer:
     where = x_column(used)
     if where != "depth" and used["depth"].nunique() > 1:
-        return _none("a study with an axis has a correlation for each depth; name one")
+        return Answer(missing="a study with an axis has a correlation for each depth; name one")
     groups = used.sort_values([where, "seed"]).groupby(where)["value"]
     x, values = np.array(list(groups.groups)), [own.to_numpy() for _, own in groups]
-    rho, p_value = rank_correlation(x, values, _name(claim), rule)
-    if math.isnan(rho):
-        return _none(f"too few values of {where}, or all values of {claim.metric} are equal")
-    return Number(rho, math.nan, math.nan, p_value=p_value, rejected=p_value < 1 - rule.level)
+    why_not = f"too few values of {where}, or all values of {claim.metric} are equal"
+    return _ranks(x, values, _name(claim), rule, why_not)
 
 
-def _ranked_along(claim: Spearman, used: pd.DataFrame, tables: Tables, rule: Slopes) -> Number:
+def _ranked_along(claim: Spearman, used: pd.DataFrame, tables: Tables, rule: Slopes) -> Answer:
     """Return the rank correlation with another metric over all runs, of every depth and value."""
     both = with_along(claim, used, tables)
     if isinstance(both, str):
-        return _none(both)
+        return Answer(missing=both)
     groups = [np.array([value]) for value in both["value"]]
     name = f"{_name(claim)}|{claim.along_split or claim.split}|{claim.along}"
-    rho, p_value = rank_correlation(both["value_along"].to_numpy(), groups, name, rule)
+    why_not = f"all values of {claim.metric} or of {claim.along} are equal"
+    return _ranks(both["value_along"].to_numpy(), groups, name, rule, why_not)
+
+
+def _ranks(x: np.ndarray, groups: list[np.ndarray], name: str, rule: Slopes, why_not: str) -> Answer:
+    rho, p_value = rank_correlation(x, groups, name, rule)
     if math.isnan(rho):
-        return _none(f"all values of {claim.metric} or of {claim.along} are equal")
-    return Number(rho, math.nan, math.nan, p_value=p_value, rejected=p_value < 1 - rule.level)
+        return Answer(missing=why_not)
+    return Answer(rho, p_value=p_value, rejected=p_value < 1 - rule.level)
 
 
 def with_along(claim: Spearman, found: pd.DataFrame, tables: Tables) -> pd.DataFrame | str:
@@ -294,35 +298,35 @@ def with_along(claim: Spearman, found: pd.DataFrame, tables: Tables) -> pd.DataF
     return both.dropna(subset=["value", "value_along"])
 
 
-def _mean(claim: Measured, table: pd.DataFrame, used: pd.DataFrame, rule: Slopes) -> Number:
+def _mean(claim: Measured, table: pd.DataFrame, used: pd.DataFrame, rule: Slopes) -> Answer:
     if "x" in table and table["x"].nunique() > 1:
-        return _none("a study with an axis has a mean for each value; name one")
+        return Answer(missing="a study with an axis has a mean for each value; name one")
     depth = int(table["depth"].iloc[0])
     terms = [Term(depth, 1.0, used.sort_values("seed").set_index("seed")["value"])]
     return _estimate([], terms, rule, f"{len(used)} of {len(table)} runs at L = {depth}")
 
 
-def _extreme(claim: Extreme, table: pd.DataFrame, tables: Tables) -> Number:
+def _extreme(claim: Extreme, table: pd.DataFrame, tables: Tables) -> Answer:
     if claim.minus:
         other = numbers(replace(claim, metric=claim.minus, minus=""), tables)
         if isinstance(other, str):
-            return _none(other)
+            return Answer(missing=other)
         keys = run_keys(table)
         table = (table.set_index(keys)["value"] - other.set_index(keys)["value"]).reset_index()
     values = table["value"].dropna()
     if values.empty:
-        return _none("no run has a value")
+        return Answer(missing="no run has a value")
     value = float(values.min() if claim.quantity == "minimum" else values.max())
-    return Number(value, value, value, f"{len(values)} runs")
+    return Answer(value, value, value, f"{len(values)} runs")
 
 
-def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Number:
+def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Answer:
     own = {key: getattr(claim, key) for key in ("experiment", "depth", "value", "metric", "split")}
     other = own | {key: value for key in own if (value := getattr(claim.versus, key)) is not None}
     sides: list[Terms] = []
     for keys in (other, own):
         side = _side(claim, keys, tables)
-        if isinstance(side, Number):
+        if isinstance(side, Answer):
             return side
         sides.append(side)
     if claim.of not in OVER_DEPTHS:  # both sides count as one depth, so that runs of one seed are pairs
@@ -330,38 +334,36 @@ def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Number:
     counts = [sum(len(term.values) for term in side) for side in reversed(sides)]
     runs = f"{counts[0]} against {counts[1]} runs"
     if claim.of == "bend":
-        return Number(*size_difference_interval(sides[0], sides[1], rule.level), runs)
+        return Answer(*size_difference_interval(sides[0], sides[1], rule.level), runs)
     return _estimate(sides[0], sides[1], rule, runs)
 
 
-def _side(claim: Difference, keys: dict[str, Any], tables: Tables) -> Terms | Number:
+def _side(claim: Difference, keys: dict[str, Any], tables: Tables) -> Terms | Answer:
     """Return the terms of one side's number, or why there is none."""
     side = replace(claim, **keys)
     table = numbers(side, tables)
     if isinstance(table, str):
-        return _none(table)
+        return Answer(missing=table)
     if claim.of not in OVER_DEPTHS:
         table = table[table["depth"] == (keys["depth"] or table["depth"].max())]
     used = table[table["counted" if claim.of == "value" else "used"]].sort_values(["depth", "seed"])
     if len(used) < LEAST_SHARE * len(table) or used.empty:
-        return _none(f"{len(used)} of {len(table)} runs of {subject(side)} have a number that is used")
+        return Answer(
+            missing=f"{len(used)} of {len(table)} runs of {subject(side)} have a number that is used"
+        )
     if used.duplicated(["depth", "seed"]).any():
-        return _none("a study with an axis has a number for each value; name one")
+        return Answer(missing="a study with an axis has a number for each value; name one")
     column = "value" if claim.of == "value" else "log10"
     if used[column].isna().any():
-        return _none(f"{side.metric} has no logarithm here; take of: value")
+        return Answer(missing=f"{side.metric} has no logarithm here; take of: value")
     tables_by_depth = (own for _, own in used.groupby("depth"))
     groups = {int(own["depth"].iloc[0]): own.set_index("seed")[column] for own in tables_by_depth}
     if claim.of not in OVER_DEPTHS:
         return [Term(depth, 1.0, values) for depth, values in groups.items()]
     terms = drift_terms(groups, claim.without) if claim.of == "bend" else slope_terms(groups)
-    return terms or _none(f"too few depths with runs that are used for a {claim.of}")
+    return terms or Answer(missing=f"too few depths with runs that are used for a {claim.of}")
 
 
 def _name(claim: Measured) -> str:
     """Return the name of a number's random stream for permutations."""
     return "|".join([claim.experiment, LAST, claim.split, claim.metric])
-
-
-def _none(why: str) -> Number:
-    return Number(math.nan, math.nan, math.nan, missing=why)

@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ncpipe.claims.evidence import Number
+from ncpipe.claims.evidence import Answer
 from ncpipe.claims.ledger import Theory
 from ncpipe.config.records import check, suggest
 from ncpipe.system.errors import InputError, cut, shown, word
@@ -22,7 +22,7 @@ class Call(NamedTuple):
 Calls = Mapping[str, Call]
 
 
-def evaluate(claim: Theory, calls: Calls) -> Number:
+def evaluate(claim: Theory, calls: Calls) -> Answer:
     """Return the exact number of a claim's call; its `target` is the number of `against`.
 
     Raises InputError, which begins with the claim's id, for an unknown call, a missing, unknown or bad
@@ -33,13 +33,13 @@ def evaluate(claim: Theory, calls: Calls) -> Number:
     try:
         value = _finite(call.number, arguments)
         if claim.against is None:
-            return Number(value, value, value)
+            return Answer(value, value, value)
         twin = call.check if claim.against == "numerical" else None
         other = _finite(twin, arguments) if twin else claim.against
     except InputError as error:
         raise InputError(cut(f"claims.yaml: {claim.id}.args: {error}")) from None
     assert isinstance(other, float)
-    return Number(value, value, value, target=other)
+    return Answer(value, value, value, target=other)
 
 
 def _finite(function: Callable[..., float], arguments: Mapping[str, Any]) -> float:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, get_args
 import pandas as pd
 from scipy import special
 
-from ncpipe.claims.evidence import Number
+from ncpipe.claims.evidence import Answer
 from ncpipe.claims.ledger import Claim, Expect, Line, Theory, subject
 from ncpipe.tables.sentences import p_text
 
@@ -27,11 +27,11 @@ class Judged(NamedTuple):
     """Holds a claim with its number and verdict."""
 
     claim: Claim
-    number: Number
+    number: Answer
     verdict: Verdict
 
 
-def judge(claim: Claim, number: Number) -> Judged:
+def judge(claim: Claim, number: Answer) -> Judged:
     """Return the claim with its verdict.
 
     - `agrees`: the whole interval lies in the expected range.
@@ -50,7 +50,7 @@ def judge(claim: Claim, number: Number) -> Judged:
     return Judged(claim, number, "disagrees" if claim.identity and verdict != "agrees" else verdict)
 
 
-def _verdict(expect: Expect, number: Number) -> Verdict:
+def _verdict(expect: Expect, number: Answer) -> Verdict:
     bound = expect.bound(number.target)
     if number.rejected:
         return "agrees" if bound.admits(number.value) else "disagrees"
@@ -63,7 +63,7 @@ def _verdict(expect: Expect, number: Number) -> Verdict:
     return "disagrees" if below or above else "undecided"
 
 
-def _line_verdict(claim: Line, number: Number) -> Verdict:
+def _line_verdict(claim: Line, number: Answer) -> Verdict:
     """Return `disagrees` if a line is rejected, and `agrees` if the slope is known to within `expect.within`.
 
     Noise hides curvature, so a line that is not rejected agrees only if the slope's interval is narrow.
@@ -75,16 +75,16 @@ def _line_verdict(claim: Line, number: Number) -> Verdict:
     return "agrees" if known else "undecided"
 
 
-def _half_width(number: Number) -> float:
+def _half_width(number: Answer) -> float:
     return (number.high - number.low) / 2
 
 
-def reason(claim: Claim, number: Number) -> str:
+def reason(claim: Claim, number: Answer) -> str:
     """Return why a claim does not apply or has no verdict; for a line the result of its test and interval."""
     return "; ".join(filter(None, [_result(claim, number), number.depends]))
 
 
-def _result(claim: Claim, number: Number) -> str:
+def _result(claim: Claim, number: Answer) -> str:
     if number.missing or not isinstance(claim, Line):
         return number.missing
     if math.isnan(number.p_value):
@@ -96,7 +96,7 @@ def _result(claim: Claim, number: Number) -> str:
     return held if judge(claim, number).verdict == "agrees" else f"{held}, where ±{enough:g} is asked for"
 
 
-def expected(claim: Claim, number: Number) -> str:
+def expected(claim: Claim, number: Answer) -> str:
     """Return the expected range, as `< 0` or `0.3 to 0.5`."""
     expect = claim.expect
     if isinstance(claim, Line):
@@ -139,7 +139,7 @@ def kind(claim: Claim) -> str:
     return "theorem" if isinstance(claim, Theory) else "trained"
 
 
-def decision_p_value(claim: Claim, number: Number) -> float:
+def decision_p_value(claim: Claim, number: Answer) -> float:
     """Return the p-value behind a verdict: that the true number lies at the nearest end of the range.
 
     Two-sided, by Student's t; that of the permutation test for a rank correlation. NaN for a claim without
@@ -172,7 +172,7 @@ def _named(claim: Claim) -> str:
     return f"**{_cell(claim.id)}**<br>{_cell(claim.ref)}{whose}"
 
 
-def _ours(claim: Claim, number: Number) -> str:
+def _ours(claim: Claim, number: Answer) -> str:
     why = "" if number.missing else reason(claim, number)  # `spelled` has `missing`
     parts = [f"{claim.quantity} of {about(claim)}", number.runs, claim.scale or "", why]
     return f"{_cell(spelled(number))}<br>{_cell(', '.join(part for part in parts if part))}"
@@ -182,7 +182,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def spelled(number: Number) -> str:
+def spelled(number: Answer) -> str:
     """Return a number with its interval, p-value or distance from the target, or why there is none."""
     if math.isnan(number.value):
         return number.missing

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from ncpipe.claims.evidence import Number, Tables, answer
+from ncpipe.claims.evidence import Answer, Tables, answer
 from ncpipe.claims.ledger import CLAIMS_FILE, Claim, Measured, Theory, load_claims
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.published import ledger_of_all, read_ledger
@@ -72,10 +72,14 @@ def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
     from ncpipe.figures.save import save_figure
 
     points.to_csv(folder / CLAIMS_POINTS, index=False, lineterminator="\n")
-    save_figure(claim_panels(points, verdict_lines(panels)), folder, "panels")
+    scales = {
+        claim.scale for claim, _, _ in judged if isinstance(claim, Measured) and claim.panel and claim.scale
+    }
+    figure = claim_panels(points, verdict_lines(panels), scale="; ".join(sorted(scales)))
+    save_figure(figure, folder, "panels")
 
 
-def _number(claim: Claim, sweep: tuple[Tables, Slopes] | None) -> Number:
+def _number(claim: Claim, sweep: tuple[Tables, Slopes] | None) -> Answer:
     """Return the number that answers a claim."""
     if isinstance(claim, Theory):
         from ncpipe.claims.theory import evaluate

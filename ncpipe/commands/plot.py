@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ncpipe.claims.ledger import Scale
 from ncpipe.config.params import PARAMS_FILE, load_params
 from ncpipe.config.study import call, loaded
 from ncpipe.config.yaml_file import read_yaml
@@ -78,7 +79,7 @@ def plot_published(sources: Sequence[Path], target: Path) -> None:
     """Draw depth_sweep and loss_gap from published tables, with one row of panels for each experiment.
 
     panels too, if there is one folder and it has them. Trains nothing. `about` of a folder's params.yaml has
-    the `label` and `scale` of its experiments; one without a scale is called `reduced` if its claims are.
+    the `label` and `scale` of its experiments; one without a scale has the smallest of its claims.
     Rows are in the order of the folders. Other files in `target` are kept.
     """
     published = read_published(sources)
@@ -129,13 +130,13 @@ def _about(source: Path) -> Mapping[str, Any]:
 
 
 def _scale_of_claims(source: Path, experiment: str) -> str:
-    """Return `reduced` if a published claim about an experiment is, else nothing."""
+    """Return the smallest scale of the published claims about an experiment, or nothing."""
     path = source / CLAIMS_TABLE
     if not path.is_file():
         return ""
     rows = pd.read_csv(path)
-    own = rows["about"].str.split(",").str[0] == experiment
-    return "reduced" if (rows.loc[own, "scale"] == "reduced").any() else ""
+    found = set(rows.loc[rows["about"].str.split(",").str[0] == experiment, "scale"])
+    return next((scale for scale in reversed(get_args(Scale)) if scale in found), "")
 
 
 def figures_of_published(published: Published) -> Iterator[tuple[str, Figure]]:

@@ -1,6 +1,6 @@
 """A panel for each regime that claims are about: the values behind them, and what became of the claims."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import pandas as pd
@@ -15,6 +15,7 @@ from ncpipe.figures.x_axis import NAMES
 from ncpipe.metrics.study_metrics import entry
 
 COLUMNS = 3
+TOGETHER = 3  # metrics against another one that a panel can tell apart
 ROW_HEIGHT = 2.2
 LOG_FROM = 5  # the largest over the smallest x from which on the axis is logarithmic
 MARKERS = "os^vDP"
@@ -34,26 +35,46 @@ def claim_panels(
     whose names are not for readers. scale: of the runs, written below all panels.
 
     Small marks are single runs; lines go through means, of at least two runs each. By epoch a vertical line
-    stands where the first run misclassifies nothing.
+    stands where the first run misclassifies nothing. Many metrics against another one have a panel each, on
+    one scale, with the verdict of its own claim.
     """
-    shown = list(dict.fromkeys(points["panel"]))
     points = points.assign(
         **{column: points[column].map(lambda name: labels.get(name, name)) for column in NAMED}
     )
     with paper_style():
+        shown = [part for name, own in points.groupby("panel", sort=False) for part in _parts(str(name), own)]
         figure, grid = panel_grid(len(shown), 2 if len(shown) == 4 else COLUMNS, ROW_HEIGHT)
-        for axes, panel in zip(grid, shown, strict=True):
-            own = points[points["panel"] == panel]
+        for axes, (title, own) in zip(grid, shown, strict=True):
             _draw(axes, own)
-            axes.set_title(f"{panel}\n" if verdicts else panel, fontsize=9)
+            axes.set_title(f"{title}\n" if verdicts else title, fontsize=9)
+            verdict = verdicts.get(title, own["verdict"].iloc[0] if verdicts else "")
             axes.text(
-                0.5, 1.02, verdicts.get(panel, ""), transform=axes.transAxes, ha="center", va="bottom",
+                0.5, 1.02, verdict, transform=axes.transAxes, ha="center", va="bottom",
                 fontsize=7, color=FAINT,
             )  # fmt: skip
+        _share_heights(grid, [own for _, own in shown])
         if scale:
             figure.supxlabel(scale, fontsize=8, color=FAINT)
         lay_out(figure)
     return figure
+
+
+def _parts(panel: str, own: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return the title and the rows of a panel, or of each of its metrics where these are too many."""
+    if own["kind"].iloc[0] != "metric" or own["series"].nunique() <= TOGETHER:
+        return [(panel, own)]
+    return [(_label(part, several=True), part) for _, part in own.groupby("series", sort=False)]
+
+
+def _share_heights(grid: Sequence[Axes], parts: Sequence[pd.DataFrame]) -> None:
+    """Give the metrics that one panel of claims.yaml holds one range of y."""
+    panels: dict[str, list[Axes]] = {}
+    for axes, own in zip(grid, parts, strict=True):
+        panels.setdefault(own["panel"].iloc[0], []).append(axes)
+    for shared in panels.values():
+        low, high = zip(*(axes.get_ylim() for axes in shared), strict=True)
+        for axes in shared:
+            axes.set_ylim(min(low), max(high))
 
 
 def _draw(axes: Axes, own: pd.DataFrame) -> None:

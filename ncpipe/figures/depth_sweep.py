@@ -1,5 +1,6 @@
 """NC metrics against depth, a row per experiment: Figures 1 and 2 of S25."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,9 @@ UNKNOWN = 2.0  # width of a power's interval from which on there is no line to d
 TRIANGLE_WIDTH, TRIANGLE_HEIGHT = 0.2, 0.25  # of a panel, at most
 LABEL_WIDTH, TRIANGLE_PAD = 0.15, 0.03
 TRIANGLE = Path([(-0.5, 0.5), (0.5, -0.5), (-0.5, -0.5), (-0.5, 0.5)])
+TRIANGLE_STYLE: dict[str, Any] = {
+    "marker": TRIANGLE, "markersize": 9, "markerfacecolor": "none", "linewidth": 0,
+}  # fmt: skip
 LEGEND_ROOM = 0.22  # of a panel
 DAGGER = r"$^{\dagger}$"
 
@@ -75,14 +79,14 @@ def depth_sweep(
     width = max(len(row) for row in titles.values())
     with row_grid(len(rows), width, key=0.55) as (figure, grid):
         above: tuple[Column, ...] = ()
-        bounded = False
+        marks: set[str] = set()
         among = np.unique(pd.concat([own[x_axis.column] for own in rows.values()]))
         spans = _common_spans(points, summary, titles)
         alike: dict[Column, list[Axes]] = {column: [] for row in titles.values() for column in row}
         for line, (name, own) in zip(grid, rows.items(), strict=True):
             for i, (axes, column) in enumerate(zip(line, titles[name], strict=True)):
                 x_axis.scale(axes, np.unique(own[x_axis.column]), among)
-                bounded |= _draw_panel(
+                marks |= _draw_panel(
                     axes,
                     last_layer(points, name, column),
                     last_layer(summary, name, column),
@@ -104,11 +108,7 @@ def depth_sweep(
             for name, own in rows.items()
         ]
         label_rows(grid, row_labels, x_label=x_axis.label)
-        shown = [last_layer(slopes, name, column) for name in rows for column in titles[name]]
-        rejected = any(own["rejected"].any() for own in shown)
-        averaged = any(own["selected"].any() for own in rows.values())
-        failed = not all(own["converged"].all() for own in rows.values())
-        _draw_key(figure, slopes, x_axis, averaged, rejected, bounded, failed)
+        _draw_key(figure, marks, slopes["level"].iloc[0] if len(slopes) else math.nan)
     return figure
 
 
@@ -121,12 +121,12 @@ def _draw_panel(
     reference: ReferenceSlope | None,
     colour: Colour,
     span: float,
-) -> bool:
-    """Return whether the slope of a bound is drawn. span: decades that the data's part shows at least."""
+) -> set[str]:
+    """Return what the key has to name. span: decades that the data's part shows at least."""
     used, failed = _drawn_runs(points)
     if used.empty and failed.empty:
         state_nothing(axes, absence(int(summary["n_selected"].sum())))
-        return False
+        return set()
     # not seaborn's lineplot: it joins the neighbours of a missing depth
     means = _of_several(summary)
     axes.errorbar(
@@ -155,14 +155,17 @@ def _draw_panel(
     grown = max(0.0, 1.2 * span - (high - low)) / 2
     axes.set_ylim(low - grown, high + grown)
     thin_ticks(axes)
+    marks = set() if failed.empty else {"moved"}
     if used.empty:
-        return False
-    _draw_fit(axes, slopes, x_axis, used[x_axis.column].to_numpy())
+        return marks
+    marks |= {"mean"} if used["converged"].all() else {"mean", "moved"}
+    marks |= _draw_fit(axes, slopes, x_axis, used[x_axis.column].to_numpy())
     if reference is None:
-        return False
+        return marks
     whiskers = means.assign(log10=means["log10_mean"] - means["log10_std"])
     drawn = pd.concat([own[["depth", "log10"]] for own in (whiskers, used, failed)])
-    return _draw_reference(axes, drawn.groupby("depth")["log10"].min().dropna(), reference)
+    bounded = _draw_reference(axes, drawn.groupby("depth")["log10"].min().dropna(), reference)
+    return marks | {"bound"} if bounded else marks
 
 
 def _draw_runs(axes: Axes, x: pd.Series, heights: pd.Series, colour: Colour, face: Colour | str) -> None:
@@ -217,23 +220,27 @@ def _within_reach(failed: pd.Series, used: pd.Series) -> pd.Series:
     return failed.clip(used.min() - reach, used.max() + reach)
 
 
-def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, places: np.ndarray) -> None:
+def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, places: np.ndarray) -> set[str]:
     if not x_axis.log:
-        for _, fit in slopes[slopes["rho"].notna()].iterrows():
-            label = rank_label(fit["rho"], fit["rho_p_value"])
-            draw_legend(axes, [Line2D([], [], linewidth=0, label=label)], LEGEND_ROOM, handlelength=0)
-        return
+        ranked = slopes[slopes["rho"].notna()]
+        for _, fit in ranked.iterrows():
+            _note(axes, rank_label(fit["rho"], fit["rho_p_value"]))
+        return {"rank"} if len(ranked) else set()
     fitted = slopes[slopes["slope"].notna()]
     if fitted.empty:
-        return
+        return set()
     fit = fitted.iloc[0]
     if fit["high"] - fit["low"] > UNKNOWN:
-        unknown = Line2D([], [], linewidth=0, label=interval_label(fit["low"], fit["high"], x_axis.symbol))
-        draw_legend(axes, [unknown], LEGEND_ROOM, handlelength=0)
-        return
+        _note(axes, interval_label(fit["low"], fit["high"], x_axis.symbol))
+        return {"unknown"}
     mark, dashes = (DAGGER, REJECTED_DASHES) if fit["rejected"] else ("", FIT_DASHES)
     line = draw_power(axes, fit, places, x_axis, mark=mark, color=INK, linestyle=dashes)
     draw_legend(axes, [line], LEGEND_ROOM, handlelength=1.9)
+    return {"rejected" if fit["rejected"] else "fit"}
+
+
+def _note(axes: Axes, text: str) -> None:
+    draw_legend(axes, [Line2D([], [], linewidth=0, label=text)], LEGEND_ROOM, handlelength=0)
 
 
 def _draw_reference(axes: Axes, lows: pd.Series, reference: ReferenceSlope) -> bool:
@@ -267,44 +274,29 @@ def _draw_reference(axes: Axes, lows: pd.Series, reference: ReferenceSlope) -> b
     return True
 
 
-def _draw_key(
-    figure: Figure,
-    slopes: pd.DataFrame,
-    x_axis: XAxis,
-    averaged: bool,
-    rejected: bool,
-    bounded: bool,
-    failed: bool,
-) -> None:
-    """Draw the figure's legend, with an entry for each kind of mark that is there."""
-    level = f" [{100 * slopes['level'].iloc[0]:g} % CI]" if len(slopes) else ""
+def _draw_key(figure: Figure, marks: set[str], level: float) -> None:
+    """Draw the figure's legend, with an entry for each kind of mark that is there. level: of intervals."""
     run: dict[str, Any] = {"marker": "o", "markersize": RUN_SIZE, "markeredgewidth": 0.7, "linewidth": 0}
-    mean = Line2D([], [], color=INK, marker="o", markersize=3, linewidth=1.3, label="mean ± 1 std over seeds")
-    handles = [mean, Line2D([], [], color=INK, **run, label="one run")] if averaged else []
-    if failed:
-        label = "one that did not converge" if averaged else "run that did not converge"
-        handles.append(Line2D([], [], color=INK, **run, markerfacecolor="white", label=label))
-    if averaged and x_axis.log:
-        label = f"least-squares fit{level}"
-        handles.append(Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label=label))
-    elif averaged:
-        handles.append(Line2D([], [], linewidth=0, label=r"$\rho_S$: Spearman's rank correlation"))
-    if bounded:
-        label = "slope of the bound for global optima"
-        handles.append(
-            Line2D(
-                [],
-                [],
-                color=FAINT,
-                marker=TRIANGLE,
-                markersize=9,
-                markerfacecolor="none",
-                linewidth=0,
-                label=label,
-            )
-        )
-    if rejected:
-        p = f"$p < {1 - slopes['level'].iloc[0]:g}$"
-        label = f"fit{DAGGER}, log-linearity rejected ({p})"
-        handles.append(Line2D([], [], color=INK, linestyle=REJECTED_DASHES, linewidth=0.9, label=label))
+    fit = "" if math.isnan(level) else f" [{100 * level:g} % CI]"
+    shorter = f"fit{DAGGER}, " if marks & {"fit", "unknown"} else f"least-squares fit{DAGGER}{fit},\n"
+    rejected = f"{shorter}log-linearity rejected ($p < {1 - level:g}$)"
+    entries = [
+        ("mean", "mean ± 1 std over seeds", {"marker": "o", "markersize": 3, "linewidth": 1.3}),
+        ("mean", "one run", run),
+        (
+            "moved",
+            f"{'one' if 'mean' in marks else 'run'} that did not converge",
+            run | {"markerfacecolor": "white"},
+        ),
+        ("fit", f"least-squares fit{fit}", {"linestyle": FIT_DASHES, "linewidth": 0.9}),
+        ("unknown", f"least-squares power{fit}", {"linewidth": 0}),
+        ("rank", r"$\rho_S$: Spearman's rank correlation", {"linewidth": 0}),
+        ("bound", "slope of the bound for global optima", {"color": FAINT} | TRIANGLE_STYLE),
+        ("rejected", rejected, {"linestyle": REJECTED_DASHES, "linewidth": 0.9}),
+    ]
+    handles = [
+        Line2D([], [], **{"color": INK} | style, label=label)
+        for mark, label, style in entries
+        if mark in marks
+    ]
     draw_key(figure, handles, 2 if len(handles) == 4 else min(len(handles), 3))

@@ -26,6 +26,7 @@ MARGIN = 0.06
 FEW = 5  # values that have a tick each
 # Labels and symbols of keys that have some in the field; others are called by their names.
 NAMES = {
+    "L": ("depth $L$", "L"),
     "penalty.value": (r"$\lambda$", r"\lambda"),
     "penalty.last_layer": (r"$\lambda_L$", r"\lambda_L"),
     "model.width": ("width $d$", "d"),

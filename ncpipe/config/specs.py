@@ -36,7 +36,7 @@ from ncpipe.config.unions import ByPresence, TaggedBy
 from ncpipe.system.errors import shown
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
-Targets = Literal["classes", "vectors"]
+Targets = Literal["classes", "vectors", "tags"]
 # Pixels of an image's side, by source.
 SIDES = MappingProxyType(
     {
@@ -54,7 +54,7 @@ SIDES = MappingProxyType(
 class PlainData:
     """Base of data specs without label noise, imbalance and transfer, and without a side.
 
-    targets: what is predicted of a sample, one of `classes` or a vector.
+    targets: what is predicted of a sample, one of `classes`, a vector, or its `tags`, some of the classes.
     side: length that a patch has to divide: an image's side or a vector's length; None if unknown before the
     data are read.
     """
@@ -335,7 +335,8 @@ class ArraysData:
     imbalance: classes with fewer training samples; none without it.
     transfer: classes to train on and others to try features on; all are trained on without it.
     targets: `vectors` for regression: the file then has the arrays targets (N, t) and test_targets, of
-    floats, in place of labels; `classes` by default.
+    floats, in place of labels; `tags` where a sample has several classes: then the arrays tags (N, K) and
+    test_tags, of 0 and 1; `classes` by default.
     """
 
     side: ClassVar[None] = None
@@ -353,10 +354,10 @@ class ArraysData:
     targets: Targets = "classes"
 
     def __post_init__(self) -> None:
-        if self.targets == "vectors":
+        if self.targets != "classes":
             for key in ("per_class", "test_per_class", "label_noise", "imbalance", "transfer"):
                 if getattr(self, key) is not None:
-                    raise ValueError(f"{key}: needs classes, and the targets are vectors; write null")
+                    raise ValueError(f"{key}: needs classes, and the targets are {self.targets}; write null")
         if self.kind == "tokens" and self.normalisation != "none":
             raise ValueError("normalisation: token ids have none; write `none`")
         if self.per_class is None and self.imbalance is not None:
@@ -478,7 +479,7 @@ class OwnData(PlainData):
     """Base of the records below `data` that a study.py defines; the first field of each is `source`.
 
     kind: what the inputs are, see ArraysData. targets: `vectors`, as a ClassVar, where its function gives
-    targets (N, t) in place of labels.
+    targets (N, t) in place of labels; `tags` where it gives tags (N, K).
     """
 
     kind: Kind
@@ -825,7 +826,8 @@ class Experiment:
     data: the training and test set.
     model: the network.
     loss: cross-entropy, or the squared distance to the one-hot labels, or to targets that are vectors, over
-    2 N; a loss with keys is a record with its name.
+    2 N; `pick_all` is the sum of the cross-entropies of a sample's tags, mean over samples; a loss with keys
+    is a record with its name.
     penalty: weight decay as a part of the objective; the first layer is free.
     optimizer: optimizer and its hyperparameters.
     schedule: the learning rate over the steps.
@@ -859,7 +861,7 @@ class Experiment:
             raise ValueError("data.label_noise: does not go together with imbalance; remove one of them")
         if problem := self._transfer_incompatibility():
             raise ValueError(problem)
-        if problem := self._vector_incompatibility() or objective_incompatibility(self):
+        if problem := self._target_incompatibility() or objective_incompatibility(self):
             raise ValueError(problem)
         if isinstance(self.optimizer, Lbfgs) and self.batch_size != "full":
             raise ValueError("batch_size: lbfgs needs `full`")
@@ -905,19 +907,23 @@ class Experiment:
         own = (self.penalty.features, self.penalty.features_over_value)
         return own != (None, None) and not self.model.has_free_features
 
-    def _vector_incompatibility(self) -> str:
-        """Return why loss and model need classes where the targets are vectors, or ''."""
-        if self.data.targets == "classes":
-            return ""
-        if not (isinstance(self.loss, OwnLoss) or (self.loss_name == "mse" and is_plain(self.loss))):
-            smooth = "smoothed labels need" if self.loss_name == "mse" else f"{self.loss_name} needs"
-            return f"loss: {smooth} classes, and the targets are vectors; take `mse`"
-        if self.model.has_fixed_classifier:
+    def _target_incompatibility(self) -> str:
+        """Return why loss and model are not for what the targets are, or ''."""
+        targets, own = self.data.targets, isinstance(self.loss, OwnLoss)
+        if targets == "classes":
+            problem = "loss: pick_all needs data with `targets: tags`; take `ce` for one class a sample"
+            return problem if self.loss_name == "pick_all" and not own else ""
+        fitting = "pick_all" if targets == "tags" else "mse"
+        if not own and (self.loss_name != fitting or (fitting == "mse" and not is_plain(self.loss))):
+            smooth = "smoothed labels need" if self.loss_name == fitting else f"{self.loss_name} needs"
+            needed = f"{smooth} classes" if self.loss_name != "pick_all" else "pick_all needs tags"
+            return f"loss: {needed}, and the targets are {targets}; take `{fitting}`"
+        if targets == "vectors" and self.model.has_fixed_classifier:
             return "model.classifier: a simplex is for classes, and the targets are vectors; remove it"
         if self.model.starts_built:
             return (
                 f"model.initialisation: {self.model.initialisation} is for classes, and the targets are "
-                "vectors; take `normal`"
+                f"{targets}; take `normal`"
             )
         return ""
 

@@ -16,6 +16,7 @@ from ncpipe.metrics import (
     nrc,
     ranks,
     samples,
+    tags,
     uniformity,
 )
 from ncpipe.metrics.entry import LAST, WEIGHTS, WP24, Family, Metric, families_of
@@ -25,7 +26,7 @@ GAP = "[theory.md](theory.md)"
 # Headings in the order of pages and reports.
 GROUPS = (
     *("NC0", "NC1", "NC2", "GNC2", "NC3", "UNC3", "NC4", "test", "margin", "rank", "singular values"),
-    *("minority", "transfer", "NRC1", "NRC2", "NRC3", "error"),
+    *("minority", "transfer", "NRC1", "NRC2", "NRC3", "tag average", "error"),
 )
 
 
@@ -134,6 +135,8 @@ REGRESSION = (
         f"ADGZR24 Thm 4.1; {GAP}", "last, train", order=2, rounding="loss", label="gap to the features model",
     ),
 )  # fmt: skip
+# Where a sample may have several classes (`ncpipe.metrics.tags`), beside those of samples with one.
+TAGS = _entries(families_of((tags,), GROUPS))
 # Where there are samples of other data (`ncpipe.metrics.outliers`), a third split.
 OUTLIERS = (
     *(
@@ -170,7 +173,18 @@ OUTLIERS = (
 CATALOGUE = MappingProxyType(
     {
         metric.name: metric
-        for group in (ENTRIES, TOKENS, GAPS, MINORITIES, TRANSFERS, RANKS, SOURCES, REGRESSION, OUTLIERS)
+        for group in (
+            ENTRIES,
+            TOKENS,
+            GAPS,
+            MINORITIES,
+            TRANSFERS,
+            RANKS,
+            SOURCES,
+            REGRESSION,
+            TAGS,
+            OUTLIERS,
+        )
         for metric in group
     }
 )

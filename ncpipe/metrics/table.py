@@ -140,8 +140,8 @@ def _measure_tagged(
         of_one[split] = own[alone], wanted[alone].long().argmax(1)
     rows, offsets = (None if array is None else as_tensor(array) for array in (weight, bias))
     check_arrays(*of_one[TRAIN], rows, offsets, tags.shape[1], f"one-tag {TRAIN}")
-    test = of_one.get(TEST, (None, None))
-    found = measure(*of_one[TRAIN], rows, offsets, *test, batch_size=batch_size, layer=layer)
+    held_out, answers = of_one.get(TEST, (None, None))
+    found = measure(*of_one[TRAIN], rows, offsets, held_out, answers, batch_size, layer)
     return Measurements([*found, *measure_tags(splits, rows, offsets, layer)])
 
 

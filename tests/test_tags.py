@@ -19,7 +19,10 @@ from safetensors.torch import load_file
 from scipy.optimize import minimize
 from typer.testing import CliRunner
 
+from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.cli import app
+from ncpipe.commands.grid import write_grid
+from ncpipe.commands.plot import plot
 from ncpipe.config.records import read
 from ncpipe.config.specs import ArraysData, Experiment, Run
 from ncpipe.config.study import load_study
@@ -301,6 +304,12 @@ def test_the_stages_measure_single_tags_as_classes_and_all_as_tags(workdir: Path
     assert ends.loc[40, "tags_angle"] == pytest.approx(own["train", "tags_angle"], rel=1e-9)
     assert ends.loc[40, "train_error"] == pytest.approx(table["train_error"], rel=1e-6)
     assert np.isfinite(table["gradient_norm"])
+    write_grid()
+    aggregate()
+    plot()
+    assert {"nc1_trace_ratio", "tags_angle"} <= set(pd.read_csv("data/results/summary.csv")["metric"])
+    drawn = {path.stem for path in Path("data/figures").glob("*.png")}
+    assert {"depth_sweep", "curves_e", "layers", "train_test", "heat_maps"} <= drawn
     stored = {name: each.numpy() for name, each in load_file(features).items()}
     logits = stored["train.features"] @ stored["weight"].T + stored["bias"]
     assert table["fit"] == pytest.approx(pick_all(logits, stored["train.tags"]).mean(), rel=1e-12)

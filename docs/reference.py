@@ -23,6 +23,7 @@ from ncpipe.metrics.catalogue import (
     RANKS,
     REGRESSION,
     SOURCES,
+    TAGS,
     TOKENS,
     TRANSFERS,
     Metric,
@@ -60,6 +61,7 @@ SOURCES_OF_FORMULAS = """\
 - **W27**: Wilson, *Probable inference, the law of succession, and statistical inference*, 1927.
 - **LSG26**: Luthra, Salunkhe, Galanti, *Directional neural collapse*, 2026 (arXiv 2603.03530).
 - **ADGZR24**: Andriopoulos, Dong, Guo, Zhao, Ross, NeurIPS 2024 (arXiv 2409.04180).
+- **LLWQ24**: Li, Li, Wang, Qu, ICML 2024 (arXiv 2310.15903).
 - **BBPMF24**: Ben Ammar, Belkhir, Popescu, Manzanera, Franchi, *NECO*, ICLR 2024 (arXiv 2310.06823).
 - **HG17**: Hendrycks, Gimpel, ICLR 2017 (arXiv 1610.02136).
 - **LLLS18**: Lee, Lee, Lee, Shin, NeurIPS 2018 (arXiv 1807.03888).
@@ -98,6 +100,11 @@ METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         TOKENS,
     ),
     "Generated language": ("Runs with `source: markov` know their best attainable loss.", SOURCES),
+    "Several labels": (
+        "Where a sample may have [several classes](labels.md), the metrics above are of the samples with one "
+        "tag, and these of the others and of all.\nS is a sample's set of tags.",
+        TAGS,
+    ),
     "Regression": (
         "Where the targets are [vectors of t numbers](regression.md), these stand in place of all that needs "
         "classes.\nWith them come the singular values and ranks of W.\nΣ is the covariance of the training "

@@ -210,11 +210,6 @@ def test_digits_splits_partition_the_images(raw, found, monkeypatch):
     assert not raw.exists()
 
 
-def test_digits_name_the_class_without_enough_test_images(raw):
-    with pytest.raises(InputError, match=r"class 8 of the test split has 4 samples.*data\.test_per_class"):
-        prepare(replace(DIGITS, per_class=170, test_per_class=5), raw, None, progress=False)
-
-
 def test_standardised_with_the_constants_of_the_training_set(raw):
     plain = prepare(replace(DIGITS, normalisation="unit"), raw, None, progress=False)
     data = prepare(DIGITS, raw, None, progress=False)
@@ -720,13 +715,6 @@ def test_byte_pairs_are_the_same_in_every_process(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == here.to_str()
     assert (here.token_to_id("[PAD]"), here.token_to_id("[UNK]"), here.get_vocab_size()) == (0, 1, 600)
-
-
-def test_training_a_tokenizer_is_silent_without_a_terminal(capfd):
-    from ncpipe.datasets.byte_pairs import train_byte_pairs
-
-    train_byte_pairs(["the cat the hat"] * 50, 260, progress=True)
-    assert capfd.readouterr() == ("", "")
 
 
 def test_vocabulary_that_the_reviews_cannot_fill(tmp_path, raw, reviews):

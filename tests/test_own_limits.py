@@ -251,11 +251,6 @@ def test_what_gives_another_result_when_called_again_is_refused(change: tuple[st
     assert re.search(words, message), message
 
 
-def test_the_study_as_it_is_passes() -> None:
-    written()
-    check_study(load_params())
-
-
 # ---- Frozen parameters ----------------------------------------------------------------------------------
 
 
@@ -419,21 +414,12 @@ def test_init_weights_takes_biases_of_gru_and_names_a_way_out_for_the_rest() -> 
     init_weights(module, 1.0, False, torch.Generator(), ["scale"])
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "words"),
-    [
-        ({"class": "Nadam"}, "optimizer.class: torch.optim has no 'Nadam' here; did you mean 'NAdam'"),
-        ({"class": "NAdam", "arguments": {"bettas": [0.9, 0.9]}}, "optimizer: torch.optim.NAdam: "),
-    ],
-)
-def test_a_wrong_optimizer_of_torch_is_found_before_anything_trains(
-    optimizer: dict[str, Any], words: str
-) -> None:
+def test_a_wrong_optimizer_of_torch_is_found_before_anything_trains() -> None:
     """Red: it passes `code`."""
-    write_params([2], [0], own=experiment_tree(optimizer={"name": "torch", "learning_rate": 0.1} | optimizer))
-    with pytest.raises(InputError) as caught:
+    wrong = {"name": "torch", "class": "NAdam", "learning_rate": 0.1, "arguments": {"bettas": [0.9, 0.9]}}
+    write_params([2], [0], own=experiment_tree(optimizer=wrong))
+    with pytest.raises(InputError, match=r"^optimizer: torch\.optim\.NAdam: "):
         check_study(load_params())
-    assert str(caught.value).startswith(words)
 
 
 def test_a_key_that_dvc_needs_is_asked_for_before_anything_trains() -> None:

@@ -39,7 +39,7 @@ def fetch(experiment: str, mirror: Path | None = None, value: Number | None = No
         train, test, classes = store_free(PREPARED / path, spec), 0, spec.classes
     else:
         train, test, classes = _store(PREPARED / path, spec, mirror)
-    predicted = f"{classes} classes" if spec.targets == "classes" else f"targets of {classes} numbers"
+    predicted = f"targets of {classes} numbers" if spec.targets == "vectors" else f"{classes} classes"
     say(f"fetch {path}: {spec.source}, {train} training and {test or 'no'} test samples, {predicted}")
 
 

@@ -6,7 +6,7 @@ from ncpipe.config.arguments import argument_names
 from ncpipe.config.experiment import Experiment, own_loop
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import suggest
-from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, REGRESSION, one_of_a_spectrum
+from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, REGRESSION, TAGS, one_of_a_spectrum
 from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, own_metrics
 from ncpipe.runs.grid import grid_columns
 from ncpipe.runs.store import remove_unwanted
@@ -58,8 +58,10 @@ def check_metrics(params: Params) -> None:
 
 def _of_last_layer(spec: Experiment) -> list[str]:
     """Return the metrics that features and weights of the last layer have, by what the targets are."""
-    has_classes = own_loop(spec) or spec.data.targets == "classes"
-    of_package = ENTRIES if has_classes else REGRESSION[:-1]  # the last one needs the whole run
+    targets = "classes" if own_loop(spec) else spec.data.targets
+    # The last one of regression needs the whole run.
+    known = {"classes": ENTRIES, "tags": (*ENTRIES, *TAGS), "vectors": REGRESSION[:-1]}
+    of_package = known[targets]
     ranks = [name for name in CATALOGUE if name.endswith("rank_weights")]
     own = [metric.name for metric in (*of_package, *own_metrics()) if not one_of_a_spectrum(metric.name)]
     return list(dict.fromkeys([*own, *ranks]))

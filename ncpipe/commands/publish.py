@@ -33,11 +33,11 @@ from ncpipe.system.artifacts import (
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import present
-from ncpipe.tables.headlines import PAPER_METRICS, REGRESSION_SERIES
+from ncpipe.tables.headlines import PAPER_METRICS, REGRESSION_SERIES, TAG_SERIES
 
 SHOWN = {
     *PAPER_METRICS,
-    *(metric for metric, _ in REGRESSION_SERIES),
+    *(metric for metric, _ in (*REGRESSION_SERIES, TAG_SERIES)),
     *(column.metric for column in GAP_COLUMNS),
 }
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib", "dvc")

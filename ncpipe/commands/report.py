@@ -129,7 +129,8 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
     present(FIGURES / "depth_sweep.svg", "plot")
     headline, *pictures = read_pictures(FIGURES, "", against, alts)
     chapters = _chapters(params, runs, points, slopes, sentences)
-    kind = "regression" if (points["metric"] == "nrc1").any() else "classes"
+    measured = set(points["metric"])
+    kind = "regression" if "nrc1" in measured else "tags" if "tags_angle" in measured else "classes"
     collapse = WORDS["collapse"][kind]
     failed = runs[~runs["converged"]]
     charts = chart_data(runs, points, slopes, history, measurements, places)

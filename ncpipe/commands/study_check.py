@@ -343,12 +343,25 @@ def _subsample(data: "Prepared") -> "Prepared":
     if data.kind == "next_tokens":  # a label at every position
         few = slice(0, 2)
         return dataclasses.replace(data, train=data.train[few], test=data.test and data.test[few])
+    if data.train.has_tags:
+        return dataclasses.replace(
+            data, train=_some_with_tags(data.train), test=data.test and _some_with_tags(data.test)
+        )
     if data.train.has_vectors:
         few = slice(0, SAMPLES)
         return dataclasses.replace(data, train=data.train[few], test=data.test and data.test[few])
     count = max(2, math.ceil(SAMPLES / data.classes))
     test = None if data.test is None else _first_of_each_class(data.test, data.classes, count)
     return dataclasses.replace(data, train=_first_of_each_class(data.train, data.classes, count), test=test)
+
+
+def _some_with_tags(split: "Split") -> "Split":
+    """Return the first samples, and two that have each tag alone."""
+    import torch
+
+    alone = torch.nonzero(split.labels.sum(1) == 1).flatten()
+    of_each = [alone[own.bool()][:2] for own in split.labels[alone].T]
+    return split[torch.cat([torch.arange(min(SAMPLES, len(split))), *of_each])]
 
 
 def _first_of_each_class(split: "Split", classes: int, count: int) -> "Split":

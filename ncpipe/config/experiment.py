@@ -78,7 +78,8 @@ class Experiment:
     data: the training and test set.
     model: the network.
     loss: cross-entropy, or the squared distance to the one-hot labels, or to targets that are vectors, over
-    2 N; a loss with keys is a record with its name.
+    2 N; `pick_all` is the sum of the cross-entropies of a sample's tags, mean over samples; a loss with keys
+    is a record with its name.
     penalty: weight decay as a part of the objective; the first layer is free.
     optimizer: optimizer and its hyperparameters.
     schedule: the learning rate over the steps.
@@ -112,7 +113,7 @@ class Experiment:
             raise ValueError("data.label_noise: does not go together with imbalance; remove one of them")
         if problem := self._transfer_incompatibility():
             raise ValueError(problem)
-        if problem := self._vector_incompatibility() or objective_incompatibility(self):
+        if problem := self._target_incompatibility() or objective_incompatibility(self):
             raise ValueError(problem)
         if isinstance(self.optimizer, Lbfgs) and self.batch_size != "full":
             raise ValueError("batch_size: lbfgs needs `full`")
@@ -158,19 +159,23 @@ class Experiment:
         own = (self.penalty.features, self.penalty.features_over_value)
         return own != (None, None) and not self.model.has_free_features
 
-    def _vector_incompatibility(self) -> str:
-        """Return why loss and model need classes where the targets are vectors, or ''."""
-        if self.data.targets == "classes":
-            return ""
-        if not (isinstance(self.loss, OwnLoss) or (self.loss_name == "mse" and is_plain(self.loss))):
-            smooth = "smoothed labels need" if self.loss_name == "mse" else f"{self.loss_name} needs"
-            return f"loss: {smooth} classes, and the targets are vectors; take `mse`"
-        if self.model.has_fixed_classifier:
+    def _target_incompatibility(self) -> str:
+        """Return why loss and model are not for what the targets are, or ''."""
+        targets, own = self.data.targets, isinstance(self.loss, OwnLoss)
+        if targets == "classes":
+            problem = "loss: pick_all needs data with `targets: tags`; take `ce` for one class a sample"
+            return problem if self.loss_name == "pick_all" and not own else ""
+        fitting = "pick_all" if targets == "tags" else "mse"
+        if not own and (self.loss_name != fitting or (fitting == "mse" and not is_plain(self.loss))):
+            smooth = "smoothed labels need" if self.loss_name == fitting else f"{self.loss_name} needs"
+            needed = f"{smooth} classes" if self.loss_name != "pick_all" else "pick_all needs tags"
+            return f"loss: {needed}, and the targets are {targets}; take `{fitting}`"
+        if targets == "vectors" and self.model.has_fixed_classifier:
             return "model.classifier: a simplex is for classes, and the targets are vectors; remove it"
         if self.model.starts_built:
             return (
                 f"model.initialisation: {self.model.initialisation} is for classes, and the targets are "
-                "vectors; take `normal`"
+                f"{targets}; take `normal`"
             )
         return ""
 

@@ -96,7 +96,7 @@ class LogitAdjusted:
 
 
 Loss = (
-    Literal["ce", "mse", "supcon", "dot_regression"]
+    Literal["ce", "mse", "pick_all", "supcon", "dot_regression"]
     | LogitLoss
     | SupCon
     | DotRegression

@@ -60,7 +60,7 @@ class OwnData(PlainData):
     """Base of the records below `data` that a study.py defines; the first field of each is `source`.
 
     kind: what the inputs are, see ArraysData. targets: `vectors`, as a ClassVar, where its function gives
-    targets (N, t) in place of labels.
+    targets (N, t) in place of labels; `tags` where it gives tags (N, K).
     """
 
     kind: Kind

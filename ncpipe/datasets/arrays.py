@@ -16,7 +16,8 @@ from ncpipe.config.study_files import FETCH
 from ncpipe.datasets.array_files import Names, named_tensors, read_arrays
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.outliers import with_outliers
-from ncpipe.datasets.prepared import Prepared, Split, VectorSplit, draw_balanced
+from ncpipe.datasets.prepared import Prepared, Split, TagSplit, VectorSplit, draw_balanced
+from ncpipe.datasets.tags import check_tags
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators, seeded_generator
@@ -53,11 +54,7 @@ def _check_targets(targets: Tensor, name: str) -> None:
         raise InputError(f"{name} has shape {tuple(targets.shape)}; expected (N, t), neither of them 0{hint}")
 
 
-VECTOR_NAMES = Names(
-    ("inputs", "targets"),
-    ("test_inputs", "test_targets", "lengths", "test_lengths"),
-    {},
-)
+ANSWERS = {"classes": "labels", "vectors": "targets", "tags": "tags"}  # an array's name by what targets are
 OUTLIERS = "ood_inputs"
 NAMES = Names(
     ("inputs", "labels"),
@@ -92,7 +89,10 @@ def prepare_own(spec: Any, function: Callable[[Any], Mapping[str, Any]]) -> Prep
 
 
 def _names(spec: ArraysData) -> Names:
-    return NAMES if spec.targets == "classes" else VECTOR_NAMES
+    if spec.targets == "classes":
+        return NAMES
+    answers = ANSWERS[spec.targets]
+    return Names(("inputs", answers), ("test_inputs", f"test_{answers}", "lengths", "test_lengths"), {})
 
 
 def _named(where: str, spec: Any, form: ArraysData, arrays: dict[str, Tensor], unread: list[str]) -> Prepared:
@@ -108,13 +108,12 @@ def _named(where: str, spec: Any, form: ArraysData, arrays: dict[str, Tensor], u
 
 def _prepare(source: Any, spec: ArraysData, arrays: dict[str, Tensor]) -> Prepared:
     """Prepare arrays. source: the record that is recorded; spec: how its arrays are to be taken."""
-    if spec.targets == "vectors":
-        wanted = "targets"
-        _check_targets(arrays[wanted], wanted)
-        classes = arrays[wanted].shape[1]
-    else:
-        wanted = "labels"
+    wanted = ANSWERS[spec.targets]
+    if spec.targets == "classes":
         classes = _count_classes(arrays[wanted])
+    else:
+        CHECKS[spec.targets](arrays[wanted], wanted)
+        classes = arrays[wanted].shape[1]
     whole = _checked(spec, arrays, "", classes)
     train = whole[_draw(spec, whole, classes, "train")]
     sizes, test = {"train": len(whole)}, None
@@ -169,8 +168,7 @@ def _draw(spec: ArraysData, whole: Split, classes: int, split: str) -> Tensor:
 
 def _checked(spec: ArraysData, arrays: dict[str, Tensor], prefix: str, classes: int) -> Split:
     """Return one split as its arrays have it, inputs float32 or, of tokens, int64."""
-    vectors = spec.targets == "vectors"
-    names = [f"{prefix}{name}" for name in ("inputs", "targets" if vectors else "labels", "lengths")]
+    names = [f"{prefix}{name}" for name in ("inputs", ANSWERS[spec.targets], "lengths")]
     inputs, labels, lengths = (arrays.get(name) for name in names)
     assert inputs is not None
     assert labels is not None
@@ -184,17 +182,13 @@ def _checked(spec: ArraysData, arrays: dict[str, Tensor], prefix: str, classes: 
             f"{names[0]} has shape {shape}, whose channels seem to be last; kind: image takes "
             f"{SHAPES['image']}, as inputs.transpose(0, 3, 1, 2) is"
         )
-    (_check_targets if vectors else _check_labels)(labels, names[1])
+    CHECKS[spec.targets](labels, names[1])
     if len(labels) != len(inputs):
         raise InputError(
             f"{names[0]} has {len(inputs)} samples and {names[1]} {len(labels)}; they belong together"
         )
-    form = VectorSplit if vectors else Split
-    labels = (
-        _checked_vectors(labels, names[1], classes)
-        if vectors
-        else _checked_classes(labels, names[1], classes)
-    )
+    form, checked = FORMS[spec.targets]
+    labels = checked(labels, names[1], classes)
     if spec.kind == "tokens":
         ids = _checked_ids(inputs, names[0])
         return form(ids, labels, _checked_lengths(inputs, lengths, names[2]))
@@ -215,6 +209,18 @@ def _checked_vectors(targets: Tensor, name: str, length: int) -> Tensor:
     return values
 
 
+def _checked_tags(tags: Tensor, name: str, classes: int) -> Tensor:
+    """Return tags (N, K) as float32; each class needs a sample of its tag alone, which metrics are about."""
+    if tags.shape[1] != classes:
+        raise InputError(f"{name} has {tags.shape[1]} columns, and tags {classes}")
+    if len(missing := torch.nonzero(~tags[tags.sum(1) == 1].bool().any(0))):
+        raise InputError(
+            f"{name}: no sample has the tag {int(missing[0])} (from 0) alone; give at least one, which the "
+            "means of classes are of"
+        )
+    return tags.float()
+
+
 def _checked_classes(labels: Tensor, name: str, classes: int) -> Tensor:
     """Return labels (N,) as int64, of which every class has one."""
     labels = labels.long()
@@ -227,6 +233,15 @@ def _checked_classes(labels: Tensor, name: str, classes: int) -> Tensor:
             f"{name} has no sample of class {int(empty[0])}; each of 0 to {classes - 1} needs one"
         )
     return labels
+
+
+# By what the targets are: a check of type and shape, the kind of split, and its answers from the array.
+CHECKS = {"classes": _check_labels, "vectors": _check_targets, "tags": check_tags}
+FORMS: dict[str, tuple[type[Split], Callable[[Tensor, str, int], Tensor]]] = {
+    "classes": (Split, _checked_classes),
+    "vectors": (VectorSplit, _checked_vectors),
+    "tags": (TagSplit, _checked_tags),
+}
 
 
 def _as_float32(inputs: Tensor, name: str) -> Tensor:

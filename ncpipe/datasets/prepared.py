@@ -41,8 +41,17 @@ class Split:
 
     @property
     def has_vectors(self) -> bool:
-        """Whether the targets are vectors, not classes."""
+        """Whether the target of a sample is a row of K numbers, not a class."""
         return self.labels.is_floating_point()
+
+    @property
+    def has_tags(self) -> bool:
+        """Whether these numbers are 0 and 1, and say which of the K classes are the sample's tags."""
+        return False
+
+    def of_classes(self) -> "Split":
+        """Return the samples that have a class, with labels (N,): all, but of those with tags."""
+        return self
 
     @property
     def predictions(self) -> int:
@@ -124,6 +133,24 @@ class VectorSplit(Split):
 
 
 @dataclass(frozen=True)
+class TagSplit(VectorSplit):
+    """Samples of one split, each with one or several of the K classes, its tags.
+
+    labels: (N, K) float32 of 0 and 1.
+    """
+
+    @property
+    def has_tags(self) -> bool:
+        return True
+
+    def of_classes(self) -> Split:
+        """Return the samples of one tag, as samples of that class."""
+        alone = self.labels.sum(1) == 1
+        lengths = None if self.lengths is None else self.lengths[alone]
+        return Split(self.inputs[alone], self.labels[alone].argmax(1), lengths)
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A prepared data set.
 
@@ -168,7 +195,7 @@ def write_prepared(folder: Path, data: Prepared) -> None:
         if split is not None
         for part, tensor in (
             ("inputs", split.inputs),
-            ("labels", split.labels),
+            ("labels", split.labels.bool() if split.has_tags else split.labels),
             ("lengths", split.lengths),
         )
         if tensor is not None
@@ -192,6 +219,8 @@ def read_prepared(folder: Path) -> Prepared:
         labels = tensors[f"{name}.labels"]
         form = VectorSplit if labels.is_floating_point() else Split
         form = TokenSplit if facts["kind"] == "next_tokens" else form
+        if labels.dtype == torch.bool:
+            form, labels = TagSplit, labels.float()
         return form(tensors[f"{name}.inputs"], labels, tensors.get(f"{name}.lengths"))
 
     _check_facts(facts, split("train"), folder)

@@ -9,8 +9,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ncpipe.datasets.prepared import Split
-from ncpipe.features.passes import Features, LayerOnSplit, NetworkMetadata, split_of
+from ncpipe.datasets.prepared import Split, TagSplit, VectorSplit
+from ncpipe.features.passes import Features, LayerOnSplit, NetworkMetadata
 from ncpipe.features.rank_bound import MatrixRank
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
@@ -19,6 +19,7 @@ from ncpipe.system.errors import InputError
 from ncpipe.system.tensor_files import load_tensors
 
 METADATA = "network"  # the note in a file that holds them
+ANSWERS = {"labels": Split, "targets": VectorSplit, "tags": TagSplit}  # of samples, by name
 
 
 def features_at(run: Path, epoch: int) -> Path:
@@ -28,7 +29,7 @@ def features_at(run: Path, epoch: int) -> Path:
 
 def write_features(path: Path, features: Features) -> None:
     """Write as one safetensors file, into a folder that is published when all of its files are written."""
-    answers = "targets" if features.train.has_vectors else "labels"
+    (answers,) = (name for name, form in ANSWERS.items() if type(features.train) is form)
     tensors = {
         "train.features": features.train.inputs,
         f"train.{answers}": features.train.labels,
@@ -74,12 +75,10 @@ def read_features(path: Path) -> Features:
 
 
 def _features(tensors: dict[str, Tensor], metadata: NetworkMetadata) -> Features:
-    answers = "targets" if "train.targets" in tensors else "labels"
+    answers, form = next((name, form) for name, form in ANSWERS.items() if f"train.{name}" in tensors)
     return Features(
-        split_of(tensors["train.features"], tensors[f"train.{answers}"]),
-        split_of(tensors["test.features"], tensors[f"test.{answers}"])
-        if "test.features" in tensors
-        else None,
+        form(tensors["train.features"], tensors[f"train.{answers}"]),
+        form(tensors["test.features"], tensors[f"test.{answers}"]) if "test.features" in tensors else None,
         tensors["weight"],
         tensors.get("bias"),
         tensors["penalty.last"].item(),

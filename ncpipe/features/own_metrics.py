@@ -65,6 +65,7 @@ class Samples:
         def blocks(split: str) -> Blocks:
             return Blocks(self.network, self.run, self.data, splits[split], layer)
 
+        splits = {name: each.of_classes() if each.has_tags else each for name, each in splits.items()}
         return {"samples": blocks(split), "train_samples": blocks(TRAIN)}
 
 
@@ -127,7 +128,7 @@ def _statistics(
     Where the targets are vectors: the last layer, without statistics. The classes that the network was not
     trained on, if there are such, are the split `target` of the last layer.
     """
-    if features.train.has_vectors:
+    if not features.layers:
         yield LAST_LAYER, TRAIN, None, None
         if features.test is not None:
             yield LAST_LAYER, TEST, None, None
@@ -145,7 +146,7 @@ def _statistics(
 def _logits(features: Features, split: str) -> dict[str, Tensor]:
     """Return logits (N, K) and labels (N,) of training or test samples; nothing of another split.
 
-    The classes of the split `target` have no logits.
+    Labels are (N, K) where the targets are vectors or tags. Classes of the split `target` have no logits.
     """
     samples = {TRAIN: features.train, "test": features.test}.get(split)
     if samples is None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.run import Run
-from ncpipe.datasets.prepared import Prepared, Split, VectorSplit
+from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layer_positions, layers_by_batch, load_network
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.rank_bound import MatrixRank, matrix_ranks
@@ -48,13 +48,14 @@ class NetworkMetadata:
 class Features:
     """What `measure` sees of a run, all float64.
 
-    train, test: last-layer features (N, d) as inputs, with their labels (N,), or vectors (N, K); test is None
-    without such a split. weight (K, d), bias (K,) or None: the last layer. last_penalty, inner_penalty:
+    train, test: last-layer features (N, d) as inputs, with their labels (N,), vectors or tags (N, K); test is
+    None without such a split. weight (K, d), bias (K,) or None: the last layer. last_penalty, inner_penalty:
     lambda_L/2 |W_L|^2, and lambda/2 |.|^2 of all else that is penalised, of features too. gradient_norm:
     `ncpipe.features.gradient`. layers: by name, in the order of the network, then by split; none where the
-    targets are vectors. target: features (N, d) of classes that it was not trained on, where there are such.
-    ranks: of its decayed matrices, by name (`ncpipe.features.rank_bound`). ood: features (m, d) of other
-    data, where there are such; their labels mean nothing.
+    targets are vectors, and of the samples with one tag where they are tags. target: features (N, d) of
+    classes that it was not trained on, where there are such. ranks: of its decayed matrices, by name
+    (`ncpipe.features.rank_bound`). ood: features (m, d) of other data, where there are such; their labels
+    mean nothing.
     """
 
     train: Split
@@ -74,7 +75,8 @@ class Features:
 def last_layer_of(features: Features) -> Features:
     """Return what metrics of the last layer need: without the samples themselves, if they have classes."""
     if features.train.has_vectors:
-        return features
+        layers = {name: each for name, each in features.layers.items() if name == LAST_LAYER}
+        return replace(features, layers=layers)
     layers = {LAST_LAYER: features.layers[LAST_LAYER]}
     test = None if features.test is None else features.test[:0]
     return replace(features, train=features.train[:0], test=test, layers=layers, target=None, ood=None)
@@ -84,7 +86,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     """Pass each split twice through a trained run, and take its gradient; all in float64.
 
     The second pass is for how samples lie about the class means, which are known then; one is enough where
-    the targets are vectors.
+    the targets are vectors. Of tags one is over all samples, and two over those of one tag.
     """
     network = load_network(run, state, data, device)
     weight = network.classifier_weight().detach().cpu()
@@ -93,23 +95,24 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     splits = dict(data.measured())
 
     def batches(split: str) -> Batches:
-        return layers_by_batch(network, run, data, splits[split], device)
+        return layers_by_batch(network, run, data, splits[split].of_classes(), device)
 
     kept: dict[str, list[Tensor]] = {split: [] for split in splits}
     squares: dict[str, list[float]] = {split: [] for split in splits}  # |h|^2 of what may be penalised
 
     def keeping(split: str) -> Batches:
-        return _keeping(batches(split), kept[split], network.head_input_layer or LAST_LAYER, squares[split])
+        every = layers_by_batch(network, run, data, splits[split], device)
+        return _keeping(every, kept[split], network.head_input_layer or LAST_LAYER, squares[split])
 
     layers: dict[str, dict[str, LayerOnSplit]] = {}
-    if data.train.has_vectors:  # there are no classes
+    if data.train.has_vectors:  # not all samples have a class, or none has
         for split in splits:
             collections.deque(keeping(split), maxlen=0)
-    else:
+    if data.train.has_tags or not data.train.has_vectors:
         seen = {split: first_pass(batches(split), data.classes) for split in splits}
         about = {
             split: second_pass(
-                keeping(split),
+                batches(split) if data.train.has_tags else keeping(split),
                 seen[split],
                 {LAST_LAYER: (weight, bias)},
                 seen[TRAIN] if split == TEST else None,
@@ -126,8 +129,8 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
         inner_penalty += strength / 2 * sum(squares[TRAIN])
     one = prepare_split(data.train[:1], data.kind, run.spec.model, device, torch.float64)
     return Features(
-        split_of(torch.cat(kept[TRAIN]), data.train.targets),
-        None if data.test is None else split_of(torch.cat(kept[TEST]), data.test.targets),
+        _with_features(data.train, kept[TRAIN]),
+        None if data.test is None else _with_features(data.test, kept[TEST]),
         weight,
         bias,
         last_penalty,
@@ -143,9 +146,9 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
     )
 
 
-def split_of(features: Tensor, targets: Tensor) -> Split:
-    """Return features (N, d) as inputs with labels (N,), or with vectors (N, t)."""
-    return (VectorSplit if targets.is_floating_point() else Split)(features, targets)
+def _with_features(split: Split, parts: list[Tensor]) -> Split:
+    """Return features (N, d) as inputs, with the labels (N,), vectors or tags (N, K) of a split."""
+    return (type(split) if split.has_vectors else Split)(torch.cat(parts), split.targets)
 
 
 def _last_layer(network: Network, run: Run, data: Prepared, split: Split, device: torch.device) -> Split:

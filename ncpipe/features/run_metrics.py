@@ -14,6 +14,7 @@ from ncpipe.config.experiment import OwnLoop, own_loop
 from ncpipe.config.loss_specs import is_plain, smoothing_of
 from ncpipe.config.run import Run
 from ncpipe.config.sources.next_tokens import MarkovData
+from ncpipe.datasets.prepared import Split
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.features.objective import fit_of
@@ -22,6 +23,7 @@ from ncpipe.features.passes import Features
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
 from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
+from ncpipe.metrics.loss_functions import wrong_tags
 from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.regression import measure_vectors
@@ -40,9 +42,11 @@ from ncpipe.metrics.table import (
     measure_layer,
     measure_matrix,
     measure_means,
+    measure_tags,
     measure_weights,
     values_of,
 )
+from ncpipe.metrics.tags import tags_error
 from ncpipe.metrics.transfer import transfer_metrics
 from ncpipe.models.network import INNER
 from ncpipe.models.penalties import head_input_strength
@@ -63,7 +67,7 @@ def measure_run(
     yield from _of_outliers(features)
     if own_loop(run.spec):
         return
-    if features.train.has_vectors:
+    if run.spec.data.targets == "vectors":
         yield from _of_features_model(run, features, description)
         return
     yield from terms_of(run.depth, description)
@@ -74,11 +78,13 @@ def measure_run(
 
 
 def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measurement]:
-    if features.train.has_vectors:
-        both = {TRAIN: features.train, TEST: features.test}
-        given = {name: (each.inputs, each.labels) for name, each in both.items() if each is not None}
+    both = {TRAIN: features.train, TEST: features.test}
+    given = {name: (each.inputs, each.labels) for name, each in both.items() if each is not None}
+    if features.train.has_tags:
+        yield from measure_tags(given, features.weight, features.bias)
+    elif features.train.has_vectors:
         yield from measure_vectors(given, features.weight, features.bias)
-    else:
+    if features.layers:
         yield from measure_weights(features.weight)
     for name, matrix in state.items():
         if matrix.dim() == 2 and features.metadata.roles.get(name) in INNER:
@@ -219,7 +225,7 @@ GRAM_COLUMNS = ("matrix", "row", "column", "value")  # of `gram_rows`
 
 def gram_rows(features: Features) -> Iterator[dict[str, Any]]:
     """Yield the cosines between the last layer's centred class means, and between them and the rows of W."""
-    if features.train.has_vectors:
+    if not features.layers:
         return
     means = unit_rows(features.layers[LAST_LAYER]["train"].statistics.centred_means())
     rows = unit_rows(features.weight)
@@ -234,8 +240,8 @@ def _beyond_the_bound(run: Run, frozen: bool = False) -> str:
     frozen: whether the last layer's weights are not learned.
     """
     name = run.spec.loss_name
-    if run.spec.data.targets == "vectors":
-        return "targets that are vectors"
+    if run.spec.data.targets != "classes":
+        return f"targets that are {run.spec.data.targets}"
     if run.spec.data.kind == "next_tokens":
         return "next tokens: classes are not balanced, and equal contexts have several labels"
     if name != "ce" and not is_plain(run.spec.loss):
@@ -315,12 +321,16 @@ def _describe_own(loop: OwnLoop, features: Features, outcome: Mapping[str, Any])
 
 def _errors(features: Features) -> dict[str, float]:
     """Return the shares of wrong predictions; NaN of no split, and where the targets are vectors."""
-    return {
-        f"{name}_error": math.nan
-        if split is None or split.has_vectors
-        else prediction_error(split.inputs, split.labels, features.weight, features.bias)
-        for name, split in ((TRAIN, features.train), (TEST, features.test))
-    }
+
+    def error(split: Split | None) -> float:
+        if split is None or (split.has_vectors and not split.has_tags):
+            return math.nan
+        if split.has_tags:
+            logits = logits_of(split.inputs, features.weight, features.bias)
+            return tags_error(wrong_tags(logits, split.labels))
+        return prediction_error(split.inputs, split.labels, features.weight, features.bias)
+
+    return {f"{name}_error": error(split) for name, split in ((TRAIN, features.train), (TEST, features.test))}
 
 
 def _has_ranks(run: Run) -> bool:

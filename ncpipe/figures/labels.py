@@ -41,6 +41,7 @@ NETWORK_NAMES = {
 }  # the others have the names of their formulas
 LOSS_NAMES = {  # CE goes without
     "mse": "MSE",
+    "pick_all": "pick-all CE",
     "supcon": "SupCon",
     "dot_regression": "dot regression",
     "focal": "focal",

@@ -17,6 +17,7 @@ from ncpipe.metrics import (
     outlier_scores,
     ranks,
     samples,
+    tags,
     uniformity,
 )
 from ncpipe.metrics.entry import LAST, WEIGHTS, WP24, Family, Metric, families_of
@@ -26,7 +27,7 @@ GAP = "[theory.md](theory.md)"
 # Headings in the order of pages and reports.
 GROUPS = (
     *("NC0", "NC1", "NC2", "GNC2", "NC3", "UNC3", "NC4", "test", "margin", "rank", "singular values"),
-    *("minority", "transfer", "NRC1", "NRC2", "NRC3", "error", "outliers", "NC5"),
+    *("minority", "transfer", "NRC1", "NRC2", "NRC3", "tag average", "error", "outliers", "NC5"),
 )
 
 
@@ -136,6 +137,8 @@ REGRESSION = (
         f"ADGZR24 Thm 4.1; {GAP}", "last, train", order=2, rounding="loss", label="gap to the features model",
     ),
 )  # fmt: skip
+# Where a sample may have several classes (`ncpipe.metrics.tags`), beside those of samples with one.
+TAGS = _entries(families_of((tags,), GROUPS))
 # Where there are samples of other data (`ncpipe.metrics.outliers`), a third split.
 OUTLIER_FAMILIES = families_of((outlier_scores,), GROUPS)
 OUTLIER_SCORES = tuple(each for each in OUTLIER_FAMILIES if each.entries[0].group == "outliers")
@@ -143,7 +146,18 @@ OUTLIERS = _entries(OUTLIER_FAMILIES)
 CATALOGUE = MappingProxyType(
     {
         metric.name: metric
-        for group in (ENTRIES, TOKENS, GAPS, MINORITIES, TRANSFERS, RANKS, SOURCES, REGRESSION, OUTLIERS)
+        for group in (
+            ENTRIES,
+            TOKENS,
+            GAPS,
+            MINORITIES,
+            TRANSFERS,
+            RANKS,
+            SOURCES,
+            REGRESSION,
+            TAGS,
+            OUTLIERS,
+        )
         for metric in group
     }
 )

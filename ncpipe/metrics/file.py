@@ -20,17 +20,18 @@ OPTIONAL = ("weight", "bias", "test_features")
 OUTLIERS = "ood_features"
 LABELS = ("labels", "test_labels")
 VECTORS = ("targets", "test_targets")  # in place of labels, for regression
+TAGS = ("tags", "test_tags")  # in place of labels, where a sample may have several classes
 # The names of these arrays in the pipeline's files below data/features.
 PIPELINE = {
     f"{s}.{kind}": f"{p}{kind}"
     for s, p in (("train", ""), ("test", "test_"))
-    for kind in ("features", LABELS[0], VECTORS[0])
+    for kind in ("features", LABELS[0], VECTORS[0], TAGS[0])
 } | {"ood.features": OUTLIERS}
 
 
 NAMES = Names(
     ("features",),
-    (*LABELS[:1], *OPTIONAL, *LABELS[1:], OUTLIERS, *VECTORS),
+    (*LABELS[:1], *OPTIONAL, *LABELS[1:], OUTLIERS, *VECTORS, *TAGS),
     PIPELINE,
     passed_over=("penalty.", "gradient.", "target.", "layers/"),
 )
@@ -61,7 +62,8 @@ def measure_file(
     Args:
         path: holds features (N, d) and labels (N,); where there are any, weight (K, d), bias (K,),
             test_features (M, d) and test_labels (M,), and ood_features (m, d) of other data. A study's files
-            below data/features do. Of regression: targets (N, t) and test_targets (M, t) in place of labels.
+            below data/features do. Of regression: targets (N, t) and test_targets (M, t) in place of labels;
+            where a sample may have several classes: tags (N, K) and test_tags (M, K) of 0 and 1.
         classes: `all`, each with a sample; `present` for those with at least `min_per_class` samples, as
             where classes are tokens of a vocabulary.
         decisions: samples that NC4, `nc3_cosine` and margins are taken on where classes are `present`.
@@ -87,16 +89,18 @@ def measure_named(
     `measure_file`.
     """
     arrays, ignored = read_arrays(path, NAMES)
-    vectors = _has_vectors(path, arrays, ignored, present)
-    if shots and (vectors or present is not None):
-        what = "targets" if vectors else "`present` classes"
+    answers = _answers(path, arrays, ignored, present)
+    if shots and (answers != LABELS or present is not None):
+        what = answers[0] if answers != LABELS else "`present` classes"
         raise InputError(
             f"{path}: shots need labels of classes that are all there; they were given with {what}"
         )
     found: list[str] = []
     try:
-        if vectors:
+        if answers == VECTORS:
             values = measure_regression(*_in_order(arrays, VECTORS))
+        elif answers == TAGS:
+            values = measure(*_in_order(arrays, TAGS))
         elif present is None:
             values = measure(*_in_order(arrays, LABELS), shots=shots, ood=arrays.get(OUTLIERS))
             found = _warnings(arrays)
@@ -111,8 +115,9 @@ def measure_named(
         found.insert(0, f"ignored {', '.join(ignored)}; the known arrays are {', '.join(NAMES.known)}")
     samples, width = arrays["features"].shape
     facts = {"samples": samples, "width": width}
-    if vectors:
-        return MeasuredFile(values, found, facts | {"target_length": arrays[VECTORS[0]].shape[1]})
+    if answers != LABELS:
+        sizes = {"target_length" if answers == VECTORS else "classes": arrays[answers[0]].shape[1]}
+        return MeasuredFile(values, found, facts | sizes)
     if present is None:
         return MeasuredFile(values, found, facts | {"classes": _count_classes(arrays)})
     counted = values.select(split=TRAIN)
@@ -120,20 +125,22 @@ def measure_named(
     return MeasuredFile(values, found, facts)
 
 
-def _has_vectors(
+def _answers(
     path: Path, arrays: dict[str, Tensor], ignored: Sequence[str], present: tuple[int, int] | None
-) -> bool:
-    """Return whether the file is one of regression; raise InputError unless it has either kind of targets."""
-    classes, vectors = ([name for name in names if name in arrays] for names in (LABELS, VECTORS))
-    if classes and vectors:
-        raise InputError(f"{path}: has {classes[0]} and {vectors[0]}; leave out one of them")
-    if vectors and present is not None:
-        raise InputError(f"{path}: has {vectors[0]}, of regression, where classes cannot be chosen")
-    if OUTLIERS in arrays and (vectors or present is not None):
+) -> tuple[str, str]:
+    """Return the names of what is predicted; raise InputError unless the file has one kind of it."""
+    kinds = {names: [name for name in names if name in arrays] for names in (LABELS, VECTORS, TAGS)}
+    given = [found[0] for found in kinds.values() if found]
+    others = [name for name in given if name not in LABELS]
+    if len(given) > 1:
+        raise InputError(f"{path}: has {given[0]} and {given[1]}; leave out one of them")
+    if others and present is not None:
+        raise InputError(f"{path}: has {others[0]}, where classes cannot be chosen")
+    if OUTLIERS in arrays and (others or present is not None):
         raise InputError(f"{path}: has {OUTLIERS}, whose scores need labels and every class; leave it out")
-    if not {LABELS[0], VECTORS[0]} & arrays.keys():
+    if not {names[0] for names in kinds} & arrays.keys():
         raise InputError(f"{path}: has no 'labels'; it has {', '.join([*arrays, *ignored])}")
-    return bool(vectors)
+    return next(names for names, found in kinds.items() if found)
 
 
 def _in_order(

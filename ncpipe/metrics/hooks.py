@@ -22,7 +22,7 @@ from ncpipe.metrics.outliers import check_outliers, outlier_metrics
 from ncpipe.metrics.passes import Classifiers, first_pass, same_samples, second_pass
 from ncpipe.metrics.regression import check_target_batch, measure_regression
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, renumber, select_classes
-from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure_layer, measure_weights
+from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure, measure_layer, measure_weights
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -46,6 +46,7 @@ def measure_model(
     ignore_index: int = IGNORE_INDEX,
     mask: Mask | None = None,
     targets: bool = False,
+    tags: bool = False,
 ) -> Measurements:
     """Return every metric of the features h (N, d) that enter `classifier`, and of its weight and bias.
 
@@ -71,6 +72,8 @@ def measure_model(
     targets: regression, whose batches have floats (n, t) in place of labels, or (n,) for t = 1: the rows are
     those of `measure_regression`, from one pass that keeps all features on the CPU. `layers` and what selects
     classes or samples do not apply then.
+    tags: whether batches have tags (n, K) of 0 and 1 in place of labels, where a sample has several classes;
+    the rows are those of `measure`, and what holds for `targets` does here.
     Modes, buffers and hooks are restored, also after an error. Compiled models run uncompiled. W and b are
     what the classifier uses in the pass, and its logits must be the model's (`forward` may return them).
     Raises InputError, and warns of what can be measured but says little (MeasurementWarning), as
@@ -81,20 +84,22 @@ def measure_model(
         raise InputError(
             "ood_loader: its scores tell other data from test samples; give test_loader too, each of its own"
         )
-    if targets:
+    if targets or tags:
+        what = "vectors" if targets else "tags"
         for name, given in (
             ("layers", bool(layers)),
             ("classes", classes != "all"),
             ("ignore_index", ignore_index != IGNORE_INDEX),
             ("mask", mask is not None),
             ("ood_loader", ood_loader is not None),
+            ("tags", targets and tags),
         ):
             if given:
-                raise InputError(f"{name}: does not apply to targets that are vectors; leave it out")
+                raise InputError(f"{name}: does not apply to targets that are {what}; leave it out")
         with eval_mode(unwrapped(model), device):
             point = HookPoint(LAST_LAYER, head.module, select, output=False)
             read = _Reader(model, head, [point], forward or call, _Selection("all", labels_key))
-            return _measure_vectors(read, loader, test_loader)
+            return _measure_rows(read, loader, test_loader, tags)
     points = [HookPoint(LAST_LAYER, head.module, select, output=False), *hook_points(model, layers)]
     read = _Reader(model, head, points, forward or call, _Selection(classes, labels_key, ignore_index, mask))
     with eval_mode(unwrapped(model), device):
@@ -279,10 +284,10 @@ def _loader_pass(reader: _Reader, name: str, loader: Iterable[Any] | None, chose
     return run
 
 
-def _measure_vectors(
-    reader: _Reader, loader: Iterable[Any], test_loader: Iterable[Any] | None
+def _measure_rows(
+    reader: _Reader, loader: Iterable[Any], test_loader: Iterable[Any] | None, tags: bool
 ) -> Measurements:
-    """Measure a model whose batches have float targets, in one pass over each loader."""
+    """Measure a model whose batches have float targets, or tags, in one pass over each loader."""
     arrays: list[Tensor | None] = []
     device = reader.head.device(reader.model)
     for name, batches in (("loader", loader), ("test_loader", test_loader)):
@@ -294,17 +299,26 @@ def _measure_vectors(
         for batch in batches:
             inputs, targets = inputs_and_labels(batch, reader.selection.key)
             targets = targets.reshape(-1, 1) if targets.dim() == 1 and reader.head.classes == 1 else targets
-            check_target_batch(targets, reader.head.classes)
+            if tags:
+                _check_tag_batch(targets, reader.head.classes)
+            else:
+                check_target_batch(targets, reader.head.classes)
             found.append(reader.read(to_device(inputs, device), targets[:, 0])[LAST_LAYER].cpu().double())
             wanted.append(targets.cpu())
         if not found:
             raise InputError(f"{name}: it gave no batches; there is nothing to measure")
         arrays += [torch.cat(found), torch.cat(wanted)]
-    own, answers, *test = arrays
+    own, answers, test, test_answers = arrays
     assert own is not None
     assert answers is not None
     weight, bias = (None if each is None else each.cpu() for each in (reader.head.weight, reader.head.bias))
-    return measure_regression(own, answers, weight, bias, *test)
+    measured = measure if tags else measure_regression
+    return measured(own, answers, weight, bias, test, test_answers)
+
+
+def _check_tag_batch(tags: Tensor, classes: int) -> None:
+    if tags.dim() != 2 or tags.shape[1] != classes:
+        raise InputError(f"tags are {tuple(tags.shape)}; they must be (n, {classes}) of 0 and 1")
 
 
 def _measured_labels(loader: Iterable[Any], selection: _Selection) -> Iterator[Tensor]:

@@ -3,30 +3,35 @@
 N  samples    K  classes    d  feature width
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ncpipe.datasets.tags import check_tags
 from ncpipe.metrics.catalogue import FAMILIES
 from ncpipe.metrics.checks import (
     Array,
     as_tensor,
     check_arrays,
+    check_finite,
     check_statistics,
     check_widths,
     count_classes,
 )
 from ncpipe.metrics.entry import Family
 from ncpipe.metrics.geometry import simplex_fits
+from ncpipe.metrics.loss_functions import wrong_tags
+from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.outliers import check_outliers, outlier_metrics
 from ncpipe.metrics.passes import first_pass, second_pass
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
 from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.metrics.tags import tags_angles, tags_error, tags_nc1
 from ncpipe.metrics.transfer import EPISODES, check_shots, transfer_metrics
 from ncpipe.system.errors import InputError
 
@@ -62,6 +67,9 @@ def measure(
 ) -> Measurements:
     """Return every metric of features (N, d), of any float type, with labels (N,) in 0..K-1.
 
+    Where a sample may have several classes, its tags, labels are (N, K) of 0 and 1: the samples of one tag
+    are then measured as those of a class, and all have the metrics of `ncpipe.metrics.tags`.
+
     Tensors, arrays and nested lists are taken. weight (K, d), bias (K,): the classifier on these features,
     for NC2-NC4 of the weights and the margins. test_features, test_labels: the same layer on held-out
     samples. K is the weight's number of rows, or 1 + the largest train label. batch_size: samples that are
@@ -77,8 +85,12 @@ def measure(
         raise InputError("test features and test labels come together; give both or neither")
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise InputError(f"batch_size: a whole number of samples, 1 or more, not {batch_size!r}")
-    outliers = None if ood is None else check_outliers(ood, features, test_features)
     train = as_tensor(features), as_tensor(labels)
+    if train[1].ndim == 2:
+        if ood is not None or shots:
+            raise InputError("ood and shots: need one class a sample, not tags (N, K); leave them out")
+        return _measure_tagged(*train, weight, bias, test_features, test_labels, batch_size, layer)
+    outliers = None if ood is None else check_outliers(ood, features, test_features)
     rows, offsets = (None if array is None else as_tensor(array) for array in (weight, bias))
     classes = count_classes(train[1]) if rows is None else len(rows)
     check_arrays(*train, rows, offsets, classes, TRAIN)
@@ -99,6 +111,59 @@ def measure(
         values = outlier_metrics(*train, splits[TEST][0], outliers, rows, offsets)
         found += [Measurement(layer, OOD, metric, value) for metric, value in values]
     return Measurements(found)
+
+
+def _measure_tagged(
+    features: Tensor,
+    tags: Tensor,
+    weight: Array | None,
+    bias: Array | None,
+    test_features: Array | None,
+    test_tags: Array | None,
+    batch_size: int,
+    layer: str,
+) -> Measurements:
+    """Return the same where labels are tags (N, K): of the samples with one of them, and of all."""
+    splits = {TRAIN: (features, tags)}
+    if test_features is not None and test_tags is not None:
+        splits[TEST] = as_tensor(test_features), as_tensor(test_tags)
+    of_one: dict[str, tuple[Tensor, Tensor]] = {}
+    for split, (own, wanted) in splits.items():
+        check_tags(wanted, f"{split} labels")
+        if wanted.shape[1] != tags.shape[1]:
+            raise InputError(f"{split} labels have {wanted.shape[1]} columns, train labels {tags.shape[1]}")
+        if len(own) != len(wanted):
+            raise InputError(f"{len(own)} {split} features and {len(wanted)} labels; they belong together")
+        if own.is_floating_point():
+            check_finite(f"{split} features", own)
+        alone = wanted.sum(1) == 1
+        of_one[split] = own[alone], wanted[alone].long().argmax(1)
+    rows, offsets = (None if array is None else as_tensor(array) for array in (weight, bias))
+    check_arrays(*of_one[TRAIN], rows, offsets, tags.shape[1], f"one-tag {TRAIN}")
+    held_out, answers = of_one.get(TEST, (None, None))
+    found = measure(*of_one[TRAIN], rows, offsets, held_out, answers, batch_size, layer)
+    return Measurements([*found, *measure_tags(splits, rows, offsets, layer)])
+
+
+def measure_tags(
+    splits: Mapping[str, tuple[Tensor, Tensor]],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    layer: str = LAST_LAYER,
+) -> Iterator[Measurement]:
+    """Yield the metrics of samples with several tags, of features (N, d) and tags (N, K) by split, unchecked.
+
+    NaN for NaN features.
+    """
+    for split, (features, tags) in splits.items():
+        for metric, value in zip(
+            ("tags_angle", "tags_angle_uncentred"), tags_angles(features, tags), strict=True
+        ):
+            yield Measurement(layer, split, metric, value)
+        yield Measurement(layer, split, "tags_nc1", tags_nc1(features, tags))
+        if weight is not None:
+            missed = wrong_tags(logits_of(features, weight, bias), tags)
+            yield Measurement(layer, split, "tags_error", tags_error(missed))
 
 
 def measure_batches(

@@ -11,6 +11,8 @@ GNC2 = "gnc2_spread_weights"
 PAPER_METRICS = ("nc1_trace_ratio", "nc2_etf", "nc2_identity", GNC2, "nc3_cosine")
 # The same where the targets are vectors.
 REGRESSION_SERIES = (("nrc1", "train"), ("nrc2", "train"), ("nrc3", "weights"))
+# What joins them where a sample may have several classes.
+TAG_SERIES = ("tags_angle", "train")
 # The metrics that `dvc plots` draws against depth; the tables have all.
 HEADLINES = tuple(name for name, metric in CATALOGUE.items() if metric.headline)
 
@@ -27,15 +29,16 @@ def paper_series(own: pd.DataFrame, measured: pd.DataFrame) -> tuple[tuple[str, 
     """Return metric and split of NC1, NC2 and NC3 of S25 Fig. 1 and 2 for one experiment.
 
     own: its runs, with loss_name and last_bias. measured: points, summary or slopes, of any experiments.
-    Where the targets are vectors it is NRC1, NRC2 and NRC3. K > d + 1 classes have no simplex ETF: GNC2
-    [WP24], measured only there, takes the place of NC2.
+    Where the targets are vectors it is NRC1, NRC2 and NRC3; where they are tags the tag average is the
+    fourth. K > d + 1 classes have no simplex ETF: GNC2 [WP24], measured only there, takes the place of NC2.
     """
     experiment, loss_name, last_bias = own[["experiment", "loss_name", "last_bias"]].iloc[0]
     metrics = measured.loc[measured["experiment"] == experiment, "metric"]
     if (metrics == "nrc1").any():
         return REGRESSION_SERIES
     nc2 = GNC2 if (metrics == GNC2).any() else nc2_of(str(loss_name), bool(last_bias))
-    return ("nc1_trace_ratio", "train"), (nc2, "weights"), ("nc3_cosine", "train")
+    series = ("nc1_trace_ratio", "train"), (nc2, "weights"), ("nc3_cosine", "train")
+    return (*series, TAG_SERIES) if (metrics == TAG_SERIES[0]).any() else series
 
 
 def headline_series(own: pd.DataFrame, measured: pd.DataFrame) -> dict[str, tuple[str, str]]:

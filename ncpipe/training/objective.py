@@ -37,7 +37,7 @@ PAIRS = 4_000_000  # similarities of a run that are held at a time, where nothin
 class Outputs:
     """Inputs of a loss: logits (S, N, K), labels (S, N), and what some losses read besides.
 
-    labels may be vectors (S, N, K), for squared error and losses of study.py.
+    labels may be vectors (S, N, K), or tags as 0 and 1, for squared error, pick-all and losses of study.py.
     features (S, N, d). last_weight (S, K, d): of the last layer. head_input (S, N, d'): the features that may
     be penalised. counts (K,): samples of each class in the whole training set.
     """
@@ -58,6 +58,14 @@ def sum_of_cross_entropies(outputs: Outputs, loss: Loss) -> Tensor:
 def sum_of_squared_errors(outputs: Outputs, loss: Loss) -> Tensor:
     """Return the same of |f - y|^2/2, which divided by N is S25's MSE."""
     return half_squared_error(outputs.logits, _targets(outputs, loss), over=(1, 2))
+
+
+def sum_of_pick_all(outputs: Outputs, loss: Loss) -> Tensor:
+    """Return the same of the cross-entropies of all tags, -sum_{k in S} log softmax(f)_k [Li et al. 2024].
+
+    A sample counts as often as it has tags; the loss is a mean over samples, not over tags.
+    """
+    return cross_entropy(outputs.logits, outputs.labels).sum(1)
 
 
 def sum_of_dot_regressions(outputs: Outputs, loss: Loss) -> Tensor:
@@ -121,6 +129,7 @@ FITS: Mapping[str, Callable[[Outputs, Loss], Tensor]] = MappingProxyType(
     {
         "ce": sum_of_cross_entropies,
         "mse": sum_of_squared_errors,
+        "pick_all": sum_of_pick_all,
         "supcon": mean_contrast_times_samples,
         "dot_regression": sum_of_dot_regressions,
         "focal": sum_of_focal_losses,

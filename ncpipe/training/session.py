@@ -18,6 +18,7 @@ from ncpipe.config.loss_specs import SupCon
 from ncpipe.config.run import Run
 from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.metrics.loss_functions import wrong_tags
 from ncpipe.models.build import build_network, input_shape, prepare_split
 from ncpipe.models.inputs import width_of
 from ncpipe.models.network import batch_norms
@@ -230,7 +231,7 @@ class Session:
         """Return mean loss without penalty, share of wrong predictions and penalty of features, all (S,).
 
         A loss that compares samples is NaN on samples other than the training set. The share is NaN where the
-        targets are vectors.
+        targets are vectors; of tags all have to be above all others.
         """
         loss = error = total = torch.zeros((), dtype=self.finite.dtype, device=self.finite.device)
         compares, seen = compares_samples(self.spec.loss), []
@@ -240,7 +241,9 @@ class Session:
                 seen.append(outputs)
             else:
                 loss = loss + fit_times_samples(outputs, self.spec.loss)
-            if part.has_vectors:
+            if part.has_tags:
+                error = error + wrong_tags(outputs.logits, outputs.labels).sum(1)
+            elif part.has_vectors:
                 error = error + outputs.logits.new_full(outputs.logits.shape[:1], math.nan)
             else:
                 error = error + (outputs.logits.argmax(-1) != part.targets).sum(1)

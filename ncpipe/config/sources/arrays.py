@@ -27,7 +27,8 @@ class ArraysData:
     imbalance: classes with fewer training samples; none without it.
     transfer: classes to train on and others to try features on; all are trained on without it.
     targets: `vectors` for regression: the file then has the arrays targets (N, t) and test_targets, of
-    floats, in place of labels; `classes` by default.
+    floats, in place of labels; `tags` where a sample has several classes: then the arrays tags (N, K) and
+    test_tags, of 0 and 1; `classes` by default.
     """
 
     side: ClassVar[None] = None
@@ -45,10 +46,10 @@ class ArraysData:
     targets: Targets = "classes"
 
     def __post_init__(self) -> None:
-        if self.targets == "vectors":
+        if self.targets != "classes":
             for key in ("per_class", "test_per_class", "label_noise", "imbalance", "transfer"):
                 if getattr(self, key) is not None:
-                    raise ValueError(f"{key}: needs classes, and the targets are vectors; write null")
+                    raise ValueError(f"{key}: needs classes, and the targets are {self.targets}; write null")
         if self.kind == "tokens" and self.normalisation != "none":
             raise ValueError("normalisation: token ids have none; write `none`")
         if self.per_class is None and self.imbalance is not None:

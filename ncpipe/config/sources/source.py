@@ -5,13 +5,13 @@ from typing import Annotated, ClassVar, Literal
 
 from ncpipe.config.bounds import Bound, Count, Index
 
-Targets = Literal["classes", "vectors"]
+Targets = Literal["classes", "vectors", "tags"]
 
 
 class PlainData:
     """Base of data specs without label noise, imbalance and transfer, and without a side.
 
-    targets: what is predicted of a sample, one of `classes` or a vector.
+    targets: what is predicted of a sample, one of `classes`, a vector, or its `tags`, some of the classes.
     side: length that a patch has to divide: an image's side or a vector's length; None if unknown before the
     data are read.
     """

@@ -1,0 +1,19 @@
+"""Check targets that are tags: which of the K classes a sample has."""
+
+import torch
+from torch import Tensor
+
+from ncpipe.system.errors import InputError
+
+
+def check_tags(tags: Tensor, name: str) -> None:
+    """Raise InputError unless tags are (N, K) of 0 and 1, K > 1, and each sample has at least one."""
+    if tags.ndim != 2 or not len(tags) or tags.shape[1] < 2:
+        hint = "; a number for each sample is a label" if tags.ndim == 1 else ""
+        raise InputError(f"{name} has shape {tuple(tags.shape)}; expected (N, K) of 0 and 1, K > 1{hint}")
+    if len(wrong := torch.nonzero(((tags != 0) & (tags != 1)).any(1))):
+        row = int(wrong[0])
+        other = [value for value in tags[row].tolist() if value not in (0, 1)]
+        raise InputError(f"{name} has {other[0]:g} in row {row} (from 0); tags are 0 or 1")
+    if len(none := torch.nonzero(~tags.bool().any(1))):
+        raise InputError(f"{name} has no tag in row {int(none[0])} (from 0); leave the sample out")

@@ -1,0 +1,94 @@
+"""Neural collapse where a sample may have several of the K classes, its tags [Li et al. 2024].
+
+Samples of one tag collapse as those of classes do, and the mean of a set of tags is a multiple of the sum of
+its tags' own means. What is here is of samples with two tags or more, and of the decisions on all samples.
+
+N  samples    K  tags    d  feature width    A  sets of two tags or more
+"""
+
+import math
+
+from ncpipe.metrics.collapse import nc1_trace_ratio
+from ncpipe.metrics.entry import LAST, Metric, family, metric
+from ncpipe.metrics.statistics import class_statistics
+from ncpipe.system.lazy_torch import Tensor, torch
+
+LLWQ24 = "LLWQ24"
+
+
+@family(
+    Metric(
+        "tags_angle", "tag average", "0",
+        "angle in degrees between a set's mean and the sum of its tags' means",
+        "mean over sets of ∠(μ_S − mean, s_S − mean) in degrees, s_S = Σ_{k∈S} μ_k; the means are over the "
+        "sets of as many tags", "[0, 180]", LLWQ24, order=1, rounding="features", label="tag angle",
+        headline=True, where=LAST,
+    ),
+    Metric(
+        "tags_angle_uncentred", "tag average", "0", "the same with means as they are",
+        "mean over sets of ∠(μ_S, Σ_{k∈S} μ_k) in degrees, **not** centred", "[0, 180]", LLWQ24,
+        order=1, rounding="features", where=LAST,
+    ),
+)  # fmt: skip
+def tags_angles(features: Tensor, tags: Tensor) -> tuple[float, float]:
+    """Return angles in degrees between a set's mean and the sum of its tags' own means, means over sets.
+
+    features (N, d), tags (N, K) of 0 and 1. The first is of means less that of all sets of as many tags, on
+    both sides: a part that all features of so many tags share changes no decision, and nothing here. NaN
+    without a set of several tags, for the first without two of as many, and where no sample has a tag alone.
+    """
+    rows = tags.bool()
+    alone, several = rows.sum(1) == 1, rows.sum(1) > 1
+    if not bool(rows[alone].any(0).all()) or not bool(several.any()):
+        return math.nan, math.nan
+    own = class_statistics(features[alone], rows[alone].long().argmax(1), rows.shape[1])
+    sets, numbers = rows[several].unique(dim=0, return_inverse=True)
+    of_sets = class_statistics(features[several], numbers, len(sets))
+    unit = max(own.exponent, of_sets.exponent)
+    means = of_sets.in_unit(unit).means
+    sums = sets.to(means.dtype) @ own.in_unit(unit).means
+    sizes = sets.sum(1)
+    centred = [
+        _angles(means[same] - means[same].mean(0), sums[same] - sums[same].mean(0))
+        for size in sizes.unique()
+        if (same := sizes == size).sum() > 1
+    ]
+    first = torch.cat(centred).mean().item() if centred else math.nan
+    return first, _angles(means, sums).mean().item()
+
+
+@metric(
+    "tag average", "0", "NC1 of samples with several tags, each set of tags a class",
+    "tr Σ_W / tr Σ_B, a class for each set of two tags or more", "[0, ∞]", LLWQ24, order=2,
+    label="NC1 of tag sets", where=LAST,
+)  # fmt: skip
+def tags_nc1(features: Tensor, tags: Tensor) -> float:
+    """Return NC1 of samples with several tags, each set of tags a class.
+
+    features (N, d), tags (N, K) of 0 and 1. NaN with fewer than two such sets.
+    """
+    rows = tags.bool()
+    several = rows.sum(1) > 1
+    sets, numbers = rows[several].unique(dim=0, return_inverse=True)
+    if len(sets) < 2:
+        return math.nan
+    return nc1_trace_ratio(class_statistics(features[several], numbers, len(sets)))
+
+
+@metric(
+    "error", "0", "share of samples whose m largest logits are not those of their m tags",
+    "share with min_{k∈S} (Wh + b)_k ≤ max_{k∉S} (Wh + b)_k", "[0, 1]", scale="linear",
+    label="error on tags", where=LAST,
+)  # fmt: skip
+def tags_error(missed: Tensor) -> float:
+    """Return the share of samples whose m largest logits are not those of their m tags.
+
+    missed (N,): which samples those are, by `ncpipe.metrics.loss_functions.wrong_tags`.
+    """
+    return missed.double().mean().item()
+
+
+def _angles(a: Tensor, b: Tensor) -> Tensor:
+    """Return the angles (A,) in degrees between rows, exact near 0 too [Kahan 2006, sec. 12]."""
+    a, b = (rows / rows.norm(dim=1, keepdim=True).where(rows.any(1, keepdim=True), 1.0) for rows in (a, b))
+    return torch.rad2deg(2 * torch.atan2((a - b).norm(dim=1), (a + b).norm(dim=1)))

@@ -1,0 +1,404 @@
+"""Samples with several labels: data, the pick-all loss, metrics, errors, the features model, what is refused.
+
+Against NumPy float64 written from the formulas, and against the least loss among the shapes that the theorem
+of Li et al. 2024 allows.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import clear_code_digests, experiment_tree, measure_runs, write_params
+from safetensors.torch import load_file
+from scipy.optimize import minimize
+from typer.testing import CliRunner
+
+from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.cli import app
+from ncpipe.commands.grid import write_grid
+from ncpipe.commands.plot import plot
+from ncpipe.config.experiment import Experiment
+from ncpipe.config.records import read
+from ncpipe.config.run import Run
+from ncpipe.config.sources.arrays import ArraysData
+from ncpipe.config.study import load_study
+from ncpipe.datasets.arrays import prepare_arrays
+from ncpipe.datasets.prepared import TagSplit, read_prepared, write_prepared
+from ncpipe.metrics.hooks import measure_model
+from ncpipe.metrics.loss_functions import wrong_tags
+from ncpipe.metrics.table import Measurement, measure
+from ncpipe.system.errors import InputError
+from ncpipe.training.loop import train_batch
+from ncpipe.training.objective import Outputs, fit_times_samples
+
+CLASSES = 4
+PAIRS = list(combinations(range(CLASSES), 2))
+MLP = {
+    "architecture": "mlp", "norm": "none", "activation": "relu", "width": 12, "bias": True, "last_bias": True,
+    "initialisation": "normal", "gain": 1.4, "batch_norm_eps": None,
+}  # fmt: skip
+DATA: dict[str, Any] = {
+    "source": "arrays", "file": "a.npz", "kind": "vector", "per_class": None, "test_per_class": None,
+    "seed": 0, "normalisation": "none", "targets": "tags",
+}  # fmt: skip
+
+
+def tags_of(copies: int, pairs: int = 2) -> np.ndarray:
+    """Return `copies` rows of each single tag, then `pairs` of each pair of tags."""
+    eye = np.eye(CLASSES, dtype=int)
+    return np.concatenate([*[eye] * copies, *[np.stack([eye[i] + eye[j] for i, j in PAIRS])] * pairs])
+
+
+def arrays(copies: int = 6) -> dict[str, np.ndarray]:
+    """Return sums of the classes' patterns with noise, and their tags."""
+    draw = np.random.default_rng(0)
+    patterns = 2 * draw.standard_normal((CLASSES, 9))
+    tags = tags_of(copies)
+    return {"inputs": tags @ patterns + 0.1 * draw.standard_normal((len(tags), 9)), "tags": tags}
+
+
+@pytest.fixture
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    clear_code_digests()
+    given = arrays()
+    np.savez("a.npz", **given, **{f"test_{name}": array[20:] for name, array in given.items()})
+    yield tmp_path
+    clear_code_digests()
+    load_study(tmp_path / "nowhere")
+
+
+def tree(**changes: Any) -> dict[str, Any]:
+    found = experiment_tree(**{"data": DATA, "loss": "pick_all"} | changes)
+    found["model"] = MLP | changes.get("model", {})
+    return found
+
+
+def spec_of(**changes: Any) -> Experiment:
+    found: Experiment = read(Experiment, tree(**changes), "")
+    return found
+
+
+def by_name(rows: list[Measurement]) -> dict[tuple[str, str], float]:
+    return {(row.split, row.metric): row.value for row in rows}
+
+
+def pick_all(logits: np.ndarray, tags: np.ndarray) -> np.ndarray:
+    """Return the sum over a sample's tags of log sum_j exp(f_j) - f_k, (N,)."""
+    top = logits.max(1, keepdims=True)
+    log_sum = top + np.log(np.exp(logits - top).sum(1, keepdims=True))
+    return np.asarray((tags * (log_sum - logits)).sum(1))
+
+
+def error_of(logits: np.ndarray, tags: np.ndarray) -> float:
+    """Return the share of samples whose m largest logits are not those of the m tags, by sorting."""
+    right = [
+        set(np.argsort(row)[-own.sum() :]) == set(np.flatnonzero(own))
+        for row, own in zip(logits, tags, strict=True)
+    ]
+    return 1 - float(np.mean(right))
+
+
+def angle_of(features: np.ndarray, tags: np.ndarray, centred: bool = True) -> float:
+    """Return the mean angle between the means of sets and the sums of their tags' means."""
+    single = tags.sum(1) == 1
+    sums, means, sizes = [], [], []
+    for own in np.unique(tags[~single], axis=0):
+        of_each = [features[single & (tags[:, k] == 1)].mean(0) for k in np.flatnonzero(own)]
+        sums.append(sum(of_each))
+        means.append(features[(tags == own).all(1)].mean(0))
+        sizes.append(own.sum())
+    found = []
+    for size in set(sizes):
+        a, b = (
+            np.stack([row for row, of in zip(rows, sizes, strict=True) if of == size])
+            for rows in (means, sums)
+        )
+        a, b = (a - a.mean(0), b - b.mean(0)) if centred else (a, b)
+        lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        found += list(np.degrees(np.arccos((a * b).sum(1) / lengths)))
+    return float(np.mean(found))
+
+
+def nc1_of_sets(features: np.ndarray, tags: np.ndarray) -> float:
+    several = tags.sum(1) > 1
+    groups = [features[(tags == own).all(1)] for own in np.unique(tags[several], axis=0)]
+    means = np.stack([group.mean(0) for group in groups])
+    within = sum(((group - group.mean(0)) ** 2).sum() for group in groups) / several.sum()
+    return float(within / ((means - means.mean(0)) ** 2).sum(1).mean())
+
+
+# --- metrics and loss ---------------------------------------------------------------------------------
+
+
+def test_metrics_are_those_of_the_formulas_in_numpy() -> None:
+    draw = np.random.default_rng(1)
+    triples = np.repeat(1 - np.eye(CLASSES, dtype=int)[:3], 2, axis=0)
+    tags = np.concatenate([tags_of(3), triples])
+    features = draw.standard_normal((len(tags), 7)) + 3
+    weight, bias = draw.standard_normal((CLASSES, 7)), draw.standard_normal(CLASSES)
+    logits = features @ weight.T + bias
+    found = by_name(measure(features, tags, weight, bias, features[:20], tags[:20]))
+    assert found["train", "tags_angle"] == pytest.approx(angle_of(features, tags), rel=1e-9)
+    raw = angle_of(features, tags, centred=False)
+    assert found["train", "tags_angle_uncentred"] == pytest.approx(raw, rel=1e-9)
+    moved = by_name(measure(features + 5 * tags.sum(1, keepdims=True) ** 2, tags))
+    assert moved["train", "tags_angle"] == pytest.approx(found["train", "tags_angle"], rel=1e-9)
+    assert found["train", "tags_nc1"] == pytest.approx(nc1_of_sets(features, tags), rel=1e-9)
+    assert found["train", "tags_error"] == pytest.approx(error_of(logits, tags), rel=1e-12)
+    assert found["test", "tags_error"] == pytest.approx(error_of(logits[:20], tags[:20]), rel=1e-12)
+    alone = tags.sum(1) == 1
+    of_one = by_name(measure(features[alone], tags[alone].argmax(1), weight, bias))
+    assert all(found[key] == value for key, value in of_one.items())
+    for scale in (1e-200, 1e200):
+        far = by_name(measure(features * scale, tags))
+        for metric in ("tags_angle", "tags_angle_uncentred", "tags_nc1"):
+            assert far["train", metric] == pytest.approx(found["train", metric], rel=1e-9)
+
+
+def test_a_tie_and_a_number_that_is_none_are_errors() -> None:
+    logits = np.array(
+        [[1.0, 1.0, 0.0, 0.0], [2.0, 1.0, 0.0, 0.0], [np.nan, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]]
+    )
+    tags = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1]])
+    assert wrong_tags(torch.from_numpy(logits), torch.from_numpy(tags)).tolist() == [True, False, True, False]
+
+
+def test_of_single_tags_pick_all_is_cross_entropy_and_of_several_their_sum() -> None:
+    draw = np.random.default_rng(2)
+    tags = tags_of(1, pairs=1)
+    logits = draw.standard_normal((len(tags), CLASSES))
+    outputs = Outputs(*(torch.from_numpy(each)[None].double() for each in (logits, tags)))
+    found = fit_times_samples(outputs, "pick_all")
+    assert found.item() == pytest.approx(pick_all(logits, tags).sum(), rel=1e-12)
+    ones = torch.from_numpy(tags[:CLASSES].argmax(1))[None]
+    plain = fit_times_samples(Outputs(outputs.logits[:, :CLASSES], ones), "ce").item()
+    assert plain == pytest.approx(pick_all(logits[:CLASSES], tags[:CLASSES]).sum(), rel=1e-12)
+
+
+# --- the features model -------------------------------------------------------------------------------
+
+DECAYS = (5e-3, 5e-4)  # of W, and of each sample's features
+
+
+def ufm_loss(weight: np.ndarray, free: np.ndarray, tags: np.ndarray) -> float:
+    fit = pick_all(free @ weight.T, tags).mean()
+    return float(fit + DECAYS[0] / 2 * (weight**2).sum() + DECAYS[1] / 2 * (free**2).sum())
+
+
+def least_of_the_shape(tags: np.ndarray) -> float:
+    """Return the least loss where W is a simplex, features of a tag its row, those of several their sum.
+
+    By the theorem only three lengths are left: of W, of single tags and of pairs.
+    """
+    simplex = np.eye(CLASSES) - 1 / CLASSES
+    sums = tags @ simplex
+
+    def loss(lengths: np.ndarray) -> float:
+        own = np.where(tags.sum(1) == 1, lengths[1], lengths[2])[:, None]
+        return ufm_loss(lengths[0] * simplex, own * sums, tags)
+
+    return float(
+        minimize(loss, np.ones(3), method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-15}).fun
+    )
+
+
+@pytest.mark.parametrize("pairs", [1, 3])
+def test_free_features_trained_to_the_optimum_have_the_shape_of_the_theorem(pairs: int) -> None:
+    """Red: another normalisation of the loss, a centre or a sum of the angle that is not the theorem's."""
+    tags = tags_of(2, pairs)
+    width, draw = 6, torch.Generator().manual_seed(0)
+    weight = torch.randn(CLASSES, width, generator=draw, dtype=torch.float64, requires_grad=True)
+    free = torch.randn(len(tags), width, generator=draw, dtype=torch.float64, requires_grad=True)
+    wanted = torch.from_numpy(tags).double()[None]
+    method = torch.optim.LBFGS(
+        [weight, free], max_iter=5000, tolerance_grad=1e-13, tolerance_change=0, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> torch.Tensor:
+        method.zero_grad()
+        fit = fit_times_samples(Outputs((free @ weight.T)[None], wanted), "pick_all").sum() / len(tags)
+        loss = fit + DECAYS[0] / 2 * weight.square().sum() + DECAYS[1] / 2 * free.square().sum()
+        loss.backward()
+        return loss
+
+    method.step(closure)
+    ends = weight.detach().numpy(), free.detach().numpy()
+    assert ufm_loss(*ends, tags) == pytest.approx(least_of_the_shape(tags), rel=1e-9)
+    found = by_name(measure(ends[1], tags, ends[0]))
+    assert found["train", "tags_angle"] < 1e-3
+    assert found["train", "tags_angle_uncentred"] < 1e-3
+    assert found["train", "tags_error"] == 0
+    for metric in ("nc1_trace_ratio", "tags_nc1", "nc3_cosine"):
+        assert found["train", metric] < 1e-9
+    assert found["weights", "nc2_etf"] < 1e-4
+
+
+# --- data, training and stages ------------------------------------------------------------------------
+
+
+def test_data_are_read_written_and_read_again(workdir: Path) -> None:
+    data = prepare_arrays(read(ArraysData, DATA, ""))
+    write_prepared(workdir / "data", data)
+    back = read_prepared(workdir / "data")
+    for split, stored in ((data.train, back.train), (data.test, back.test)):
+        assert isinstance(stored, TagSplit)
+        assert split is not None
+        assert torch.equal(stored.labels, split.labels)
+    assert back.train.labels.numpy() == pytest.approx(arrays()["tags"])
+    ones = back.train.of_classes()
+    assert (len(ones), len(back.train), back.classes) == (24, 36, CLASSES)
+    assert ones.labels.tolist() == [0, 1, 2, 3] * 6
+
+
+@pytest.mark.parametrize("batch_size", ["full", 16])
+def test_a_run_in_a_stack_is_that_run_alone_and_that_of_numpy(batch_size: Any, workdir: Path) -> None:
+    data = prepare_arrays(read(ArraysData, DATA, ""))
+    spec = spec_of(
+        batch_size=batch_size, epochs=3, penalty={"rule": "constant", "value": 0.01, "last_layer": None}
+    )
+    runs = [Run("e", 2, seed, spec) for seed in (0, 1)]
+    both = train_batch(runs, data, torch.device("cpu"), "float64")
+    alone = [train_batch([run], data, torch.device("cpu"), "float64")[0] for run in runs]
+    for stacked, single in zip(both, alone, strict=True):
+        assert all(torch.equal(stacked.state[name], single.state[name]) for name in single.state)
+        state = {name: each.numpy() for name, each in single.state.items()}
+        for split, error in (
+            (data.train, single.history[-1].train_error),
+            (data.test, single.history[-1].test_error),
+        ):
+            assert split is not None
+            h = np.maximum(split.inputs.double().numpy() @ state["maps.0.weight"].T + state["maps.0.bias"], 0)
+            logits, tags = h @ state["last.weight"].T + state["last.bias"], split.labels.numpy().astype(int)
+            assert error == pytest.approx(error_of(logits, tags), abs=1e-12)
+            if split is data.train:
+                assert single.history[-1].fit == pytest.approx(pick_all(logits, tags).mean(), rel=1e-12)
+
+
+def test_the_stages_measure_single_tags_as_classes_and_all_as_tags(workdir: Path) -> None:
+    history = {"metrics": ["nc1_trace_ratio", "tags_angle"], "at": [0.0, 1.0]}
+    write_params([2], [0], e=tree(history=history, epochs=40))
+    measure_runs("e", depths=[2], seeds=[0])
+    rows = pd.read_csv("data/metrics/e/measurements.csv")
+    own = rows[rows["layer"] == "last"].set_index(["split", "metric"])["value"]
+    features = "data/features/e/L2/s0.safetensors"
+    result = CliRunner().invoke(app, ["metrics", features, "--json"], catch_exceptions=False)
+    printed = json.loads(result.stdout)["measurements"]
+    named = {(row["split"], row["metric"]): row["value"] for row in printed}
+    for key in (
+        ("train", "tags_angle"),
+        ("test", "tags_nc1"),
+        ("train", "nc1_trace_ratio"),
+        ("weights", "nc2_etf"),
+    ):
+        assert own[key] == pytest.approx(named[key], rel=1e-12), key
+    table = pd.read_csv("data/metrics/e/runs.csv").loc[0]
+    assert table["train_error"] == own["train", "tags_error"]
+    assert np.isnan(table["loss_gap"])
+    assert table["bound_detail"] == "targets that are tags"
+    ends = pd.read_csv("data/metrics/e/history.csv").set_index("epoch")
+    assert ends.loc[40, "tags_angle"] == pytest.approx(own["train", "tags_angle"], rel=1e-9)
+    assert ends.loc[40, "train_error"] == pytest.approx(table["train_error"], rel=1e-6)
+    assert np.isfinite(table["gradient_norm"])
+    write_grid()
+    aggregate()
+    plot()
+    assert {"nc1_trace_ratio", "tags_angle"} <= set(pd.read_csv("data/results/summary.csv")["metric"])
+    drawn = {path.stem for path in Path("data/figures").glob("*.png")}
+    assert {"depth_sweep", "curves_e", "layers", "train_test", "heat_maps"} <= drawn
+    stored = {name: each.numpy() for name, each in load_file(features).items()}
+    logits = stored["train.features"] @ stored["weight"].T + stored["bias"]
+    assert table["fit"] == pytest.approx(pick_all(logits, stored["train.tags"]).mean(), rel=1e-12)
+
+
+def test_a_model_of_ones_own_is_measured_as_its_arrays_are() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(9, 12), torch.nn.ReLU(), torch.nn.Linear(12, CLASSES)
+    ).double()
+    x, y = (torch.from_numpy(each) for each in arrays().values())
+    rows = measure_model(model, "2", [(x[:25], y[:25]), (x[25:], y[25:])], [(x[:30], y[:30])], tags=True)
+    features, last = model[:2](x).detach(), model[2]
+    wanted = measure(features, y, last.weight.detach(), last.bias.detach(), features[:30], y[:30])
+    assert by_name(rows) == pytest.approx(by_name(wanted))
+
+
+# --- what is refused ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"loss": "ce"}, "loss: ce needs classes, and the targets are tags; take `pick_all`"),
+        ({"loss": "mse"}, "loss: mse needs classes, and the targets are tags; take `pick_all`"),
+        ({"data": DATA | {"targets": "classes"}}, "loss: pick_all needs data with `targets: tags`; take `ce"),
+        ({"data": DATA | {"targets": "vectors"}}, "loss: pick_all needs tags, and the targets are vectors"),
+        ({"data": DATA | {"per_class": 3}}, "per_class: needs classes, and the targets are tags; write null"),
+    ],
+)  # fmt: skip
+def test_a_wrong_key_is_one_line(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        spec_of(**changes)
+    assert "\n" not in str(caught.value)
+
+
+WRONG: list[tuple[Callable[[np.ndarray], np.ndarray], str]] = [
+    (lambda tags: np.where(np.arange(len(tags))[:, None] == 3, 0, tags), r"has no tag in row 3 \(from 0\)"),
+    (lambda tags: tags * 2, r"has 2 in row 0 \(from 0\); tags are 0 or 1"),
+    (lambda tags: tags.argmax(1), r"has shape \(36,\); expected \(N, K\) of 0 and 1"),
+    (lambda tags: np.where(tags == 1, np.nan, tags), "has nan in row 0"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), WRONG)
+def test_wrong_tags_are_one_line_wherever_they_come_from(
+    change: Callable[[np.ndarray], np.ndarray], words: str, workdir: Path
+) -> None:
+    given = arrays()
+    given["tags"] = change(given["tags"])
+    np.savez("a.npz", **given)
+    with pytest.raises(InputError, match=f"a.npz: tags {words}") as caught:
+        prepare_arrays(read(ArraysData, DATA, ""))
+    assert "\n" not in str(caught.value)
+    np.savez("f.npz", features=given["inputs"], tags=given["tags"])
+    result = CliRunner().invoke(app, ["metrics", "f.npz"])
+    assert result.exit_code != 0
+    if given["tags"].ndim == 2:
+        with pytest.raises(InputError, match=f"train labels {words}"):
+            measure(given["inputs"], given["tags"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"tags": tags_of(6)[1:4], "inputs": np.ones((3, 9))}, "no sample has the tag 0"),
+        ({"tags": arrays()["tags"][:9]}, "inputs has 36 samples and tags 9; they belong together"),
+        ({"test_inputs": np.ones((3, 9)), "test_tags": np.eye(3)}, "test_tags has 3 columns, and tags 4"),
+        ({"tags": None, "labels": np.arange(36) % 4}, "has no 'tags'; it has inputs, labels"),
+    ],
+)  # fmt: skip
+def test_a_wrong_array_is_one_line_that_names_it(change: dict[str, Any], words: str, workdir: Path) -> None:
+    np.savez("a.npz", **{name: array for name, array in (arrays() | change).items() if array is not None})
+    with pytest.raises(InputError, match=words) as caught:
+        prepare_arrays(read(ArraysData, DATA, ""))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_call_is_one_line() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(9, CLASSES))
+    x, y = (torch.from_numpy(each) for each in arrays().values())
+    for batch, more, words in (
+        ((x.float(), y[:, :3]), {"tags": True}, r"tags are \(36, 3\); they must be \(n, 4\) of 0 and 1"),
+        ((x.float(), y), {"tags": True, "targets": True}, "tags: does not apply to targets that are vectors"),
+        ((x.float(), y), {"tags": True, "layers": ["0"]}, "layers: does not apply to targets that are tags"),
+    ):
+        with pytest.raises(InputError, match=words):
+            measure_model(model, "0", [batch], **more)
+    with pytest.raises(InputError, match="ood and shots: need one class a sample"):
+        measure(x, y, shots=[1])

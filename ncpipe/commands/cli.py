@@ -287,11 +287,17 @@ def plot(
 @command()
 def publish(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write; replaced if it exists.")],
+    figure: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Further figure of data/figures, such as layers, with its tables; can be repeated."
+        ),
+    ] = None,
 ) -> None:
     """Copy the sweep's tables, claims and parameters, with their provenance, to a folder for git."""
     from ncpipe.commands.publish import publish as publish_sweep
 
-    publish_sweep(folder)
+    publish_sweep(folder, figure or ())
 
 
 @stage()

@@ -21,7 +21,15 @@ from ncpipe.figures.save import save_figure
 from ncpipe.figures.sweep import sweep_figures
 from ncpipe.figures.x_axis import with_lines
 from ncpipe.runs.figure_pool import DrawFigure, draw
-from ncpipe.system.artifacts import CLAIMS_POINTS, CLAIMS_TABLE, FIGURES, RESULTS, publish_folder
+from ncpipe.system.artifacts import (
+    CLAIMS_POINTS,
+    CLAIMS_TABLE,
+    FIGURES,
+    PROVENANCE,
+    RESULTS,
+    publish_folder,
+    read_json,
+)
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
 from ncpipe.tables.keys import symbol, x_column
@@ -29,11 +37,15 @@ from ncpipe.tables.keys import symbol, x_column
 
 @dataclass(frozen=True)
 class Published:
-    """Holds the tables of published folders by name, and of their experiments the labels and scales."""
+    """Holds the tables of published folders by name, and of their experiments the labels and scales.
+
+    further: figures that one folder has besides those that all have.
+    """
 
     tables: dict[str, pd.DataFrame]
     labels: dict[str, str]
     scales: dict[str, str]
+    further: tuple[str, ...] = ()
 
 
 # The tables of depth_sweep and loss_gap, and slopes_leave_out, which sentences.txt also quotes.
@@ -78,7 +90,7 @@ def _own_figure(function: Callable[..., Figure]) -> Figure:
 def plot_published(sources: Sequence[Path], target: Path) -> None:
     """Draw depth_sweep and loss_gap from published tables, with one row of panels for each experiment.
 
-    panels too, if there is one folder and it has them. Trains nothing. `about` of a folder's params.yaml has
+    panels and further published figures too, if there is one folder and it has them. Trains nothing. `about` of a folder's params.yaml has
     the `label` and `scale` of its experiments; one without a scale has the smallest of its claims.
     Rows are in the order of the folders. Other files in `target` are kept.
     """
@@ -120,7 +132,12 @@ def read_published(sources: Sequence[Path]) -> Published:
     tables = {name: pd.concat(own, ignore_index=True) for name, own in parts.items()}
     if len(sources) == 1 and (panels := sources[0] / CLAIMS_POINTS).is_file():
         tables["panels"] = pd.read_csv(panels, keep_default_na=False, na_values={"x": ""})
-    return Published(tables, labels, scales)
+    further: Mapping[str, list[str]] = {}
+    if len(sources) == 1 and (provenance := sources[0] / PROVENANCE).is_file():
+        further = read_json(provenance).get("figures", {})
+    for name in {name for names in further.values() for name in names} - tables.keys():
+        tables[name] = read_table(sources[0] / f"{name}.csv", "publish")
+    return Published(tables, labels, scales, tuple(further))
 
 
 def _about(source: Path) -> Mapping[str, Any]:
@@ -152,6 +169,8 @@ def figures_of_published(published: Published) -> Iterator[tuple[str, Figure]]:
     for name in ("depth_sweep", "loss_gap"):
         if swept and name in figures:
             yield name, figures[name]()
+    for name in published.further:
+        yield name, figures[name]()
     if "panels" in tables:
         scale = "; ".join(sorted(set(published.scales.values())))
         yield "panels", claim_panels(tables["panels"], {}, published.labels, scale)

@@ -5,11 +5,12 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import psutil
 
 from ncpipe import __version__
@@ -18,12 +19,14 @@ from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
 from ncpipe.config.params import PARAMS_FILE, Params, load_params
 from ncpipe.figures.labels import GAP_COLUMNS
 from ncpipe.figures.save import save_figure
+from ncpipe.figures.sweep import sweep_figures
 from ncpipe.runs.fingerprint import RUN_RECORD
 from ncpipe.runs.training_log import digest_in_log, training_times
 from ncpipe.system.artifacts import (
     CLAIMS,
     CLAIMS_POINTS,
     CLAIMS_TABLE,
+    PROVENANCE,
     RESULTS,
     RUNS,
     publish_folder,
@@ -32,7 +35,7 @@ from ncpipe.system.artifacts import (
 )
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
-from ncpipe.tables.files import present
+from ncpipe.tables.files import present, read_table
 from ncpipe.tables.headlines import PAPER_METRICS, REGRESSION_SERIES, TAG_SERIES
 
 SHOWN = {
@@ -42,33 +45,56 @@ SHOWN = {
 }
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib", "dvc")
 SENTENCES = "sentences.txt"
-PROVENANCE = "provenance.json"
 
 
-def publish(folder: Path) -> None:
+def publish(folder: Path, further: Sequence[str] = ()) -> None:
     """Copy tables, sentences, figures and params.yaml of a sweep, with provenance, to a folder for git.
 
     The tables have the rows of the figures' metrics, unchanged; history.csv has the epochs at which these
     were measured. The figures are drawn from these tables, as `ncpipe plot --from FOLDER` does. If there are
     claims, claims.csv has those that the sweep answers, and panels.csv the values behind those with a panel.
+
+    further: names of other figures of data/figures, such as layers; their tables are copied whole.
     """
     params = load_params()
+    whole = _tables_of(params.sweep.experiments, further)
     if folder.exists() and not (folder / PROVENANCE).is_file():
         raise InputError(f"{folder}: exists and was not written by ncpipe publish; give a new folder")
     with publish_folder(folder) as partial:
         for name in (*PUBLISHED, "slopes_by_selection"):
             _copy_rows(present(RESULTS / f"{name}.csv", "aggregate"), partial, _is_shown)
         _copy_rows(present(RESULTS / "history.csv", "aggregate"), partial, _has_metrics)
+        for name in sorted({name for names in whole.values() for name in names} - set(PUBLISHED)):
+            shutil.copyfile(RESULTS / f"{name}.csv", partial / f"{name}.csv")
         if (ledger := CLAIMS / CLAIMS_TABLE).is_file():
             _copy_rows(ledger, partial, lambda row: row["verdict"] != ABSENT)
         if (panels := CLAIMS / CLAIMS_POINTS).is_file():
             shutil.copyfile(panels, partial / CLAIMS_POINTS)
         shutil.copyfile(present(RESULTS / SENTENCES, "aggregate"), partial / SENTENCES)
         shutil.copyfile(PARAMS_FILE, partial / PARAMS_FILE.name)
-        write_json(partial / PROVENANCE, provenance(params))
+        write_json(partial / PROVENANCE, provenance(params) | ({"figures": whole} if whole else {}))
         for name, figure in figures_of_published(read_published([partial])):
             save_figure(figure, partial, name)
     say(f"publish: {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+
+
+def _tables_of(experiments: Sequence[str], figures: Sequence[str]) -> dict[str, list[str]]:
+    """Return by figure the tables of data/results that it is drawn from; InputError if there is no such."""
+    read: list[str] = []
+
+    def table(name: str) -> pd.DataFrame:
+        read.append(name)
+        return read_table(RESULTS / f"{name}.csv", "aggregate")
+
+    made = sweep_figures(experiments, table) if figures else {}
+    found = {}
+    for name in figures:
+        if name not in made:
+            raise InputError(f"--figure {name}: no figure of this sweep; take of {', '.join(made)}")
+        read.clear()
+        made[name]()
+        found[name] = sorted({"runs", *read})
+    return found
 
 
 def provenance(params: Params) -> dict[str, Any]:

@@ -30,6 +30,7 @@ CLAIMS = Path("data/claims")
 CLAIMS_TABLE = "claims.csv"  # there, and in a published folder
 CLAIMS_PAGE = "claims.md"
 CLAIMS_POINTS = "panels.csv"  # what panels.png shows
+PROVENANCE = "provenance.json"  # in a published folder
 REPORT = Path("data/report.html")
 RAW = Path("data/raw")
 LOGS = Path("data/logs")

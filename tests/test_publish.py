@@ -149,6 +149,19 @@ def test_drawn_again_from_the_tables_alone(swept: Path, tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 7
 
 
+def test_further_figures_come_with_their_tables(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: a table that a figure needs and the folder lacks; a history without its losses."""
+    monkeypatch.chdir(swept)
+    publish(Path("further"), ["layers", "curves_one"])
+    assert (swept / "further/history.csv").read_bytes() == Path("data/results/history.csv").read_bytes()
+    names = ["layers", "curves_one"]
+    before = {name: sha256_of(swept / f"further/{name}.png") for name in names}
+    plot_published([swept / "further"], swept / "again")
+    assert {name: sha256_of(swept / f"again/{name}.png") for name in names} == before
+    with pytest.raises(InputError, match="^--figure layer: no figure of this sweep; take of .*layers"):
+        publish(Path("further"), ["layer"])
+
+
 def test_rows_have_the_scale_of_their_experiment(swept: Path, tmp_path: Path) -> None:
     """From params.yaml, else from the claims. Red: a reduced panel beside the paper's without a word."""
     folder = shutil.copytree(swept / "published", tmp_path / "reduced")

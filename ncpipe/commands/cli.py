@@ -290,7 +290,7 @@ def publish(
     figure: Annotated[
         list[str] | None,
         typer.Option(
-            help="Further figure of data/figures, such as layers, with its tables; can be repeated."
+            help="Further figure of data/figures, such as layers; can be repeated."
         ),
     ] = None,
 ) -> None:

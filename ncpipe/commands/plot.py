@@ -90,9 +90,9 @@ def _own_figure(function: Callable[..., Figure]) -> Figure:
 def plot_published(sources: Sequence[Path], target: Path) -> None:
     """Draw depth_sweep and loss_gap from published tables, with one row of panels for each experiment.
 
-    panels and further published figures too, if there is one folder and it has them. Trains nothing. `about` of a folder's params.yaml has
-    the `label` and `scale` of its experiments; one without a scale has the smallest of its claims.
-    Rows are in the order of the folders. Other files in `target` are kept.
+    panels and further published figures too, if there is one folder and it has them. Trains nothing. `about`
+    of a folder's params.yaml has the `label` and `scale` of its experiments; one without a scale has the
+    smallest of its claims. Rows are in the order of the folders. Other files in `target` are kept.
     """
     published = read_published(sources)
     target.mkdir(parents=True, exist_ok=True)

@@ -536,7 +536,7 @@ DUFM = {"architecture": "dufm", "width": 5, "columns": "own", "initialisation": 
         ({"loss": {"name": "supcon"}}, "loss.temperature: missing; add it"),
         ({"loss": SUPCON | {"temperature": 0}}, "loss.temperature: 0 is out of range; it must be > 0"),
         ({"loss": SUPCON | {"smoothing": 0.1}}, "loss.smoothing: unknown key; allowed: name, temp"),
-        ({"loss": {"name": "ce", "smoothing": 1}}, "smoothing: 1 is out of range; it must be >= 0 and < 1"),
+        ({"loss": {"name": "ce", "smoothing": 1}}, "smoothing: 1 is out of range; it must be < 1"),
         ({"loss": {"name": "hinge"}}, "loss.name: 'hinge' is unknown; allowed: ce, mse, supcon, dot"),
         ({"loss": {"smoothing": 0.1}}, "loss.name: missing; add it"),
         ({"loss": 3}, "loss: 3 is unknown; allowed: ce, mse, supcon, dot_regression"),

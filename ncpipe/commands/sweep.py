@@ -11,7 +11,6 @@ import torch
 from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.stale import Stale
 from ncpipe.config.params import Params, check_there, load_params
-from ncpipe.config.records import suggest
 from ncpipe.config.run import Device
 from ncpipe.config.study import study_errors
 from ncpipe.runs.batches import groups, worker_count
@@ -26,7 +25,7 @@ from ncpipe.runs.fingerprint import RunFingerprint, code_digest
 from ncpipe.runs.plan import Planned, headline, plan, seconds_of
 from ncpipe.runs.store import checkpoint_of, import_runs, missing_of, sweep_fingerprints
 from ncpipe.system.console import duration, plural, say
-from ncpipe.system.errors import InputError, shown
+from ncpipe.system.errors import InputError, shown, suggest
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import prepare_device, release_memory
 

@@ -24,7 +24,7 @@ MEGABYTES = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2}  # S
 # Text for sbatch, which YAML reads as a number if it has no unit: `time: 150`, `-o mem=500`.
 Amount = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 Whole = Annotated[int, Bound(1, 100_000)]
-Gpus = Annotated[int, Bound(0, 1, why="a job trains on one GPU; several jobs of an array use several")]
+Gpus = Annotated[int, Bound(0, 1)]  # a job trains on one GPU; several jobs of an array use several
 RESERVED = {  # options of sbatch, with the key that sets each; ncpipe sets those without a key
     "partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint",
     "time": "time", "mem": "mem", "cpus-per-task": "cpus", "gpus-per-node": "gpus", "gres": "gres",
@@ -161,7 +161,7 @@ class Slurm(Resources):
     time: Amount = "4:00:00"
     cpus: Whole = 1
     gpus: Gpus = 0
-    array: Annotated[int, Bound(1, 1000, why="Slurm's own limit is 1001 by default")] = 100
+    array: Annotated[int, Bound(1, 1000)] = 100  # Slurm's own limit is 1001 by default
     at_once: Whole = 256
     signal_seconds: Whole = 90
     sbatch: tuple[str, ...] = ()

@@ -106,6 +106,7 @@ def files() -> dict[str, bytes]:
         ("fill", "fill: the data of one are not prepared; run dvc repro fetch"),
         ("claims --from docs/results", "claims: --from needs --all"),
         ("report --to .", ".: is a folder; give a file"),
+        ("report --times", "report: --times needs --to"),
     ],
 )
 def test_what_is_missing_is_named(arguments: str, message: str, fail: Fail) -> None:

@@ -86,6 +86,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("sweep.seeds", [True], "sweep.seeds[0]: expected a whole number, got true or false"),
         ("sweep.width", [64], "sweep.width: unknown key"),
         ("slopes.draws", 2000, "slopes.draws: intervals are computed in closed form, without a bootstrap"),
+        ("about", {"onne": {"question": "?"}}, "about.onne: no experiment has this name; did you mean 'one'"),
         ("compute.device", "gpu", "allowed: auto, cpu, cuda, mps"),
         ("compute.threads", ..., "compute.threads: missing"),
         ("compute.threads", 1.5, "compute.threads: expected a whole number, got a number (1.5)"),

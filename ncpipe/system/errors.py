@@ -1,6 +1,5 @@
 """The one exception that is shown to the user as lines instead of a traceback, and how they stay short."""
 
-import difflib
 from collections.abc import Iterable
 
 LINE = 300  # characters of a line of a message
@@ -31,10 +30,12 @@ def word(name: object) -> str:
 
 def suggest(name: object, known: Iterable[object]) -> str:
     """Return what to write in place of an unknown name."""
+    from difflib import get_close_matches  # only where something is misspelt
+
     words = [word(each) for each in known]
     if not words:
         return "nothing is allowed here"
-    near = difflib.get_close_matches(str(name)[:WORD], words, n=1)
+    near = get_close_matches(str(name)[:WORD], words, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}allowed: {', '.join(words)}"
 

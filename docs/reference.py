@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from ncpipe.commands.cli import app
-from ncpipe.commands.json_schema import json_schema
+from ncpipe.commands.json_schema import json_schema, record_at
 from ncpipe.config.params import Params
 from ncpipe.metrics.catalogue import (
     ENTRIES,
@@ -125,7 +125,8 @@ def params_page() -> str:
         "`ncpipe grid` checks a file against this list and reports every mistake.",
     ]
     seen: set[str] = set()
-    for path, group in groups("", json_schema(Params)):
+    schema = json_schema(Params)
+    for path, group in groups("", inlined(schema, schema["$defs"])):
         anchor = f"{path} {group['title']}"
         if anchor in seen:
             continue
@@ -138,6 +139,16 @@ def params_page() -> str:
             default = "required" if key in group.get("required", []) else f"`{yaml(node.get('default'))}`"
             lines.append(f"| `{key}` | {values(node)} | {default} | {cell(node.get('description', ''))} |")
     return "\n".join(lines) + "\n"
+
+
+def inlined(schema: Any, records: dict[str, Any]) -> Any:
+    """Return a schema with records in place of references."""
+    if isinstance(schema, list):
+        return [inlined(item, records) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    whole = record_at(schema, records)
+    return {key: inlined(value, records) for key, value in whole.items() if key != "$defs"}
 
 
 def groups(path: str, node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

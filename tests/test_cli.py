@@ -1,6 +1,5 @@
 """The command line: a mistake or a damaged file is one line that names it, and nothing is written."""
 
-import copy
 import json
 import os
 import re
@@ -91,29 +90,13 @@ def files() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        *("grid", "fetch --experiment one", "train one 2 0", "extract --experiment one"),
-        *("measure --experiment one", "aggregate", "plot"),
-    ],
-)
-def test_every_command_refuses_a_bad_params_file(arguments: str, fail: Fail) -> None:
-    """With the line that `test_params.py` and `attacks/test_params_files.py` expect of each mistake."""
-    tree = copy.deepcopy(TREE)
-    tree["experiments"]["one"]["epoch"] = 3
-    write_params(tree)
-    message = "experiments.one.epoch: unknown key; did you mean 'epochs'"
-    assert fail(arguments).startswith(f"ncpipe: params.yaml: {message}")
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("fetch --experiment onne", "experiment 'onne' is not in params.yaml; did you mean 'one'"),
         ("train onne 2 0", "experiment 'onne' is not in params.yaml; did you mean 'one'"),
         ("train one 1 0", "depth: 1 does not suit one"),
         ("train one 0 0", "depth: 0 is out of range"),
-        ("train one 2 4294967296", "seed: 4294967296 is out of range; it must be >= 0 and <= 4294967295"),
+        ("train one 2 4294967296", "seed: 4294967296 is out of range; it must be <= 4294967295"),
         ("train one 2 -- -1", "seed: -1 is out of range"),
         ("train one 2 0", "data/prepared/one/facts.json: not found"),
         ("extract --experiment one", "data/grid/one.csv: not found"),
@@ -123,6 +106,7 @@ def test_every_command_refuses_a_bad_params_file(arguments: str, fail: Fail) -> 
         ("fill", "fill: the data of one are not prepared; run dvc repro fetch"),
         ("claims --from docs/results", "claims: --from needs --all"),
         ("report --to .", ".: is a folder; give a file"),
+        ("report --times", "report: --times needs --to"),
     ],
 )
 def test_what_is_missing_is_named(arguments: str, message: str, fail: Fail) -> None:
@@ -170,18 +154,7 @@ def test_a_damaged_file_is_named(
         "[" * 100_000,
         '{"checksum": ' + "9" * 5000 + "}",
     ],
-    ids=[
-        "list",
-        "number",
-        "empty",
-        "number in it",
-        "short",
-        "text in it",
-        "classes",
-        "kind",
-        "deep",
-        "digits",
-    ],
+    ids=range(10),
 )
 @pytest.mark.parametrize("arguments", ["train one 2 7", "extract --experiment one"])
 def test_facts_of_a_wrong_kind_are_damaged(content: str, arguments: str, finished: Path, fail: Fail) -> None:

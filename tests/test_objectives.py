@@ -310,7 +310,7 @@ GAUSSIANS = experiment_tree()["data"]
         (SMOOTH, {"loss": {"name": "supcon"}}, "loss.temperature: missing; add it"),
         (SMOOTH, {"loss": SUPCON | {"temperature": 0}}, "loss.temperature: 0 is out of range; it must be >"),
         (SMOOTH, {"loss": SUPCON | {"smoothing": 0.1}}, "loss.smoothing: unknown key; allowed: name, temp"),
-        (SMOOTH, {"loss": {"name": "ce", "smoothing": 1}}, "smoothing: 1 is out of range; it must be >= 0 a"),
+        (SMOOTH, {"loss": {"name": "ce", "smoothing": 1}}, "smoothing: 1 is out of range; it must be < 1"),
         (SMOOTH, {"loss": {"name": "hinge"}}, "loss.name: 'hinge' is unknown; allowed: ce, mse, supcon, dot"),
         (SMOOTH, {"loss": {"smoothing": 0.1}}, "loss.name: missing; add it"),
         (SMOOTH, {"loss": 3}, "loss: 3 is unknown; allowed: ce, mse, supcon, dot_regression"),

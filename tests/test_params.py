@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema
 import pandas as pd
 import pytest
-from conftest import ARCHITECTURES, TEXT, architecture, experiment, experiment_tree
+from conftest import TEXT, architecture, experiment, experiment_tree
 from dvc.utils.serialize import load_yaml
 from pipeline import with_axis
 
@@ -24,12 +24,12 @@ from ncpipe.config.experiment import Experiment
 from ncpipe.config.loss_specs import Loss
 from ncpipe.config.optimizer_specs import Adam, CosineSchedule
 from ncpipe.config.params import Convergence, Params, load_params, parse_params
-from ncpipe.config.records import read, suggest
-from ncpipe.config.run import Run, as_json
+from ncpipe.config.records import read
+from ncpipe.config.run import as_json
 from ncpipe.config.sources.images import ImageData
 from ncpipe.config.unions import values_of
 from ncpipe.config.yaml_file import key_lines, read_yaml
-from ncpipe.system.errors import InputError
+from ncpipe.system.errors import InputError, suggest
 from ncpipe.tables.convergence import WATCHED, judge_run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,6 +45,10 @@ def tree(**experiments: Any) -> dict[str, Any]:
         "effective_depth": {"tolerance": 0.01},
         "experiments": experiments or {"one": experiment_tree()},
     }
+
+
+LBFGS = {"name": "lbfgs", "learning_rate": 1.0, "memory": 5}
+STEPS = {"name": "step", "factor": 0.1}
 
 
 def repr_start(value: object) -> str:
@@ -82,14 +86,15 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("sweep.seeds", [True], "sweep.seeds[0]: expected a whole number, got true or false"),
         ("sweep.width", [64], "sweep.width: unknown key"),
         ("slopes.draws", 2000, "slopes.draws: intervals are computed in closed form, without a bootstrap"),
+        ("about", {"onne": {"question": "?"}}, "about.onne: no experiment has this name; did you mean 'one'"),
         ("compute.device", "gpu", "allowed: auto, cpu, cuda, mps"),
         ("compute.threads", ..., "compute.threads: missing"),
         ("compute.threads", 1.5, "compute.threads: expected a whole number, got a number (1.5)"),
         ("compute", None, "compute: expected keys with values, got nothing (null)"),
-        ("slopes.level", 1.0, "slopes.level: 1.0 is out of range; it must be >= 0 and < 1"),
+        ("slopes.level", 1.0, "slopes.level: 1.0 is out of range; it must be < 1"),
         ("experiments.one.optimizer.learning_rat", 1, "did you mean 'learning_rate'? allowed: name,"),
         ("experiments.one.optimizer.learning_rate", "1e-3", "got text ('1e-3'); write the number"),
-        ("experiments.one.optimizer.learning_rate", float("nan"), "is out of range; it must be > 0"),
+        ("experiments.one.optimizer.learning_rate", float("nan"), "is out of range; it must be finite"),
         ("experiments.one.optimizer.learning_rate", 0, "is out of range; it must be > 0"),
         ("experiments.one.optimizer.name", "adamm", "name: 'adamm' is unknown; did you mean 'adam'"),
         ("experiments.one.optimizer.name", ..., "optimizer.name: missing"),
@@ -115,13 +120,27 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("experiments", {"one": experiment_tree(), "item": experiment_tree()}, "item: DVC or Windows"),
         ("experiments", {"one": experiment_tree(), "NUL": experiment_tree()}, "NUL: DVC or Windows"),
         ("experiments", {"one": experiment_tree(), "null": experiment_tree()}, "null: DVC or Windows"),
-        ("sweep.depths", [10_001], "depths[0]: 10001 is out of range; it must be >= 1 and <= 10000: a deep"),
+        ("sweep.depths", [10_001], "depths[0]: 10001 is out of range; it must be <= 10000"),
         ("sweep.seeds", list(range(50_001)), "sweep: 100002 runs; DVC keeps a stage for each"),
-        ("experiments.one.epochs", 10**9, "<= 100000000: of a millisecond each, more take"),
-        ("experiments.one.model.width", 10**7, "<= 1000000: a square matrix of more takes 4 TB"),
-        ("experiments.one.optimizer.learning_rate", 1e39, "<= 3.40282e+38: float32 holds none"),
-        ("experiments.one.optimizer.learning_rate", 10**400, "is out of range; it must be > 0"),
+        ("experiments.one.epochs", 10**9, "<= 100000000"),
+        ("experiments.one.model.width", 10**7, "<= 1000000"),
+        ("experiments.one.optimizer.learning_rate", 1e39, "is out of range; it must be <= 3.4"),
+        ("experiments.one.optimizer.learning_rate", 10**400, "is out of range; it must be finite"),
         ("experiments", {"one": experiment_tree(), "a-b": experiment_tree()}, "experiments.a-b: a name is"),
+        ("experiments.one.epochs", "many", "epochs: expected a whole number, got text ('many')"),
+        ("experiments.one.data", TEXT, "L-RN1 takes vectors or images, imdb is token sequences"),
+        ("experiments.one.data", TEXT | {"vocabulary": None}, "vocabulary is a number with `tokenizer: corp"),
+        ("experiments.one.data", TEXT | {"tokenizer": "bert-base-uncased"}, "vocabulary is a number with"),
+        ("experiments.one", experiment_tree(optimizer=LBFGS, batch_size=4), "lbfgs needs `full`"),
+        ("experiments.one.schedule", STEPS | {"milestones": [0.5, 1.0]}, "milestones[1]: 1.0 is out of"),
+        ("experiments.one.schedule", STEPS | {"milestones": []}, "one.schedule: milestones: empty; list"),
+        ("experiments.one.schedule", STEPS | {"milestones": [0.5, 0.25]}, "schedule: milestones: must asc"),
+        ("experiments.one", experiment_tree(data=TEXT, model=architecture("L-T11", "pre", patch=2)),
+         "model.patch does not apply to token"),
+        ("experiments.one", experiment_tree(model=architecture("L-T11", "post", patch=4)),
+         "experiments.one: model.patch: 4 does not divide the input's side 6"),
+        ("experiments", {"one": experiment_tree(), "other": experiment_tree(epochs=0)},
+         "experiments.other.epochs: 0 is out of range"),  # though it is not swept
     ],
 )  # fmt: skip
 def test_mistakes_name_their_key(path: str, value: object, message: str) -> None:
@@ -133,12 +152,6 @@ def test_mistakes_name_their_key(path: str, value: object, message: str) -> None
         1e39,
         10**400,
     )  # a range that says nothing to who wrote -1
-
-
-def test_a_word_is_no_number_in_quotes() -> None:
-    with pytest.raises(InputError) as caught:
-        parse_params(changed("experiments.one.epochs", "many"))
-    assert str(caught.value) == "experiments.one.epochs: expected a whole number, got text ('many')"
 
 
 @pytest.mark.parametrize("loss", ["focall", {"name": "focall"}])
@@ -194,60 +207,6 @@ def test_absurd_keys_are_short_lines(key: object, place: tuple[str, ...]) -> Non
     assert all(len(line) <= 300 for line in str(caught.value).split("\n"))
 
 
-@pytest.mark.parametrize(
-    ("key", "got"),
-    [(5, "a whole number (5)"), (None, "nothing (null)"), (True, "true or false (True)")],
-)
-def test_a_key_that_is_no_text_is_named(key: object, got: str) -> None:
-    """Whether a name or a key is expected there. Red: the text that JSON has in its place."""
-    whole = tree()
-    whole["experiments"][key] = experiment_tree()
-    with pytest.raises(InputError) as caught:
-        parse_params(whole)
-    assert f"experiments.{key}: expected text for a name, got {got}" in str(caught.value).splitlines()
-    with pytest.raises(InputError) as caught:
-        parse_params(changed("sweep", tree()["sweep"] | {key: 3}))
-    assert str(caught.value).startswith(f"sweep.{key}: unknown key; allowed: experiments")
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"data": TEXT}, "L-RN1 takes vectors or images, imdb is token sequences"),
-        ({"data": TEXT | {"vocabulary": None}}, "vocabulary is a number with `tokenizer: corpus`"),
-        ({"data": TEXT | {"tokenizer": "bert-base-uncased"}}, "vocabulary is a number with"),
-        (
-            {"data": TEXT, "model": {"architecture": "L-T11", "patch": 2}},
-            "model.patch does not apply to token",
-        ),
-        (
-            {"optimizer": {"name": "lbfgs", "learning_rate": 1.0, "memory": 5}, "batch_size": 4},
-            "lbfgs needs `full`",
-        ),
-        (
-            {"schedule": {"name": "step", "milestones": [0.5, 1.0], "factor": 0.1}},
-            "schedule.milestones[1]: 1.0 is out",
-        ),
-        (
-            {"schedule": {"name": "step", "milestones": [], "factor": 0.1}},
-            "experiments.one.schedule: milestones: empty; list at least one",
-        ),
-        (
-            {"schedule": {"name": "step", "milestones": [0.5, 0.25], "factor": 0.1}},
-            "experiments.one.schedule: milestones: must ascend",
-        ),
-        (
-            {"model": architecture("L-T11", "post", patch=4)},
-            "experiments.one: model.patch: 4 does not divide the input's side 6",
-        ),
-    ],
-)
-def test_combinations_that_make_no_run(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_params(tree(one=experiment_tree(**keys)))
-    assert message in str(caught.value)
-
-
 @pytest.mark.parametrize(("epochs", "log_every", "largest"), [(20, 6, 5), (300, 76, 75), (7, 2, 1)])
 def test_a_history_too_coarse_for_the_window_is_refused_with_what_works(
     epochs: int, log_every: int, largest: int
@@ -279,17 +238,6 @@ def test_what_no_sweep_asks_for_and_what_no_value_would_mend_may_be_coarse() -> 
     parse_params(tree(one=experiment_tree(epochs=3, log_every=5), other=coarse))
 
 
-def test_a_broken_experiment_is_refused_even_if_it_is_not_swept() -> None:
-    with pytest.raises(InputError, match=r"experiments\.other\.epochs: 0 is out of range"):
-        parse_params(tree(one=experiment_tree(), other=experiment_tree(epochs=0)))
-
-
-def test_every_architecture_reads() -> None:
-    for name, norm in ARCHITECTURES:
-        patch = {"patch": 2} if "T" in name else {}
-        assert experiment(model=architecture(name, norm, **patch)).model.architecture == name
-
-
 def test_one_block_transformers_are_allowed() -> None:
     whole = tree(one=experiment_tree(model={"architecture": "L-T11", "patch": 2}))
     whole["sweep"]["depths"] = [1, 2]
@@ -302,10 +250,6 @@ def test_the_grid_is_sorted_by_depth_and_seed_and_keeps_the_experiments_order() 
     runs = [(run.experiment, run.depth, run.seed) for run in parse_params(whole).grid()]
     axes = [(depth, seed) for depth in (2, 5) for seed in (1, 3)]
     assert runs == [(name, *axis) for name in ("b", "a") for axis in axes]
-
-
-def test_a_run_has_its_own_folder() -> None:
-    assert Run("x", 13, 4, experiment()).path == Path("x/L13/s4")
 
 
 def test_penalty_rules() -> None:
@@ -341,38 +285,10 @@ def test_shipped_params_read_the_same_to_dvc(path: Path) -> None:
     assert read_yaml(path) == load_yaml(str(path))
 
 
-def test_both_readers_take_1e_3_for_a_number(tmp_path: Path) -> None:
-    text = (
-        (ROOT / "params.yaml")
-        .read_text(encoding="utf-8")
-        .replace("learning_rate: 0.005", "learning_rate: 5e-3")
-    )
+@pytest.mark.parametrize("text", ["just words", ""])
+def test_a_file_that_is_no_params_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
-    assert load_params(tmp_path / "params.yaml") == load_params(ROOT / "params.yaml")
-    read = load_yaml(str(tmp_path / "params.yaml"))["experiments"]["digits_rn1"]["optimizer"]["learning_rate"]
-    assert read == 0.005
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: [1", "not valid YAML"),
-        ("a: 1\na: 2", "line 2: the key 'a' is there twice"),
-        ("just words", "the file: expected keys with values"),
-        ("", "the file: expected keys with values"),
-    ],
-)
-def test_a_file_that_is_no_params_file(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(InputError) as caught:
-        load_params(tmp_path / "params.yaml")
-    assert message in str(caught.value)
-    assert "params.yaml" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_says_where_it_looked(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"params\.yaml: not found; run this beside"):
+    with pytest.raises(InputError, match=r"params\.yaml: the file: expected keys with values"):
         load_params(tmp_path / "params.yaml")
 
 

@@ -158,7 +158,7 @@ def test_further_figures_come_with_their_tables(swept: Path, monkeypatch: pytest
     before = {name: sha256_of(swept / f"further/{name}.png") for name in names}
     plot_published([swept / "further"], swept / "again")
     assert {name: sha256_of(swept / f"again/{name}.png") for name in names} == before
-    with pytest.raises(InputError, match="^--figure layer: no figure of this sweep; take of .*layers"):
+    with pytest.raises(InputError, match=r"^--figure layer: no figure of this sweep; take of .*layers"):
         publish(Path("further"), ["layer"])
 
 

@@ -16,9 +16,8 @@ from conftest import clear_code_digests
 from made_study import CLAIMS, RULE, tables, write_study
 from ruamel.yaml import YAML
 
-from ncpipe.commands.cli import run_cli
 from ncpipe.commands.report import report, report_to
-from ncpipe.config.params import load_params, parse_params
+from ncpipe.config.params import load_params
 from ncpipe.report.chart_data import chart_data, kept, number
 from ncpipe.report.grids import cell
 from ncpipe.report.page import script_json, typeset
@@ -422,15 +421,6 @@ def test_what_is_missing_is_named(missing, advice, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("data/*report*"))
 
 
-def test_every_word_of_about_is_of_an_experiment():
-    tree = YAML(typ="safe").load(ROOT / "params.yaml") | {"about": {"digits_rn": {"question": "Which?"}}}
-    message = r"^about\.digits_rn: no experiment has this name; did you mean 'digits_rn1'"
-    with pytest.raises(InputError, match=message):
-        parse_params(tree)
-    del tree["about"]
-    assert parse_params(tree).about is None
-
-
 @pytest.mark.parametrize("path", PIPELINES, ids=lambda p: p.parent.name)
 def test_the_page_is_the_last_stage_and_alone_knows_what_was_asked(path):
     """It waits for all that the study makes. Red: `about` among the params of another stage."""
@@ -478,9 +468,3 @@ def test_a_page_to_send_says_where_it_is_from(study, tmp_path, monkeypatch):
     assert re.search(r"<dt>Written with</dt><dd>python 3[\d.]+, torch \S+, numpy .*, dvc [\d.]+</dd>", sent)
     assert told
     assert told[1] not in (study / "data/report.html").read_text(encoding="utf-8")
-
-
-def test_times_need_a_file(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["ncpipe", "report", "--times"])
-    with pytest.raises(SystemExit, match="report: --times needs --to"):
-        run_cli()

@@ -128,6 +128,7 @@ from ncpipe.metrics.catalogue import Metric
 SPREAD = Metric("spread", "NC1", "0", "mean squared distance to the class mean", "", "", "", "every, both")
 METRICS = {SPREAD: lambda classes: classes.squares.sum() / classes.samples}
 """
+WIDTH = "    width: Count"
 FUNCTION = "lambda classes: classes.squares.sum() / classes.samples"
 WHOLE = NETWORK + DATA + METRIC
 OWN: dict[str, Any] = experiment_tree(data={"source": "rings", "per_class": 10, "noise": 0.05}) | {
@@ -272,11 +273,7 @@ def test_a_metric_is_its_function_of_every_layer() -> None:
     ("text", "line", "words"),
     [
         ("x = 1\ndef f(:\n", 2, "invalid syntax"),
-        (
-            "\n\nimport nothing_of_this_name\n",
-            3,
-            "ModuleNotFoundError: No module named",
-        ),
+        ("\n\nimport nothing_of_this_name\n", 3, "ModuleNotFoundError: No module named"),
         ("def f():\n    return 1 / 0\n\nf()\n", 2, "line 2: f: ZeroDivisionError: division by zero"),
         ("raise SystemExit(3)\n", 1, "SystemExit: 3"),
         ("x = 1\nNETWORKS = []\n", 2, "NETWORKS is of type list; it has to be a dict"),
@@ -297,74 +294,26 @@ def test_what_is_wrong_in_study_py_is_one_line_with_its_place(text: str, line: i
 @pytest.mark.parametrize(
     ("before", "after", "at", "words"),
     [
-        (
-            'Literal["square"]',
-            'Literal["mlp"]',
-            "class SquareModel",
-            "architecture 'mlp' exists already, in the",
-        ),
-        (
-            'Literal["rings"]',
-            'Literal["digits"]',
-            "class RingsData",
-            "source 'digits' exists already, in the",
-        ),
-        (
-            'Metric("spread"',
-            'Metric("cdnv"',
-            "METRICS = ",
-            "the metric 'cdnv' exists already, in the package",
-        ),
+        ('Literal["square"]', 'Literal["mlp"]', "class SquareModel", "'mlp' exists already, in the package"),
+        ('Literal["rings"]', 'Literal["digits"]', "class RingsData", "'digits' exists already, in"),
+        ('Metric("spread"', 'Metric("cdnv"', "METRICS = ", "'cdnv' exists already, in the package"),
         ('Metric("spread"', 'Metric("a b"', "METRICS = ", "the metric 'a b' is no name"),
-        (
-            "    architecture: Literal",
-            "    name: Literal",
-            "class SquareModel",
-            "begin with the key architecture",
-        ),
-        (
-            'architecture: Literal["square"]',
-            "architecture: str",
-            "class SquareModel",
-            "architecture is no name",
-        ),
-        (
-            "    width: Count",
-            '    width: "Nothing"',
-            "class SquareModel",
-            "annotation of SquareModel is no type",
-        ),
-        (
-            "    width: Count",
-            "    width: list[int]",
-            "class SquareModel",
-            "list is no type of a key",
-        ),
-        (
-            "    width: Count",
-            '    width: "SquareModel | RingsData"',
-            "class SquareModel",
-            "a union of records has no key: write Annotated[A | B, TaggedBy('key')]",
-        ),
-        (
-            "    width: Count",
-            '    width: "tuple[RingsData, ...]"',
-            "class SquareModel",
-            "a list or dict of records cannot be a key",
-        ),
-        (
-            "@dataclass(frozen=True)\nclass SquareModel",
-            "@dataclass\nclass SquareModel",
-            "class Sq",
-            "not frozen",
-        ),
+        ("    architecture: Lit", "    name: Lit", "class SquareModel", "begin with the key architecture"),
+        (': Literal["square"]', ": str", "class SquareModel", "architecture is no name"),
+        (WIDTH, '    width: "Nothing"', "class SquareModel", "annotation of SquareModel is no type"),
+        (WIDTH, "    width: list[int]", "class SquareModel", "list is no type of a key"),
+        (WIDTH, '    width: "SquareModel | RingsData"', "class SquareModel",
+         "a union of records has no key: write Annotated[A | B, TaggedBy('key')]"),
+        (WIDTH, '    width: "tuple[RingsData, ...]"', "class SquareModel",
+         "a list or dict of records cannot be a key"),
+        ("(frozen=True)\nclass SquareModel", "\nclass SquareModel", "class SquareModel", "not frozen"),
         ('    norm: ClassVar[str] = "none"\n', "", "class SquareModel", "SquareModel has no norm"),
         ('    kind: ClassVar[str] = "vector"\n', "", "class RingsData", "RingsData has no kind"),
         ("SquareModel: Family(", "SquareModel: print(", "NETWORKS = ", "NETWORKS[SquareModel] is no Family"),
         ("RingsData: rings", "RingsData: 3", "DATA = ", "DATA[RingsData] is of type int, no function"),
         ("SPREAD: " + FUNCTION, "SPREAD: 3.0", "METRICS = ", "METRICS[spread] is of type float"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_definition_is_one_line_with_its_place(before: str, after: str, at: str, words: str) -> None:
     assert WHOLE.count(before) == 1
     text = WHOLE.replace(before, after)

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 from ncpipe.config.bounds import Bound, Count, Fraction, Index, Number, Positive
 from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import Params, load_params
-from ncpipe.config.records import check, suggest
+from ncpipe.config.records import check
 from ncpipe.config.unions import TaggedBy
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS
 from ncpipe.metrics.study_metrics import own_metrics
-from ncpipe.system.errors import InputError, cut, shown
+from ncpipe.system.errors import InputError, cut, shown, suggest
 
 CLAIMS_FILE = Path("claims.yaml")
 RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that can be a claim's metric

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from ncpipe.claims.evidence import Answer
 from ncpipe.claims.ledger import Theory
-from ncpipe.config.records import check, suggest
-from ncpipe.system.errors import InputError, cut, shown, word
+from ncpipe.config.records import check
+from ncpipe.system.errors import InputError, cut, shown, suggest, word
 
 
 class Call(NamedTuple):

@@ -289,9 +289,7 @@ def publish(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write; replaced if it exists.")],
     figure: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Further figure of data/figures, such as layers; can be repeated."
-        ),
+        typer.Option(help="Further figure of data/figures, such as layers; can be repeated."),
     ] = None,
 ) -> None:
     """Copy the sweep's tables, claims and parameters, with their provenance, to a folder for git."""

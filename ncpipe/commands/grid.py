@@ -5,13 +5,12 @@ import csv
 from ncpipe.config.arguments import argument_names
 from ncpipe.config.experiment import Experiment, own_loop
 from ncpipe.config.params import Params, load_params
-from ncpipe.config.records import suggest
 from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, REGRESSION, TAGS, one_of_a_spectrum
 from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, own_metrics
 from ncpipe.runs.grid import grid_columns
 from ncpipe.runs.store import remove_unwanted
 from ncpipe.system.artifacts import GRID, publish_folder
-from ncpipe.system.errors import InputError, cut, shown
+from ncpipe.system.errors import InputError, cut, shown, suggest
 
 
 def write_grid() -> None:

@@ -47,56 +47,54 @@ def json_schema(kind: Any) -> dict[str, Any]:
     It includes the records of the study.py that was read last.
     """
     schema = adapter(kind).json_schema(schema_generator=_Explained)
-    whole: dict[str, Any] = _inlined(schema["prefixItems"][0], schema["$defs"])
-    return {"$schema": GenerateJsonSchema.schema_dialect} | whole
+    dialect = {"$schema": GenerateJsonSchema.schema_dialect}
+    return dialect | schema["prefixItems"][0] | {"$defs": schema["$defs"]}
 
 
-def _inlined(schema: Any, records: Mapping[str, Any]) -> Any:
-    """Return a schema with records in place of references; the description of a key replaces a record's."""
-    if isinstance(schema, list):
-        return [_inlined(item, records) for item in schema]
-    if not isinstance(schema, dict):
+def record_at(schema: dict[str, Any], records: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record that a schema refers to, with what stands beside the reference; else the schema."""
+    if "$ref" not in schema:
         return schema
-    own = {key: _inlined(value, records) for key, value in schema.items() if key != "$ref"}
-    if "$ref" in schema:
-        return _inlined(records[schema["$ref"].rpartition("/")[2]], records) | own
-    return own
+    record: dict[str, Any] = records[schema["$ref"].rpartition("/")[2]]
+    return record | {key: value for key, value in schema.items() if key != "$ref"}
 
 
-def _for_editors(schema: Any) -> Any:
+def _for_editors(schema: Any, records: Mapping[str, Any]) -> Any:
     """Return the same constraints in a form for which editors name the wrong key.
 
     For a `oneOf`, an editor can only report that no member matches. So a union of records becomes an if/then
     for each value of its first key. Bounds are also written into the description, except those that only end
-    a number's type.
+    a number's type. records: what `$ref` names.
     """
     if isinstance(schema, list):
-        return [_for_editors(item) for item in schema]
+        return [_for_editors(item, records) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    schema = {key: _for_editors(value) for key, value in schema.items()}
+    schema = {key: _for_editors(value, records) for key, value in schema.items()}
     for name in ("maximum", "minimum"):
-        if abs(schema.get(name, 0)) > LARGEST:
+        if isinstance(limit := schema.get(name), int | float) and abs(limit) > LARGEST:
             del schema[name]
     if isinstance(schema.get("description"), str) and (bounds := _ranges(schema)):
         schema["description"] = f"{schema['description']} Range: {bounds}."
     if "discriminator" in schema:
-        return _chosen(schema.pop("oneOf"), schema.pop("discriminator")["propertyName"]) | schema
+        tag = schema.pop("discriminator")["propertyName"]
+        return _chosen(schema.pop("oneOf"), tag, records) | schema
     if "oneOf" in schema:
         keys, name = schema.pop("oneOf")
-        if "properties" in name:  # of two records, the second has a key that the first lacks
-            key = next(key for key in name["properties"] if key not in keys["properties"])
+        own, other = (record_at(each, records).get("properties", {}) for each in (keys, name))
+        if other:  # of two records, the second has a key that the first lacks
+            key = next(key for key in other if key not in own)
             return schema | {"if": {"required": [key]}, "then": name, "else": keys}
         return schema | {"if": {"type": "object"}, "then": keys, "else": name}
     return schema
 
 
-def _chosen(records: list[dict[str, Any]], tag: str) -> dict[str, Any]:
+def _chosen(members: list[dict[str, Any]], tag: str, records: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of a union of records that the key `tag` tells apart."""
-    words = [_words(record["properties"][tag]) for record in records]
+    words = [_words(record_at(member, records)["properties"][tag]) for member in members]
     chosen = [
-        {"if": {"properties": {tag: {"enum": own}}, "required": [tag]}, "then": record}
-        for own, record in zip(words, records, strict=True)
+        {"if": {"properties": {tag: {"enum": own}}, "required": [tag]}, "then": member}
+        for own, member in zip(words, members, strict=True)
     ]
     known = {"enum": [word for own in words for word in own]}
     return {"type": "object", "required": [tag], "properties": {tag: known}, "allOf": chosen}
@@ -125,7 +123,8 @@ def _format(limit: float) -> str:
 
 def schema_text(name: str = SCHEMA_FILE) -> str:
     """Return the content of a schema's file."""
-    return json.dumps(_for_editors(json_schema(SCHEMAS[name])), indent=1) + "\n"
+    schema = json_schema(SCHEMAS[name])
+    return json.dumps(_for_editors(schema, schema["$defs"]), indent=1) + "\n"
 
 
 def about(kind: type) -> About:
@@ -158,7 +157,7 @@ class _Explained(GenerateJsonSchema):
 
     def tagged_union_schema(self, schema: Any) -> dict[str, Any]:
         union = super().tagged_union_schema(schema)
-        union.get("discriminator", {}).pop("mapping", None)  # has references, which `_inlined` replaces
+        union.get("discriminator", {}).pop("mapping", None)  # repeats the records' own keys
         return union
 
     def dataclass_schema(self, schema: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.stale import Stale
 from ncpipe.config.params import Params, check_there, load_params
-from ncpipe.config.records import suggest
 from ncpipe.config.run import Device
 from ncpipe.runs.batches import groups
 from ncpipe.runs.dvc import dvc
@@ -21,7 +20,7 @@ from ncpipe.runs.fill import fill
 from ncpipe.runs.fingerprint import RunFingerprint, code_digest
 from ncpipe.runs.store import checkpoint_of, import_runs, missing_of, sweep_fingerprints
 from ncpipe.system.console import plural, say
-from ncpipe.system.errors import InputError, shown
+from ncpipe.system.errors import InputError, shown, suggest
 from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.device import release_memory
 

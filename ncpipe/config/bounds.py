@@ -13,10 +13,7 @@ from typing import Annotated, ClassVar, Literal
 
 @dataclass(frozen=True)
 class Bound:
-    """Range of a number in params.yaml, an annotation that pydantic reads (annotated_types.GroupedMetadata).
-
-    why: what is wrong with numbers above it, in words.
-    """
+    """Annotates a number of params.yaml with its range, as annotated_types.GroupedMetadata."""
 
     __is_annotated_types_grouped_metadata__: ClassVar[Literal[True]] = True
 
@@ -24,7 +21,6 @@ class Bound:
     high: float = math.inf
     open_low: bool = False
     open_high: bool = False
-    why: str = ""
 
     def __iter__(self) -> Iterator[object]:
         """Yield the two limits in pydantic's terms."""
@@ -55,20 +51,17 @@ def _plain(limit: float) -> str:
 
 
 LARGEST = 3.4028234e38  # of float32, rounded down
-NO_FLOAT32 = "float32 holds none that is larger"
-DEEP = "a deeper network takes minutes to be laid out, before it trains"
-MATRIX = "a square matrix of more takes 4 TB"
 
-Size = Annotated[int, Bound(1, 10**6, why=MATRIX)]  # of what a matrix has as many rows of
-Count = Annotated[int, Bound(1, 10**9, why="more do not fit into a machine")]  # of samples
-Epochs = Annotated[int, Bound(1, 10**8, why="of a millisecond each, more take longer than a day")]
-Draws = Annotated[int, Bound(1, 10**6, why="beyond it nothing changes but the time")]
-Depth = Annotated[int, Bound(1, 10_000, why=DEEP)]
+Size = Annotated[int, Bound(1, 10**6)]  # of what a matrix has as many rows of: a square one takes 4 TB
+Count = Annotated[int, Bound(1, 10**9)]  # of samples: more do not fit into a machine
+Epochs = Annotated[int, Bound(1, 10**8)]  # of a millisecond each, more take longer than a day
+Draws = Annotated[int, Bound(1, 10**6)]  # beyond it nothing changes but the time
+Depth = Annotated[int, Bound(1, 10_000)]  # a deeper network takes minutes to be laid out, before it trains
 Index = Annotated[int, Bound(0, 2**32 - 1)]
-Positive = Annotated[float, Bound(0, LARGEST, open_low=True, why=NO_FLOAT32)]
-NonNegative = Annotated[float, Bound(0, LARGEST, why=NO_FLOAT32)]
-Number = int | float  # as it is written: 64 is no 64.0
+Positive = Annotated[float, Bound(0, LARGEST, open_low=True)]
+NonNegative = Annotated[float, Bound(0, LARGEST)]
 Fraction = Annotated[float, Bound(0, 1, open_high=True)]
+Number = int | float  # as it is written: 64 is no 64.0
 
 
 def key_of(field: str) -> str:

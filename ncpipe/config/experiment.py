@@ -51,7 +51,7 @@ class Augmentation:
     flip: whether half of the images are mirrored left to right.
     """
 
-    shift: Annotated[int, Bound(0, 64, why="what is left of an image would be black")]
+    shift: Annotated[int, Bound(0, 64)]  # what is left of an image would be black
     flip: bool
 
 

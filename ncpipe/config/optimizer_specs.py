@@ -70,7 +70,7 @@ class Lbfgs:
 
     name: Literal["lbfgs"]
     learning_rate: Positive
-    memory: Annotated[int, Bound(1, 1000, why="each takes two copies of the weights")]
+    memory: Annotated[int, Bound(1, 1000)]  # each takes two copies of the weights
 
 
 @dataclass(frozen=True)

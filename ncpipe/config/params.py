@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ncpipe.config.bounds import DEEP, Bound, Depth, Draws, Fraction, Index, NonNegative, Number, Positive
+from ncpipe.config.bounds import Bound, Depth, Draws, Fraction, Index, NonNegative, Number, Positive
 from ncpipe.config.experiment import AnyExperiment, Experiment
-from ncpipe.config.records import check, joined, read, suggest
+from ncpipe.config.records import check, joined, read
 from ncpipe.config.run import Compute, Device, Run, as_json
 from ncpipe.config.study import load_study
 from ncpipe.config.yaml_file import key_lines, read_yaml
-from ncpipe.system.errors import LINE, InputError, cut, shown
+from ncpipe.system.errors import LINE, InputError, cut, shown, suggest
 
 PARAMS_FILE = Path("params.yaml")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -132,10 +132,10 @@ class Counterexample:
     """
 
     experiment: str
-    classes: Annotated[int, Bound(2, 64, why="a Newton step has the square of K d unknowns")]
-    per_class: Annotated[int, Bound(2, 10_000, why="the proof's blocks serve each sample")]
+    classes: Annotated[int, Bound(2, 64)]  # a Newton step has the square of K d unknowns
+    per_class: Annotated[int, Bound(2, 10_000)]  # the proof's blocks serve each sample
     sizes: tuple[Positive, ...]
-    depths: tuple[Annotated[int, Bound(2, 10_000, why=DEEP)], ...]
+    depths: tuple[Annotated[int, Bound(2, 10_000)], ...]
     seed: Index
 
 

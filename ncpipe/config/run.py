@@ -21,7 +21,7 @@ class Compute:
     """
 
     device: Device
-    threads: Annotated[int, Bound(1, 256, why="they are started even where there are fewer cores")]
+    threads: Annotated[int, Bound(1, 256)]  # they are started even where there are fewer cores
     precision: Literal["float32", "tf32", "float64"]
 
 

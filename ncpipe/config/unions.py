@@ -4,12 +4,13 @@ pydantic reads them as discriminated unions. It is imported where values are val
 have their specs from elsewhere (metrics of any model, runs in the store) do not wait for it.
 """
 
-import functools
-import operator
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ncpipe.config.bounds import key_of
+from ncpipe.system.errors import shown, suggest
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 # The forms of a value in a union with a Literal: `loss: ce` is a name alone. They are no keys.
 NAME, KEYS = "a name", "with keys"
-WITHOUT, WITH = "without it", "with it"  # the forms of a union by the presence of a key
 _of_study: tuple[tuple[type, type], ...] = ()
 
 
@@ -39,7 +39,7 @@ def specs_of_study() -> tuple[tuple[type, type], ...]:
 class TaggedBy:
     """Annotation of a union whose records have a field `key`, a Literal, each with values of its own.
 
-    A Literal in the union takes what is no mapping. Specs of the study.py that was read last join the union.
+    A Literal in the union takes what has no keys. Specs of the study.py that was read last join the union.
     A base class, which is no record, stands for a union of these specs alone.
     """
 
@@ -47,22 +47,27 @@ class TaggedBy:
 
     def __get_pydantic_core_schema__(self, union: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":
         """Return pydantic's schema of the union, as pydantic asks for it."""
-        from pydantic import Discriminator, Tag
+        from pydantic_core import core_schema
 
-        if not typing.get_args(union):
-            from pydantic_core import core_schema
+        specs = {tag: spec for spec in records_of(union) for tag in values_of(spec, self.key)}
+        if not specs:
+            return core_schema.no_info_before_validator_function(_refuse, core_schema.dict_schema())
+        choices = {tag: handler.generate_schema(spec) for tag, spec in specs.items()}
+        tagged = core_schema.tagged_union_schema(choices, self.key)
+        names = next((each for each in typing.get_args(union) if typing.get_origin(each) is Literal), None)
+        if names is None:
+            return tagged
+        known, all_names = typing.get_args(names), dict.fromkeys([*typing.get_args(names), *specs])
 
-            specs = {tag: spec for spec in records_of(union) for tag in values_of(spec, self.key)}
-            choices = {tag: handler.generate_schema(spec) for tag, spec in specs.items()}
-            if not choices:
-                return core_schema.no_info_before_validator_function(_refuse, core_schema.dict_schema())
-            return core_schema.tagged_union_schema(choices, self.key)
-        names: Any = names_of(union)
-        tagged: Any = Annotated[functools.reduce(operator.or_, records_of(union)), Discriminator(self.key)]
-        if names is not None:
-            forms = Annotated[tagged, Tag(KEYS)] | Annotated[names, Tag(NAME)]
-            tagged = Annotated[forms, Discriminator(_form)]
-        return handler.generate_schema(tagged)
+        def check_name(value: object) -> object:
+            if value in specs and value not in known:
+                raise ValueError(f"{value!r} has keys of its own; write `{{{self.key}: {value}, ...}}`")
+            if value not in known:
+                raise ValueError(f"{shown(value)} is unknown; {suggest(value, all_names)}")
+            return value
+
+        name = core_schema.no_info_before_validator_function(check_name, handler.generate_schema(names))
+        return core_schema.tagged_union_schema({KEYS: tagged, NAME: name}, _form)
 
 
 @dataclass(frozen=True)
@@ -73,15 +78,16 @@ class ByPresence:
 
     def __get_pydantic_core_schema__(self, union: Any, handler: "GetCoreSchemaHandler") -> "CoreSchema":
         """Return pydantic's schema of the union, as pydantic asks for it."""
-        from pydantic import Discriminator, Tag
+        from pydantic_core import core_schema
 
-        records = zip(typing.get_args(union), (WITHOUT, WITH), strict=True)
-        forms: list[Any] = [Annotated[record, Tag(tag)] for record, tag in records]
-        tagged: Any = Annotated[functools.reduce(operator.or_, forms), Discriminator(self._form)]
-        return handler.generate_schema(tagged)
+        without, with_key = typing.get_args(union)
 
-    def _form(self, value: object) -> str:
-        return WITH if isinstance(value, Mapping) and self.key in value else WITHOUT
+        def form(value: object) -> str:
+            found = isinstance(value, Mapping) and self.key in value
+            return str((with_key if found else without).__name__)
+
+        records = {each.__name__: handler.generate_schema(each) for each in (without, with_key)}
+        return core_schema.tagged_union_schema(records, form)
 
 
 def _refuse(value: object) -> object:
@@ -89,21 +95,36 @@ def _refuse(value: object) -> object:
 
 
 def _form(value: object) -> str:
-    return KEYS if isinstance(value, Mapping) else NAME
+    return KEYS if isinstance(value, Mapping | list) else NAME
 
 
-def names_of(union: Any) -> Any:
-    """Return the Literal of a union; None if it has none."""
-    return next((each for each in typing.get_args(union) if typing.get_origin(each) is Literal), None)
-
-
-def records_of(union: Any) -> tuple[Any, ...]:
-    """Return the records of a union, those of study.py included."""
-    own = [each for each in typing.get_args(union) if is_dataclass(each)]
-    return (*own, *(spec for member, spec in _of_study if member in (*own, union)))
+def records_of(kind: Any) -> tuple[Any, ...]:
+    """Return the records that a type is or is a union, list or dict of; those of study.py included."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        return (kind,)
+    own = [record for each in typing.get_args(kind) for record in records_of(each)]
+    return (*own, *(spec for member, spec in _of_study if member in (*own, kind) and spec not in own))
 
 
 def values_of(record: Any, key: str) -> tuple[Any, ...]:
     """Return the values of a record's key; () if it is no Literal."""
     kind = typing.get_type_hints(record, include_extras=True)[key]
     return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+
+
+def keys_at(kind: Any, location: Iterable[Any]) -> list[str]:
+    """Return the keys of the record of a type that a location in pydantic's terms leads to."""
+    records = records_of(kind)
+    for step in location:
+        hints = [typing.get_type_hints(record, include_extras=True) for record in records]
+        named = [kind for own in hints for key, kind in own.items() if key_of(key) == step]
+        chosen = [
+            record
+            for record, own in zip(records, hints, strict=True)
+            if step == record.__name__ or any(step in typing.get_args(each) for each in own.values())
+        ]
+        if chosen and len(records) > 1:
+            records = tuple(chosen)
+        elif named:
+            records = tuple(dict.fromkeys(record for each in named for record in records_of(each)))
+    return list(dict.fromkeys(key_of(field.name) for record in records for field in fields(record)))

@@ -4,13 +4,11 @@ DVC reads params.yaml with ruamel.yaml, whose rules these are: 1e-3 and 010 are 
 Values that other readers understand differently (dates, tags, a key twice) are refused.
 """
 
-import contextlib
 import math
 import re
 import typing
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import yaml
 
@@ -20,33 +18,36 @@ DEEPEST = 100  # levels of lists and keys
 MOST_VALUES = 100_000  # with every alias counted as what it stands for
 LONGEST_NUMBER = 400  # characters; the largest float has 309 digits
 TAG = "tag:yaml.org,2002:"
+NUMERIC = "-+.0123456789"
+RESOLVERS = (  # of a word without quotes: its tag, its form and what it begins with
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(?:0b[01_]+|0o[0-7_]+|0x[0-9a-fA-F_]+|[0-9_]+)", NUMERIC),
+    (
+        "float",
+        r"[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+"
+        r"|[-+]?\.[0-9_]+(?:[eE][-+][0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        NUMERIC,
+    ),
+    (
+        "timestamp",
+        r"\d{4}-\d\d-\d\d|\d{4}-\d\d?-\d\d?(?:[Tt]|[ \t]+)\d\d?:\d\d:\d\d(?:\.\d*)?"
+        r"(?:[ \t]*(?:Z|[-+]\d\d?(?::\d\d)?))?",
+        NUMERIC,
+    ),
+    ("merge", "<<", "<"),
+    ("value", "=", "="),
+)
 
-_WORDS = {"~": None, "": None} | {
-    form: value
-    for word, value in (("null", None), ("true", True), ("false", False))
-    for form in (word, word.capitalize(), word.upper())
-}
-_INTEGER = re.compile(r"[-+]?(?:0b[01_]+|0o[0-7_]+|0x[0-9a-fA-F_]+|[0-9_]+)")
-_FLOAT = re.compile(
-    r"[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+"
-    r"|[-+]?\.[0-9_]+(?:[eE][-+][0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
-    re.ASCII,
-)
-_DATE = re.compile(
-    r"\d{4}-\d\d-\d\d|\d{4}-\d\d?-\d\d?(?:[Tt]|[ \t]+)\d\d?:\d\d:\d\d(?:\.\d*)?"
-    r"(?:[ \t]*(?:Z|[-+]\d\d?(?::\d\d)?))?",
-    re.ASCII,
-)
-_TRUTH = {
-    "y": True,
-    "yes": True,
-    "true": True,
-    "on": True,
-    "n": False,
-    "no": False,
-    "false": False,
-    "off": False,
-}
+
+class Loader(yaml.CSafeLoader):
+    """Composes the nodes of a text, with the tags of YAML 1.2."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]
+
+
+for tag, form, first in RESOLVERS:
+    Loader.add_implicit_resolver(TAG + tag, re.compile(rf"(?:{form})\Z", re.ASCII), list(first))
 
 
 def read_yaml(path: Path) -> Any:
@@ -59,54 +60,35 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the values of a YAML text."""
+    """Return the values of a YAML text; an alias is the object that it names."""
+    if re.search(r"^%YAML (?!1\.2)", text, re.MULTILINE):
+        raise InputError("line 1: only YAML 1.2 is read; remove the %YAML line")
     try:
-        return _Reader(text).document()
+        _check_depth(text)
+        root = yaml.compose(text, Loader=Loader)
     except yaml.MarkedYAMLError as error:
-        raise InputError(f"not valid YAML: {_problem(error, text)}") from None
+        raise InputError(f"not valid YAML: {_problem(error)}") from None
     except (yaml.YAMLError, UnicodeEncodeError) as error:  # characters that no YAML has
         raise InputError(f"not valid YAML: {' '.join(str(error).split())}") from None
+    return None if root is None else _Values().of(root)
 
 
-def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
-    """Return what is wrong, and where.
-
-    PyYAML reports a bracket or quote that is not closed where it gives up, which is in a later line.
-    """
-    problem, mark = error.problem or error.context, error.problem_mark
-    if mark is None:
-        return str(problem)
-    where = f"line {mark.line + 1}, column {mark.column + 1}"
-    if "tab character" in str(problem) or _character(text, mark) == "\t":
-        return f"{where}: a tab; indent with spaces"
-    quoted = error.context_mark is not None and _character(text, error.context_mark) in [*"'\""]
-    start = error.context_mark if quoted else _open_bracket(text, mark)
-    if start is not None and start.line < mark.line:
-        opened = f"line {start.line + 1}, column {start.column + 1}: {_character(text, start)}"
-        return f"{opened} is not closed ({where}: {problem})"
-    return f"{where}: {problem}"
+def _check_depth(text: str) -> None:
+    """Raise InputError for lists and keys so deep that composing them would end the process."""
+    depth = 0
+    for event in yaml.parse(text, Loader=Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            line = event.start_mark.line + 1  # type: ignore[union-attr]
+            raise InputError(f"line {line}: nested more than {DEEPEST} deep")
 
 
-def _open_bracket(text: str, end: Any) -> Any:
-    """Return the mark of the last bracket before a mark that is not closed there; None if there is none.
-
-    The parser's own mark may be of a later one: in `[1, a: [2], }` it takes `a: [2]` for an entry.
-    """
-    opened: list[Any] = []
-    with contextlib.suppress(yaml.YAMLError):
-        for token in yaml.scan(text, Loader=yaml.CSafeLoader):
-            if token.start_mark.index >= end.index:
-                break
-            if isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken):
-                opened.append(token.start_mark)
-            elif isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken) and opened:
-                opened.pop()
-    return opened[-1] if opened else None
-
-
-def _character(text: str, mark: Any) -> str:
-    """Return the character at a mark; '' at the end of a line."""
-    return "".join(text.split("\n")[mark.line : mark.line + 1])[mark.column : mark.column + 1]
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    """Return what is wrong and where, and where that began: an open bracket is missed in a later line."""
+    mark, start = error.problem_mark, error.context_mark
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    began = f"{error.context} (line {start.line + 1}): " if start else ""
+    return f"{where}{began}{error.problem or error.context}"
 
 
 def key_lines(text: str) -> dict[str, int]:
@@ -129,7 +111,7 @@ def key_lines(text: str) -> dict[str, int]:
             for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                 walk(each, path)
 
-    root = yaml.compose(text, Loader=yaml.CSafeLoader)
+    root = yaml.compose(text, Loader=Loader)
     if root is not None:
         walk(root, "")
     return found
@@ -166,174 +148,89 @@ def parse_number(text: str) -> int | float:
     return typing.cast(int | float, value)
 
 
-class _Reader:
-    """One pass over a text's events; `line` is the current line, for messages."""
+class _Values:
+    """One pass over a text's nodes; `line` is the current line, for messages."""
 
-    def __init__(self, text: str) -> None:
-        self.events: Iterator[Any] = iter(yaml.parse(text, Loader=yaml.CSafeLoader))
+    def __init__(self) -> None:
         self.line = 1
-        self.values = 0
-        self.named: dict[str, tuple[Any, int] | None] = {}  # anchor: value and size, None inside itself
-
-    def document(self) -> Any:
-        next(self.events)  # the stream's start
-        start = self.next()
-        if isinstance(start, yaml.StreamEndEvent):
-            return None
-        if start.version not in (None, (1, 2)):
-            self.refuse("only YAML 1.2 is read; remove the %YAML line")
-        value = self.node(self.next(), 0)
-        self.next()  # the document's end
-        if not isinstance(self.next(), yaml.StreamEndEvent):
-            self.refuse("a second document begins; a file holds one")
-        return value
-
-    def next(self) -> Any:
-        event = next(self.events)
-        self.line = event.start_mark.line + 1
-        return event
+        self.count = 0
+        self.known: dict[int, tuple[Any, int] | None] = {}  # by node: value and size, None inside itself
 
     def refuse(self, problem: str) -> NoReturn:
         raise InputError(f"line {self.line}: {problem}")
 
-    def node(self, event: Any, depth: int) -> Any:
-        if isinstance(event, yaml.AliasEvent):
-            return self.alias(str(event.anchor))
-        before = self.values
-        self.count(1)
-        if depth > DEEPEST:
-            self.refuse(f"nested more than {DEEPEST} deep")
-        if event.anchor:
-            self.named[event.anchor] = None
-        if isinstance(event, yaml.ScalarEvent):
-            value = self.scalar(event)
-        elif isinstance(event, yaml.SequenceStartEvent):
-            value = self.sequence(event, depth)
+    def of(self, node: yaml.Node) -> Any:
+        self.line = node.start_mark.line + 1
+        before = self.count
+        if id(node) in self.known:  # an alias
+            if (known := self.known[id(node)]) is None:
+                self.refuse("an alias stands inside what it names")
+            value, size = known
+            self.count += size
         else:
-            value = self.mapping(event, depth)
-        if event.anchor:
-            self.named[event.anchor] = (value, self.values - before)
+            self.known[id(node)] = None
+            self.count += 1
+            value = self.new(node)
+            self.known[id(node)] = value, self.count - before
+        if self.count > MOST_VALUES:
+            self.refuse(f"more than {MOST_VALUES} values, counting each alias as all it stands for")
         return value
 
-    def alias(self, name: str) -> Any:
-        if name not in self.named:
-            self.refuse(f"*{shown(name)} names nothing above it")
-        named = self.named[name]
-        if named is None:
-            self.refuse(f"*{shown(name)} stands inside what it names")
-        self.count(named[1])
-        return named[0]
-
-    def count(self, values: int) -> None:
-        self.values += values
-        if self.values > MOST_VALUES:
-            self.refuse(f"more than {MOST_VALUES} values, counting each alias as all it stands for")
-
-    def sequence(self, event: Any, depth: int) -> list[Any]:
-        self.check_tag(event.tag, "seq")
-        values = []
-        while not isinstance(event := self.next(), yaml.SequenceEndEvent):
-            values.append(self.node(event, depth + 1))
-        return values
-
-    def mapping(self, event: Any, depth: int) -> dict[Any, Any]:
-        self.check_tag(event.tag, "map")
-        own: dict[Any, Any] = {}
-        merged: dict[Any, Any] | None = None
-        while not isinstance(event := self.next(), yaml.MappingEndEvent):
-            if _is_merge(event):
+    def new(self, node: yaml.Node) -> Any:
+        """Return the value of a node that is no alias."""
+        if isinstance(node, yaml.ScalarNode):
+            return self.scalar(node.value, node.tag.removeprefix(TAG))
+        if node.tag not in (f"{TAG}seq", f"{TAG}map"):
+            self.refuse(f"the tag {shown(node.tag.removeprefix(TAG))} means nothing here; remove it")
+        if isinstance(node, yaml.SequenceNode):
+            return [self.of(each) for each in node.value]
+        own: dict[str, Any] = {}
+        merged: dict[str, Any] | None = None
+        for key_node, value_node in node.value:
+            self.line = key_node.start_mark.line + 1
+            if key_node.tag == f"{TAG}merge":
                 if merged is not None:
                     self.refuse("the key << is there twice; merge a list: <<: [*a, *b]")
-                merged = self.merged(self.node(self.next(), depth + 1))
+                merged = self.merged(self.of(value_node))
                 continue
-            key = self.node(event, depth + 1)
-            if isinstance(key, list | dict):
-                self.refuse("a key is one word, not a list or keys with values")
+            key = self.of(key_node)
+            if not isinstance(key, str):
+                self.refuse(f"the key {shown(key)} is no text; put quotes around it")
             if key in own:
                 self.refuse(f"the key {shown(key)} is there twice; remove one")
-            own[key] = self.node(self.next(), depth + 1)
+            own[key] = self.of(value_node)
         return (merged or {}) | own
 
-    def merged(self, value: Any) -> dict[Any, Any]:
+    def merged(self, value: Any) -> dict[str, Any]:
         """Return what a merge key brings; of a list, the first member that has a key gives its value."""
         members = value if isinstance(value, list) else [value]
-        merged: dict[Any, Any] = {}
+        merged: dict[str, Any] = {}
         for member in reversed(members):
             if not isinstance(member, dict):
                 self.refuse("<< takes keys with values, or a list of such")
             merged |= member
         return merged
 
-    def scalar(self, event: Any) -> Any:
-        text, tag = event.value, event.tag
-        if tag is None:
-            return self.plain(text) if event.implicit[0] else text
-        if tag in (f"{TAG}int", f"{TAG}float"):
-            self.check_length(text)
+    def scalar(self, text: str, tag: str) -> Any:
+        if tag in ("int", "float") and len(text) > LONGEST_NUMBER:
+            self.refuse(f"a number of {len(text)} characters; {LONGEST_NUMBER} are the most")
+        plain = text.lower().replace("_", "")
         try:
-            match tag.removeprefix(TAG):
+            match tag:
                 case "str":
                     return text
                 case "null":
                     return None
                 case "bool":
-                    return _TRUTH[text.lower()]
+                    return {"true": True, "false": False}[plain]
                 case "int":
-                    return _integer(text)
+                    return int(plain, {"0b": 2, "0o": 8, "0x": 16}.get(plain.lstrip("+-")[:2], 10))
                 case "float":
-                    return _float(text)
+                    return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
         except (KeyError, ValueError):
-            self.refuse(f"{shown(text)} is no {tag.removeprefix(TAG)}")
-        return self.check_tag(tag, "str")
-
-    def plain(self, text: str) -> Any:
-        """Return a word without quotes, as YAML 1.2 reads it."""
-        if text in _WORDS:
-            return _WORDS[text]
-        if text[0] in "-+.0123456789":
-            number = _integer if _INTEGER.fullmatch(text) else _float if _FLOAT.fullmatch(text) else None
-            if number:
-                self.check_length(text)
-                try:
-                    return number(text)
-                except ValueError:
-                    self.refuse(f"{shown(text)} is neither a number nor, without quotes, text")
-            if _DATE.fullmatch(text):
-                self.refuse(f"{shown(text)} is a date, which nothing here takes; quote it if it is text")
-        if text in ("=", "<<"):
+            self.refuse(f"{shown(text)} is no {tag}; put quotes around it if it is text")
+        if tag == "timestamp":
+            self.refuse(f"{shown(text)} is a date, which nothing here takes; quote it if it is text")
+        if tag in ("merge", "value"):
             self.refuse(f"{text} means nothing here; quote it if it is text")
-        return text
-
-    def check_length(self, number: str) -> None:
-        if len(number) > LONGEST_NUMBER:
-            self.refuse(f"a number of {len(number)} characters; {LONGEST_NUMBER} are the most")
-
-    def check_tag(self, tag: str | None, expected: str) -> None:
-        if tag not in (None, TAG + expected):
-            self.refuse(f"the tag {shown(tag.removeprefix(TAG))} means nothing here; remove it")
-
-
-def _is_merge(event: Any) -> bool:
-    return (
-        isinstance(event, yaml.ScalarEvent)
-        and event.value == "<<"
-        and event.tag is None
-        and event.implicit[0]
-    )
-
-
-def _integer(text: str) -> int:
-    digits = text.replace("_", "")
-    sign = -1 if digits.startswith("-") else 1
-    if digits[:1] in ("-", "+"):
-        digits = digits[1:]
-    base = {"0b": 2, "0o": 8, "0x": 16}.get(digits[:2], 10)
-    return sign * int(digits if base == 10 else digits[2:], base)
-
-
-def _float(text: str) -> float:
-    text = text.replace("_", "").lower()
-    sign = -1.0 if text.startswith("-") else 1.0
-    if text[:1] in ("-", "+"):
-        text = text[1:]
-    return sign * float({".inf": "inf", ".nan": "nan"}.get(text, text))
+        return self.refuse(f"the tag {shown(tag)} means nothing here; remove it")

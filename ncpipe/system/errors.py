@@ -1,5 +1,7 @@
 """The one exception that is shown to the user as lines instead of a traceback, and how they stay short."""
 
+from collections.abc import Iterable
+
 LINE = 300  # characters of a line of a message
 WORD = 60  # of what the user wrote, repeated in it
 
@@ -24,6 +26,18 @@ def word(name: object) -> str:
     """Return a user's name for a message, as Python writes it if it has what no terminal shows."""
     text = str(name)
     return cut(text if text and text.isprintable() else repr(text), WORD)
+
+
+def suggest(name: object, known: Iterable[object]) -> str:
+    """Return what to write in place of an unknown name."""
+    from difflib import get_close_matches  # only where something is misspelt
+
+    words = [word(each) for each in known]
+    if not words:
+        return "nothing is allowed here"
+    near = get_close_matches(str(name)[:WORD], words, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{hint}allowed: {', '.join(words)}"
 
 
 def cut(text: str, length: int = LINE) -> str:

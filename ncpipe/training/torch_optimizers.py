@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ncpipe.config.optimizer_specs import TorchOptimizer
-from ncpipe.config.records import suggest
-from ncpipe.system.errors import InputError, cut
+from ncpipe.system.errors import InputError, cut, suggest
 from ncpipe.training.checkpoints import State, copy_to
 from ncpipe.training.device import is_out_of_memory
 from ncpipe.training.optimizers import RateAlone

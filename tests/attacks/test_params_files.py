@@ -263,8 +263,10 @@ def test_a_wrong_value_is_named_with_its_key(part: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", ["grid", "fetch --experiment one", "train one 2 0", "extract --experiment one", "aggregate"]
-)
+    "arguments",
+    ["grid", "fetch --experiment one", "train one 2 0", "extract --experiment one",
+     "measure --experiment one", "aggregate", "plot"],
+)  # fmt: skip
 def test_every_command_refuses_before_it_does_anything(
     arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -286,7 +288,7 @@ def test_every_command_refuses_before_it_does_anything(
         assert isinstance(stop.value.code, str)
         assert all(line.startswith("ncpipe: params.yaml: ") for line in stop.value.code.splitlines())
         assert last_name(path) in stop.value.code
-        assert [file.name for file in tmp_path.iterdir()] == ["params.yaml"]
+        assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["params.yaml"]
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
@@ -294,21 +296,6 @@ VALUES = st.recursive(
     LEAVES,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
 )
-
-
-def check_any_value(path: Path_, value: object) -> None:
-    refusal(lambda: parse_params(changed(path, value)))
-
-
-def check_any_text(text: str) -> None:
-    refusal(lambda: parse_params(parse_yaml(text)))
-
-
-def check_an_edit(file: Path, start: int, stop: int, text: str) -> None:
-    """A shipped file with a part of it replaced."""
-    whole = file.read_text(encoding="utf-8")
-    first, last = sorted((start % len(whole), stop % len(whole)))
-    refusal(lambda: parse_params(parse_yaml(whole[:first] + text + whole[min(last, first + 200) :])))
 
 
 def test_names_that_no_terminal_shows_are_written_out() -> None:
@@ -324,25 +311,50 @@ AN_EDIT = {"file": st.sampled_from(SHIPPED), "start": st.integers(0, 10**5), "st
            "text": YAML_TEXT}  # fmt: skip
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
-@given(**ANY_VALUE)
-def test_any_value_anywhere(path: Path_, value: object) -> None:
+often = pytest.mark.parametrize("times", [1, pytest.param(100, marks=pytest.mark.attack)])
+
+
+def drawn(examples: int, times: int) -> settings:
+    """The same examples each time, or many times as many, drawn anew."""
+    return settings(deadline=None, max_examples=examples * times, derandomize=times == 1)
+
+
+@often
+def test_any_value_anywhere(times: int) -> None:
     """Red: a comparison of what cannot be compared."""
-    check_any_value(path, value)
+
+    @drawn(150, times)
+    @given(**ANY_VALUE)
+    def check(path: Path_, value: object) -> None:
+        refusal(lambda: parse_params(changed(path, value)))
+
+    check()
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
-@given(text=YAML_TEXT)
-def test_any_text(text: str) -> None:
+@often
+def test_any_text(times: int) -> None:
     """Red: an exception of the parser's."""
-    check_any_text(text)
+
+    @drawn(150, times)
+    @given(YAML_TEXT)
+    def check(text: str) -> None:
+        refusal(lambda: parse_params(parse_yaml(text)))
+
+    check()
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
-@given(**AN_EDIT)
-def test_any_edit_of_a_shipped_file(file: Path, start: int, stop: int, text: str) -> None:
-    """Red: half a file that is read as a whole one."""
-    check_an_edit(file, start, stop, text)
+@often
+def test_any_edit_of_a_shipped_file(times: int) -> None:
+    """A part of it replaced. Red: half a file that is read as a whole one."""
+
+    @drawn(60, times)
+    @given(**AN_EDIT)
+    def check(file: Path, start: int, stop: int, text: str) -> None:
+        whole = file.read_text(encoding="utf-8")
+        first, last = sorted((start % len(whole), stop % len(whole)))
+        refusal(lambda: parse_params(parse_yaml(whole[:first] + text + whole[min(last, first + 200) :])))
+
+    check()
 
 
 def test_flipped_bits_of_the_file(tmp_path: Path) -> None:
@@ -353,26 +365,3 @@ def test_flipped_bits_of_the_file(tmp_path: Path) -> None:
         damaged[place] ^= 1 << place % 8
         (tmp_path / "params.yaml").write_bytes(damaged)
         refusal(lambda: load_params(tmp_path / "params.yaml"))
-
-
-@pytest.mark.attack
-class TestForLong:
-    """The same with a hundred times as many examples, drawn anew each time."""
-
-    @settings(deadline=None, max_examples=20_000)
-    @given(**ANY_VALUE)
-    def test_any_value_anywhere(self, path: Path_, value: object) -> None:
-        """Red: see above."""
-        check_any_value(path, value)
-
-    @settings(deadline=None, max_examples=20_000)
-    @given(text=YAML_TEXT)
-    def test_any_text(self, text: str) -> None:
-        """Red: see above."""
-        check_any_text(text)
-
-    @settings(deadline=None, max_examples=5_000)
-    @given(**AN_EDIT)
-    def test_any_edit_of_a_shipped_file(self, file: Path, start: int, stop: int, text: str) -> None:
-        """Red: see above."""
-        check_an_edit(file, start, stop, text)

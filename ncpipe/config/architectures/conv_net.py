@@ -30,7 +30,7 @@ class ConvNetModel(Architecture):
     last_bias: ClassVar[bool] = False  # type: ignore[misc]
 
     architecture: Literal["conv_net"]
-    pooled: Annotated[int, Bound(1, 64, why="little would be left of an image")]
+    pooled: Annotated[int, Bound(1, 64)]  # little would be left of an image
     channels: tuple[Count, ...]
     width: Size
     feature_gain: Positive

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from ncpipe.config.architectures.architecture import Kind
 from ncpipe.config.architectures.classifier import Classifier
 from ncpipe.config.architectures.paper import PaperArchitecture
-from ncpipe.config.bounds import MATRIX, Bound, NonNegative, Positive, Size
+from ncpipe.config.bounds import Bound, NonNegative, Positive, Size
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ResNetModel(PaperArchitecture):
 
     architecture: Literal["L-RN1", "L-RN2"]
     norm: Literal["post", "pre"]
-    width: Annotated[int, Bound(2, 10**6, why=MATRIX)]
+    width: Annotated[int, Bound(2, 10**6)]
     last_bias: bool
     layer_norm_eps: NonNegative
     initialisation: Literal["normal", "uniform", "construction"]

@@ -30,7 +30,7 @@ class CifarResNetModel(Architecture):
 
     architecture: Literal["resnet_cifar"]
     width: Size
-    head_layers: Annotated[int, Bound(0, 1000, why="deeper heads take minutes to be laid out")]
+    head_layers: Annotated[int, Bound(0, 1000)]  # deeper heads take minutes to be laid out
     gain: Positive
     batch_norm_eps: NonNegative
     head_width: Size | None = None

@@ -22,6 +22,6 @@ class FreeData(PlainData):
     kind: ClassVar[Kind] = "free"
 
     source: Literal["free"]
-    classes: Annotated[int, Bound(2, 10**5, why="their Gram matrix takes 80 GB")]
+    classes: Annotated[int, Bound(2, 10**5)]  # their Gram matrix takes 80 GB
     per_class: Count
     reduced: bool = False

@@ -31,7 +31,7 @@ class GaussianMixtureData:
     targets: ClassVar[Targets] = "classes"
 
     source: Literal["gaussian_mixture"]
-    classes: Annotated[int, Bound(2, 10**5, why="their Gram matrix takes 80 GB")]
+    classes: Annotated[int, Bound(2, 10**5)]  # their Gram matrix takes 80 GB
     dimension: Size
     separation: Positive
     noise: NonNegative
@@ -72,7 +72,7 @@ class ModularData:
     transfer: ClassVar[None] = None
 
     source: Literal["modular"]
-    modulus: Annotated[int, Bound(2, 1000, why="the pairs take 8 GB")]
+    modulus: Annotated[int, Bound(2, 1000)]  # the pairs take 8 GB
     per_class: Count
     seed: Index
     label_noise: LabelNoise | None = None

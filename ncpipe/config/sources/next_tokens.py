@@ -32,13 +32,13 @@ class MarkovData(PlainData):
     transfer: ClassVar[None] = None
 
     source: Literal["markov"]
-    words: Annotated[int, Bound(2, 200, why="the probabilities of order 2 are words^3 numbers")]
-    order: Annotated[int, Bound(1, 2, why="the probabilities are words^(order + 1) numbers")]
+    words: Annotated[int, Bound(2, 200)]  # the probabilities of order 2 are words^3 numbers
+    order: Annotated[int, Bound(1, 2)]  # the probabilities are words^(order + 1) numbers
     zipf: NonNegative
     sharpness: NonNegative
     sequences: Count
     test_sequences: Count
-    context: Annotated[int, Bound(2, 10**5, why="no text here is as long")]
+    context: Annotated[int, Bound(2, 10**5)]  # no text here is as long
     seed: Index
 
     def __post_init__(self) -> None:
@@ -74,9 +74,9 @@ class NextTokenData(PlainData):
 
     source: Literal["text"]
     file: str | None
-    vocabulary: Annotated[int, Bound(300, 10**5, why="each is a class")]
+    vocabulary: Annotated[int, Bound(300, 10**5)]  # each is a class
     min_per_class: Count
     sequences: Count
     test_sequences: Count
-    context: Annotated[int, Bound(2, 10**5, why="no text here is as long")]
+    context: Annotated[int, Bound(2, 10**5)]  # no text here is as long
     seed: Index

@@ -35,8 +35,8 @@ class TextData:
     test_per_class: Count | None
     seed: Index
     tokenizer: str
-    vocabulary: Annotated[int, Bound(300, 10**6, why="no corpus here has as many words")] | None
-    context: Annotated[int, Bound(2, 10**5, why="no review is as long")]
+    vocabulary: Annotated[int, Bound(300, 10**6)] | None  # no corpus here has as many words
+    context: Annotated[int, Bound(2, 10**5)]  # no review is as long
     keep: Literal["start", "end"]
     label_noise: LabelNoise | None = None
     imbalance: Imbalance | None = None

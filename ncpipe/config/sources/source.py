@@ -49,5 +49,5 @@ class Imbalance:
     """
 
     majority: Count
-    ratio: Annotated[float, Bound(1, 10**6, why="no data set has as many samples of a class")]
+    ratio: Annotated[float, Bound(1, 10**6)]  # no data set has as many samples of a class
     resample: Literal["none", "over"]

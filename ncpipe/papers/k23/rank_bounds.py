@@ -7,7 +7,7 @@ from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
 from ncpipe.papers.k23.rank_bound import clusters, trained_ranks
 
 Classes = Annotated[int, Bound(low=2)]
-Few = Annotated[int, Bound(2, 12, why="L-BFGS takes minutes")]
+Few = Annotated[int, Bound(2, 12)]  # L-BFGS takes minutes
 
 
 def largest_share(

@@ -23,7 +23,7 @@ OWN_OPTIONS = ("array", "chdir", "job-name", "output", "parsable", "signal", "te
 # Text for sbatch, which YAML reads as a number if it has no unit: `time: 150`, `-o mem=500`.
 Amount = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 Whole = Annotated[int, Bound(1, 100_000)]
-Gpus = Annotated[int, Bound(0, 1, why="a job trains on one GPU; several jobs of an array use several")]
+Gpus = Annotated[int, Bound(0, 1)]  # a job trains on one GPU; several jobs of an array use several
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Slurm(Resources):
     time: Amount = "4:00:00"
     cpus: Whole = 1
     gpus: Gpus = 0
-    array: Annotated[int, Bound(1, 1000, why="Slurm's own limit is 1001 by default")] = 100
+    array: Annotated[int, Bound(1, 1000)] = 100  # Slurm's own limit is 1001 by default
     at_once: Whole = 256
     signal_seconds: Whole = 90
     sbatch: tuple[str, ...] = ()

@@ -385,7 +385,10 @@ def test_a_sweep_measures_the_third_split(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"test_inputs": None, "test_labels": None}, "ood_inputs: its scores are compared with those of"),
+        (
+            {"test_inputs": None, "test_labels": None},
+            "ood_inputs: its scores are compared with those of test samples; give test_inputs",
+        ),
         ({"ood_inputs": np.ones((4, 6))}, "ood_inputs has samples of shape (6,), inputs of shape (5,)"),
         ({"ood_inputs": np.ones(4)}, "ood_inputs has shape (4,); kind: vector takes (N, D), none of them 0"),
         ({"ood_inputs": own_file()["inputs"][:7]}, "ood_inputs: 7 of its 7 samples are train samples; leave"),

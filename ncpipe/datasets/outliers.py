@@ -35,7 +35,9 @@ def with_outliers(name: str, data: Prepared, ood: Split, record: Mapping[str, ob
     record: what facts say of it.
     """
     if data.test is None:
-        raise InputError(f"{name}: its scores are compared with those of test samples, and there are none")
+        raise InputError(
+            f"{name}: its scores are compared with those of test samples; give test_inputs and test_labels"
+        )
     for split, known in data.splits():
         if shared := count_shared(known, ood)["samples"]:
             raise InputError(

@@ -276,15 +276,6 @@ def test_the_axes_agree_with_covariances(shots: int, scale: float) -> None:
     assert found["directional_cdnv"] <= cdnv(class_statistics(features, labels, 3))
 
 
-def test_variance_across_the_axes_costs_nothing() -> None:
-    """Two classes at (-1, 0) and (1, 0), spread along the second axis alone. Red: the ordinary CDNV."""
-    features, labels = [[-1.0, 3.0], [-1.0, -3.0], [1.0, 3.0], [1.0, -3.0]], [0, 0, 1, 1]
-    assert nc.functional.directional_cdnv(features, labels) == 0
-    assert nc.functional.cdnv(features, labels) == 9 / 4
-    turned = [row[::-1] for row in features]
-    assert nc.functional.directional_cdnv(turned, [0, 1, 0, 1]) == 0
-
-
 def test_arrays_of_a_frozen_encoder_have_them() -> None:
     """By `nc.measure` and by functions alike, without a classifier. Red: other episodes."""
     features, labels = clouds(0.8)

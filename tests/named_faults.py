@@ -17,28 +17,28 @@ class Fault:
 NAMED = [
     Fault(
         "a line search without trials",
-        "training/session.py",
+        "training/line_search.py",
         "            max_eval=1 + TRIALS,",
         "            max_eval=None,",
         ("tests/test_training.py::test_lbfgs_does_not_freeze",),
     ),
     Fault(
         "a search that goes on after nothing moved",
-        "training/session.py",
+        "training/line_search.py",
         "            self.search.state.clear()\n",
         "",
         ("tests/test_training.py::test_a_search_that_moves_nothing_begins_anew",),
     ),
     Fault(
         "a search tried in vain again and again",
-        "training/session.py",
+        "training/line_search.py",
         "            self.exhausted = rate if restarted else None\n",
         "",
         ("tests/test_training.py::test_a_search_that_has_begun_anew_in_vain_waits_for_another_rate",),
     ),
     Fault(
         "a trial step into infinity with a gradient",
-        "training/session.py",
+        "training/line_search.py",
         "torch.where(finite, gradient, math.nan)",
         "gradient",
         ("tests/test_training.py::test_a_trial_step_into_infinity_is_taken_back",),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 # look up any entry.
 TABLES = (
     ("ncpipe.training.objective", "FITS"),
-    ("ncpipe.training.session", "METHODS"),
+    ("ncpipe.training.steps", "METHODS"),
     ("ncpipe.training.starts", "STARTS"),
     ("ncpipe.datasets.prepare", "SOURCES"),
     ("ncpipe.models.build", "FAMILIES"),

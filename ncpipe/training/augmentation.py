@@ -1,6 +1,6 @@
 """Draw random shifts and flips and apply them to training images.
 
-`ncpipe.training.session` draws them from a stream of their own, one for each run.
+`ncpipe.training.descent` draws them from a stream of their own, one for each run.
 
 S  runs    B  images of a batch    c  channels    h, w  height and width
 """

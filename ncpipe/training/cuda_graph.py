@@ -1,6 +1,6 @@
 """Record training steps as CUDA graphs: one launch for a step in place of hundreds.
 
-`ncpipe.training.session` runs its steps through them, each session on a stream of its own, so that those of
+`ncpipe.training.descent` runs its steps through them, each session on a stream of its own, so that those of
 several threads overlap.
 """
 

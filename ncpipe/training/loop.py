@@ -1,6 +1,6 @@
 """Train runs of one shape side by side, from their seeds or from checkpoints.
 
-`ncpipe.training.session` takes the steps; `ncpipe.runs.batches` decides which runs train together.
+`ncpipe.training.session` holds their state; `ncpipe.runs.batches` decides which runs train together.
 """
 
 from collections.abc import Callable, Mapping, Sequence

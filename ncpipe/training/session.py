@@ -1,22 +1,20 @@
-"""Hold the state of a stack while it trains: steps, rows of the history, contents of a checkpoint.
+"""Hold the state of a stack while it trains: rows of the history, contents of a checkpoint.
 
-`ncpipe.training.loop` drives it; `ncpipe.training.stack` is the networks, `objective` their loss.
+`ncpipe.training.loop` drives it; `ncpipe.training.stack` is the networks, `objective` their loss and `steps`
+what moves them.
 
-S  runs    P  numbers per run    B  samples of a batch    N  training samples    T  steps of the training
+S  runs    P  numbers per run    B  samples of a batch    N  training samples
 """
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ncpipe.config.loss_specs import SupCon
-from ncpipe.config.specs import Experiment, Lbfgs, Run
+from ncpipe.config.specs import Experiment, Run
 from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_network, input_shape, prepare_split
@@ -24,18 +22,14 @@ from ncpipe.models.inputs import width_of
 from ncpipe.models.network import batch_norms
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
-from ncpipe.training.augmentation import augment, draw_moves
 from ncpipe.training.batch_statistics import refresh_bn_statistics
-from ncpipe.training.checkpoints import State, copy_to
-from ncpipe.training.cuda_graph import CudaGraphStep
-from ncpipe.training.muon import muon_state
+from ncpipe.training.checkpoints import State
 from ncpipe.training.nearest_means import set_nearest_means
 from ncpipe.training.objective import (
     Outputs,
     class_counts,
     compares_samples,
     concatenate,
-    decayed_numbers,
     fit_times_samples,
     head_input_strengths,
     penalty,
@@ -44,20 +38,16 @@ from ncpipe.training.objective import (
     singleton_class_error,
     targets_of_runs,
 )
-from ncpipe.training.optimizers import AdamState, LionState, SgdState, SignState
-from ncpipe.training.own_optimizers import ByRun
 from ncpipe.training.schedules import factor
 from ncpipe.training.stack import Stack
-from ncpipe.training.torch_optimizers import TorchState
+from ncpipe.training.steps import steps_of
 
-CPU = torch.device("cpu")
 EVALUATION_ROWS = 50_000  # samples x tokens of each run in a forward pass without gradients
 # Rows x width of one run in a forward and backward pass; gradients of several passes are summed. On the CPU a
 # layer's values then stay in the cache: with 20 times as many, L-T11 takes twice as long. Other devices need
 # larger products to be busy. A constant, so that a run's rounding does not depend on the runs beside it.
 CHUNK_NUMBERS = {"cpu": 2**16}
 CHUNK_NUMBERS_ELSEWHERE = 2**21
-TRIALS = 25  # most trial steps of a line search
 
 
 @dataclass(frozen=True)
@@ -126,7 +116,7 @@ class Session:
         self.epochs_done = self.step = 0
         self.rows: list[tuple[int, Tensor, Tensor]] = []
         self.snapshots: list[dict[int, dict[str, Tensor]]] = [{} for _ in runs]
-        self.method = method_of(self)
+        self.method = steps_of(self)
 
     def load_weights(self, weights: Sequence[Mapping[str, Tensor]]) -> None:
         """Replace the random initial weights of each run by given ones, by name."""
@@ -323,93 +313,6 @@ class Session:
         ]
 
 
-class _Descent:
-    """First-order steps, on all samples or on mini-batches, which each run draws for itself.
-
-    It holds no reference to its session: a cycle would keep the device memory alive.
-    """
-
-    def __init__(self, session: Session, state: Callable[..., Any]) -> None:
-        values, runs = session.stack.values, session.runs
-        decayed = decayed_numbers(session.stack, runs)
-        self.optimizer = state([r.spec.optimizer for r in runs], session.stack, decayed)
-        steps = session.spec.epochs * session.steps_per_epoch
-        factors = [factor(session.spec.schedule, step, steps) for step in range(steps)]
-        first = [r.spec.optimizer.learning_rate for r in runs]
-        rates = torch.outer(*(torch.tensor(numbers, dtype=torch.float64) for numbers in (factors, first)))
-        self.table = self.optimizer.table(rates).unsqueeze(-1).to(values.dtype).to(values.device)
-        self.now = self.table[0].clone()  # this step's numbers, always at one address: see CudaGraphStep
-        self.rows = [  # this step's samples (S, B) of a mini-batch; the last one of an epoch may be short
-            torch.zeros(len(runs), size, dtype=torch.long, device=values.device)
-            for size in batch_sizes(len(session.train), session.batch)
-        ]
-        self.moves = [  # this step's augmentation, if there is one
-            torch.zeros(len(runs), size, 3, dtype=torch.long, device=values.device)
-            for size in batch_sizes(len(session.train), session.batch) or [session.batch]
-        ]
-        # torch.optim's steps read numbers on the host, so that they cannot be recorded.
-        self.gradient = _Gradient(session) if isinstance(self.optimizer, TorchState) else None
-        self.run_step = CudaGraphStep(values.device)
-
-    def epoch(self, session: Session) -> None:
-        first = session.epochs_done * session.steps_per_epoch
-        if self.rows:
-            orders = [torch.randperm(len(session.train), generator=generator) for generator in session.orders]
-            order = torch.stack(orders).to(self.now.device)
-        if augmentation := session.spec.augmentation:
-            drawn = [draw_moves(augmentation, len(session.train), generator) for generator in session.moves]
-            moves = torch.stack(drawn).to(self.now.device)
-        for index in range(session.steps_per_epoch):
-            session.step = first + index
-            self.now.copy_(self.table[session.step])
-            short = int(len(self.rows) > 1 and index == session.steps_per_epoch - 1)
-            step = slice(index * session.batch, (index + 1) * session.batch)
-            if self.rows:
-                self.rows[short].copy_(order[:, step])
-            if augmentation:
-                self.moves[short].copy_(moves[:, step])
-            if self.gradient is None:
-                self.run_step(short, functools.partial(self.step, session, short))
-            else:
-                self.update(session, *self.gradient(session, short, functools.partial(self.samples, session)))
-
-    def step(self, session: Session, kind: int) -> None:
-        """Update every run that still trains, without waiting for the device or reading from the host."""
-        self.update(session, *session.loss_and_gradient(self.samples(session, kind)))
-
-    def samples(self, session: Session, kind: int) -> Split:
-        """Return this step's samples, augmented."""
-        samples = session.train[self.rows[kind]] if self.rows else session.train
-        if augmentation := session.spec.augmentation:
-            own = self.moves[kind]
-            images = samples.inputs if self.rows else samples.inputs.expand(len(own), *samples.inputs.shape)
-            images = augment(images, own, augmentation.shift)
-            vector = samples.labels.shape[-1:] if samples.has_vectors else ()
-            samples = replace(samples, inputs=images, labels=samples.labels.expand(*own.shape[:2], *vector))
-        return samples
-
-    def update(self, session: Session, loss: Tensor, gradient: Tensor) -> None:
-        """Move the weights (S, P), from the losses (S,) and gradients (S, P) at them."""
-        values = session.stack.values
-        session.drop_diverged(loss)
-        moved = self.optimizer.update(values, gradient, self.now)
-        if not session.all_true(session.alive):
-            moved = torch.where(session.alive.unsqueeze(1), moved, values)
-        values.copy_(moved)
-
-    def buffers(self) -> dict[str, Tensor]:
-        """Return the optimizer's state, (S, P) each."""
-        found: dict[str, Tensor] = self.optimizer.buffers()
-        return found
-
-    def state_dict(self) -> State:
-        return self.optimizer.state_dict() if isinstance(self.optimizer, TorchState) else {}
-
-    def load_state_dict(self, state: State) -> None:
-        if isinstance(self.optimizer, TorchState):
-            self.optimizer.load_state_dict(state)
-
-
 def samples_at_a_time(stack: Stack, spec: Experiment, data: Prepared, device: torch.device) -> int:
     """Return how many samples of a batch pass through the network at a time on `device`.
 
@@ -420,112 +323,3 @@ def samples_at_a_time(stack: Stack, spec: Experiment, data: Prepared, device: to
         return len(data.train)
     numbers = CHUNK_NUMBERS.get(device.type, CHUNK_NUMBERS_ELSEWHERE)
     return max(1, numbers // (input_shape(data, spec.model).rows * width_of(spec.model)))
-
-
-def batch_sizes(samples: int, batch: int) -> list[int]:
-    """Return the distinct sizes of an epoch's mini-batches; [] for full batches."""
-    if batch == samples:
-        return []
-    return [batch, samples % batch] if samples % batch else [batch]
-
-
-class _Gradient:
-    """The loss and gradient of a session, recorded alone: for optimizers whose steps cannot be."""
-
-    def __init__(self, session: Session) -> None:
-        self.loss = session.stack.values.new_zeros(len(session.runs))
-        self.gradient = torch.zeros_like(session.stack.values)
-        self.run_step = CudaGraphStep(self.loss.device)
-
-    def __call__(self, session: Session, kind: int, samples: Callable[[int], Split]) -> tuple[Tensor, Tensor]:
-        """Return the loss (S,) and gradient (S, P) on samples(kind), in memory that the next call reuses."""
-        self.run_step(kind, functools.partial(self._compute, session, kind, samples))
-        return self.loss, self.gradient
-
-    def _compute(self, session: Session, kind: int, samples: Callable[[int], Split]) -> None:
-        loss, gradient = session.loss_and_gradient(samples(kind))
-        self.loss.copy_(loss)
-        self.gradient.copy_(gradient)
-
-
-class _Search:
-    """L-BFGS iterations of a stack of one run, on all samples.
-
-    If an iteration moves nothing, the next would repeat it, so the search restarts without curvature pairs,
-    along the gradient. If that moves nothing either, as at a kink of ReLU, the run stays where it is until
-    its learning rate, which scales the first trial step, changes.
-    """
-
-    def __init__(self, session: Session) -> None:
-        optimizer = session.spec.optimizer
-        assert isinstance(optimizer, Lbfgs)
-        assert len(session.runs) == 1
-        self.weights = torch.nn.Parameter(session.stack.values)
-        self.gradient = _Gradient(session)
-        self.search = torch.optim.LBFGS(
-            [self.weights],
-            max_iter=1,
-            max_eval=1 + TRIALS,  # with the default of 1 there is no line search
-            history_size=optimizer.memory,
-            tolerance_grad=0,
-            tolerance_change=0,
-            line_search_fn="strong_wolfe",
-        )
-        self.exhausted: float | None = None  # the learning rate at which nothing moves from here
-
-    def epoch(self, session: Session) -> None:
-        session.step = session.epochs_done
-        rate = session.rates_at(session.epochs_done)[0]
-        session.drop_diverged(self.gradient(session, 0, lambda kind: session.train)[0])
-        if rate == self.exhausted or not session.alive.all():
-            return
-        restarted, before = not self.search.state[self.weights], session.stack.values.clone()
-        self.search.param_groups[0]["lr"] = rate
-        self.search.step(functools.partial(self._closure, session))
-        self.exhausted = None
-        if torch.equal(session.stack.values, before):
-            self.search.state.clear()
-            self.exhausted = rate if restarted else None
-
-    def buffers(self) -> dict[str, Tensor]:
-        return {}
-
-    def state_dict(self) -> State:
-        """Return the optimizer's curvature pairs and counters; empty after a restart."""
-        state: State = copy_to(dict(self.search.state[self.weights]), CPU)
-        return state
-
-    def load_state_dict(self, state: State) -> None:
-        self.search.state[self.weights] = copy_to(state, self.weights.device)
-
-    def _closure(self, session: Session) -> Tensor:
-        """Return the loss; inf without a gradient where a trial step went too far, so that it is halved."""
-        loss, gradient = self.gradient(session, 0, lambda kind: session.train)
-        finite = loss.isfinite()
-        self.weights.grad = torch.where(finite, gradient, math.nan)
-        return torch.where(finite, loss, math.inf).sum()
-
-
-# The state of an optimizer's steps, by its name in params.yaml; `lbfgs` alone takes steps of another kind.
-METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
-    {
-        "sgd": SgdState,
-        "adam": AdamState,
-        "adamw": AdamState,
-        "lion": LionState,
-        "sign_sgd": SignState,
-        "muon": muon_state,
-        "torch": TorchState,
-        "lbfgs": _Search,
-    }
-)
-
-
-def method_of(session: Session) -> _Descent | _Search:
-    """Return the steps of the session's optimizer, which may be one of study.py."""
-    optimizer = session.spec.optimizer
-    if function := loaded().optimizers.get(type(optimizer)):
-        return _Descent(session, functools.partial(ByRun, function, seeds=[r.seed for r in session.runs]))
-    if isinstance(optimizer, Lbfgs):
-        return _Search(session)
-    return _Descent(session, METHODS[optimizer.name])

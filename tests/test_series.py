@@ -25,7 +25,7 @@ EPOCHS = 12
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
-    """Five runs of two widths, none of them worth a process."""
+    """Five runs of two widths."""
     monkeypatch.chdir(tmp_path)
     write_params([3], [0], x=free_tree(epochs=EPOCHS, log_every=1))
     with Path("params.yaml").open("a", encoding="utf-8") as file:
@@ -44,14 +44,13 @@ def killed(trained: Trained, compute: Compute) -> None:
     raise BrokenProcessPool
 
 
-def test_two_processes_give_what_one_gives(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_give_what_one_gives(runs: list[Run]) -> None:
     begun: list[int] = []
     done: list[int] = []
     one = train_series(runs, COMPUTE, 1, 60.0, history, lambda batch: begun.append(len(batch)), done.append)
     assert [name for name, _, _ in one] == [run.name for run in runs]
     assert {process for _, process, _ in one} == {os.getpid()}
     assert begun == done == [3, 2]
-    monkeypatch.setattr(module, "WORTH", 1e-9)
     two = train_series(runs, COMPUTE, 2, 60.0, history)
     assert [(name, rows) for name, _, rows in two] == [(name, rows) for name, _, rows in one]
     assert not list(Path("data/.store").glob("*"))
@@ -63,44 +62,25 @@ def test_a_process_that_is_ended_is_one_line(runs: list[Run]) -> None:
     assert str(error.value) == "x: a training process was killed; run dvc repro to resume"
 
 
-@pytest.mark.parametrize(("function", "workers"), [("train_batch", 1), ("seconds_per_epoch", 2)])
-def test_a_batch_without_memory_is_one_line(
-    function: str, workers: int, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("workers", "sizes"), [(1, [3, 2]), (2, [2, 1, 1, 1]), (9, [1, 1, 1, 1, 1])])
+def test_shapes_are_split_where_workers_would_be_idle(
+    workers: int, sizes: list[int], runs: list[Run]
 ) -> None:
+    shapes = module.groups([fingerprint_of(run, "", COMPUTE) for run in runs])
+    batches = module.split_batches(shapes, module.prepare_device(COMPUTE), workers)
+    assert [len(batch) for batch in batches] == sizes
+    assert sorted(s.run.name for batch in batches for s in batch) == sorted(run.name for run in runs)
+
+
+def test_a_batch_without_memory_is_one_line(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
 
-    monkeypatch.setattr(module, function, full)
+    monkeypatch.setattr(module, "train_batch", full)
     with pytest.raises(
         InputError, match=r"^x: 3 runs side by side do not fit in the memory of cpu; take fewer seeds"
     ):
-        train_series(runs, COMPUTE, workers, 60.0, history)
-
-
-def test_short_series_start_no_process(runs: list[Run]) -> None:
-    found = train_series(runs, COMPUTE, 8, 60.0, history)
-    assert {process for _, process, _ in found} == {os.getpid()}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "workers", "count", "sizes"),
-    [
-        ({8: 90, 9: 10}, 2, 2, [2, 1, 2]),  # one shape in parts where it is longer than a worker's share
-        ({8: 52, 9: 48}, 2, 2, [3, 2]),
-        ({8: 3, 9: 3}, 2, 1, [3, 2]),  # of six seconds a second process is worth none
-        ({8: 90, 9: 10}, 1, 1, [3, 2]),
-        ({8: 300, 9: 300}, 9, 5, [1, 1, 1, 1, 1]),
-    ],
-)
-def test_a_shape_that_takes_longer_than_a_share_is_dealt_out(
-    seconds: dict[int, float], workers: int, count: int, sizes: list[int], runs: list[Run],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(module, "seconds_per_epoch", lambda run, *_: seconds[run.spec.model.width] / EPOCHS)
-    shapes = module.groups([fingerprint_of(run, "", COMPUTE) for run in runs])
-    found, batches = module.split_batches(shapes, module.prepare_device(COMPUTE), workers)
-    assert (found, [len(batch) for batch in batches]) == (count, sizes)
-    assert sorted(s.run.name for batch in batches for s in batch) == sorted(run.name for run in runs)
+        train_series(runs, COMPUTE, 1, 60.0, history)
 
 
 def test_a_batch_that_is_stopped_goes_on_where_it_was(runs: list[Run]) -> None:

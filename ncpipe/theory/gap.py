@@ -79,7 +79,7 @@ class TrainedState:
     smoothing: float = 0.0
 
 
-def gap_to_optimum(name: str, reached: TrainedState) -> Gap:
+def gap_to_optimum(name: str, state: TrainedState) -> Gap:
     """Return the gap of a network; name: of its run, for errors.
 
     Conditions, all checked: finite numbers, balanced classes, the closed form's range (`gufm.check_range`)
@@ -87,14 +87,14 @@ def gap_to_optimum(name: str, reached: TrainedState) -> Gap:
     only shortens features, and the bound holds for shorter ones too. Raises InputError that names the run if
     gap_gufm is negative beyond rounding, which no network can reach.
     """
-    if reason := _why_unbounded(reached):
+    if reason := _why_unbounded(state):
         return Gap(*reason, *[math.nan] * 5)
-    classes, width = reached.weight.shape
-    objective = reached.objective
-    if reached.smoothing:
-        best_fit, best_penalty = gufm_terms(classes, width, reached.strength, reached.smoothing)
+    classes, width = state.weight.shape
+    objective = state.objective
+    if state.smoothing:
+        best_fit, best_penalty = gufm_terms(classes, width, state.strength, state.smoothing)
     else:
-        best = optimum(reached.loss, classes, width, reached.strength, reached.bias)
+        best = optimum(state.loss, classes, width, state.strength, state.bias)
         best_fit, best_penalty = best.fit, best.penalty
     least = best_fit + best_penalty
     gap_fit, gap_last = objective.fit - best_fit, objective.last_penalty - best_penalty
@@ -108,23 +108,23 @@ def gap_to_optimum(name: str, reached: TrainedState) -> Gap:
     return Gap(HOLDS, "", least, gap_gufm + objective.inner_penalty, gap_gufm, gap_fit, gap_last)
 
 
-def _why_unbounded(reached: TrainedState) -> tuple[str, str] | None:
+def _why_unbounded(state: TrainedState) -> tuple[str, str] | None:
     """Return the first condition that fails and by how much; None if all hold."""
-    if reached.beyond:
-        return NO_OPTIMUM, reached.beyond
-    if not reached.bounded:
+    if state.beyond:
+        return NO_OPTIMUM, state.beyond
+    if not state.bounded:
         return UNBOUNDED, "nothing limits the norm of this architecture's features"
-    if not math.isfinite(reached.objective.loss):
+    if not math.isfinite(state.objective.loss):
         return NOT_FINITE, ""
-    classes, width = reached.weight.shape
-    counts = torch.bincount(reached.labels, minlength=classes)
+    classes, width = state.weight.shape
+    counts = torch.bincount(state.labels, minlength=classes)
     if counts.min() != counts.max():
         return UNBALANCED, f"{int(counts.min())} to {int(counts.max())} samples"
-    longest = reached.features.norm(dim=1).max().item()
+    longest = state.features.norm(dim=1).max().item()
     if longest > width**0.5 * (1 + ROUNDING):
         return TOO_LONG, f"a feature has norm {longest:.9g}, above the sqrt(d) = {width**0.5:.9g} of LN"
     try:
-        check_range(reached.loss, classes, width, reached.strength, reached.bias)
+        check_range(state.loss, classes, width, state.strength, state.bias)
     except InputError as error:
         return NO_OPTIMUM, str(error)
     return None

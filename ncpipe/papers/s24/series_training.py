@@ -6,7 +6,6 @@
 import concurrent.futures
 import contextlib
 import functools
-import math
 import multiprocessing
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,22 +18,17 @@ import torch
 from ncpipe.config.specs import Compute, Data, Run
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.runs.batches import Batch, groups, worker_count
+from ncpipe.runs.batches import Batch, groups, parts_of_each, worker_count
 from ncpipe.runs.fingerprint import fingerprint_of
 from ncpipe.runs.pool import completed, executor, should_stop, uninterrupted
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.artifacts import RAW
 from ncpipe.system.errors import InputError
-from ncpipe.training.checkpoints import Checkpoints, epochs_done
-from ncpipe.training.cost import seconds_per_epoch
-from ncpipe.training.device import DTYPES, is_out_of_memory, prepare_device
+from ncpipe.training.checkpoints import Checkpoints
+from ncpipe.training.device import is_out_of_memory, prepare_device
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
 from ncpipe.training.starts import starts_of
-
-WORTH = 5.0  # seconds of training for which one more process is started; its start takes two or three
-TIMINGS = 3  # timings of a shape's epoch, of which the least counts: other work may slow one down
-SLACK = 0.1  # fraction of a worker's share by which a batch may be longer
 
 Found = TypeVar("Found")
 
@@ -56,8 +50,8 @@ def train_series(
 ) -> list[Found]:
     """Train runs of any shapes, those of one shape side by side, and return what `measure` returns for each.
 
-    Up to `workers` batches train at a time, each in its own process, where they are long enough to pay for
-    it; `measure` must therefore be a function at the top of a module. After an interruption all runs resume
+    Up to `workers` batches train at a time, each in its own process; `measure` must therefore be a function
+    at the top of a module. After an interruption all runs resume
     from checkpoints in the store. on_batch: called with the runs of a batch when it starts. on_done: called
     with the number of runs of a finished batch.
     """
@@ -65,7 +59,8 @@ def train_series(
     fingerprints = [fingerprint_of(run, repr(run.spec.data), compute) for run in runs]
     if device.type != "cpu":
         workers = workers or 1  # processes would share a GPU, each with libraries of its own in its memory
-    count, batches = split_batches(groups(fingerprints), device, worker_count(compute, device, workers))
+    batches = split_batches(groups(fingerprints), device, worker_count(compute, device, workers))
+    count = min(len(batches), worker_count(compute, device, workers))
     found: dict[str, Found] = {}
     stop = threading.Event() if count == 1 else multiprocessing.get_context("spawn").Event()
     pool = concurrent.futures.ThreadPoolExecutor(1) if count == 1 else executor(count, stop)
@@ -133,25 +128,8 @@ def _reporting_memory(batch: Batch, device: torch.device) -> Iterator[None]:
         ) from None
 
 
-def split_batches(shapes: Sequence[Batch], device: torch.device, workers: int) -> tuple[int, list[Batch]]:
-    """Return how many batches train at a time, and the batches, the longest first.
-
-    A small step takes about the same time for any number of runs, so runs of a shape stay together unless
-    they take longer than each worker's share of the total.
-    """
-    if workers == 1:
-        return 1, list(shapes)
-    seconds = {}
-    for index, own in enumerate(shapes):
-        run, data, dtype = own[0].run, data_of(own[0].run.spec.data), DTYPES[own[0].compute.precision]
-        epochs = run.spec.epochs - epochs_done(checkpoint_of(own[0]))
-        with _reporting_memory(own, device):
-            timed = [seconds_per_epoch(run, len(own), data, device, dtype) for _ in range(TIMINGS)]
-        seconds[index] = epochs * min(timed)
-    total = sum(seconds.values()) or 1.0
-    count = max(1, min(workers, int(total / WORTH)))
-    batches: list[Batch] = []
-    for index in sorted(seconds, key=lambda index: -seconds[index]):
-        own, parts = shapes[index], math.ceil(seconds[index] * count / total - SLACK)
-        batches += [part for at in range(max(1, parts)) if (part := own[at :: max(1, parts)])]
-    return min(count, len(batches)), batches
+def split_batches(shapes: Sequence[Batch], device: torch.device, workers: int) -> list[Batch]:
+    """Return the batches, those with most work first; each shape in parts if some worker would be idle."""
+    parts = parts_of_each(shapes, workers, device)
+    batches = [part for own in shapes for at in range(parts) if (part := own[at::parts])]
+    return sorted(batches, key=lambda own: -len(own) * own[0].run.depth * own[0].run.spec.epochs)

@@ -71,17 +71,6 @@ def aligned_embedding(solved: Optimum, inputs: int) -> State:
     return {"lin0.weight": weight, "lin0.bias": torch.zeros(width, dtype=torch.float64)}
 
 
-def motionless_state(run: Run, data: Prepared, embedding: State, features: Tensor) -> State:
-    """Return the network that does not move the data: no inner weights, W_L the best for `features`.
-
-    features (N, d): of the training samples behind lin_0 and LN.
-    """
-    model = paper_model(run)
-    still = block_weights(idle(1, model.width), 0, model.mlp_width)
-    fitted = best_last_layer(run, features, data.train.labels, optimum_of(run, data))
-    return network_state(run, embedding, [still] * (run.depth - 1), fitted)
-
-
 def collapsing_state(run: Run, data: Prepared, embedding: State, features: Tensor) -> State:
     """Return Theorem 4.6's second stage on `features`: K groups of (L - 1)/K blocks, one per class."""
     solved = optimum_of(run, data)

@@ -103,7 +103,7 @@ def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
     penalty = run.spec.penalty
     last, inner = penalties(penalty, run.depth, network.roles(), state)
     objective = Objective(unregularised_loss(features, labels, weight, bias, paper_loss(run)), last, inner)
-    reached = TrainedState(
+    trained = TrainedState(
         paper_loss(run),
         objective,
         features,
@@ -116,7 +116,7 @@ def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
     return {
         "loss": objective.loss,
         **asdict(objective),
-        **asdict(gap_to_optimum(run.name, reached)),
+        **asdict(gap_to_optimum(run.name, trained)),
         "nc1_trace_ratio": nc1_trace_ratio(class_statistics(features, labels, data.classes)),
         "nc2_etf": nc2_etf(weight),
         "nc2_identity": nc2_identity(weight),

@@ -154,23 +154,6 @@ def _rim_tangents(built: Construction) -> Tensor:
     return _tangents(built.plan.rests(), built.plan.targets[built.plan.labels])
 
 
-def test_a_numpy_forward_pass_agrees() -> None:
-    """The module computes what S25 eq. 1 says of these weights, written out by hand."""
-    run, built = even("L-RN1", 4)
-    state = {name: value.numpy() for name, value in built.state.items()}
-
-    def normalised(x: np.ndarray) -> np.ndarray:
-        x = x - x.mean(0)
-        return x / np.sqrt((x**2).mean(0))
-
-    x = data_of().train.inputs.double().numpy().T
-    x = normalised(state["lin0.weight"] @ x + state["lin0.bias"][:, None])
-    for index in range(run.depth - 1):
-        weight, bias = (state[f"blocks.{index}.lin.{part}"] for part in ("weight", "bias"))
-        x = normalised(x + np.maximum(weight @ x + bias[:, None], 0))
-    assert np.allclose(x.T, layers_of(run, data_of(), built.state)["last"].numpy(), atol=1e-12)
-
-
 def test_a_step_turns_by_the_angle_of_its_strength() -> None:
     """On a geodesic Delta beta = 2 arcsin(alpha m/(4 sqrt(d + m^2/4))); the text has half of the 4."""
     run, built = even("L-RN1", 6, dataclasses.replace(PRINTED, detours=0))
@@ -185,36 +168,6 @@ def test_a_step_turns_by_the_angle_of_its_strength() -> None:
             blocks.strength[index].item() * plan.margin / (4 * math.sqrt(8 + plan.margin**2 / 4))
         )
         assert math.acos(cosine) == pytest.approx(turn, abs=1e-7)
-
-
-def test_a_strength_of_the_angle_still_to_go_never_arrives() -> None:
-    """Why the strength takes the whole angle: as printed, (1 - 2/L_1)^L_1 of it, 13 %, is left."""
-    length, angle, margin, width = 2000, 1.3, 0.4, 8
-    left = angle
-    for _ in range(length):
-        strength = 4 * width**0.5 * left / (length * margin)
-        left -= 2 * math.asin(strength * margin / (4 * math.sqrt(width + margin**2 / 4)))
-    assert left / angle == pytest.approx(math.exp(-2), abs=2e-3)
-
-
-def test_stage_two_stalls_with_the_features_of_norm_sqrt_d_in_its_output() -> None:
-    """Why its weights take h/sqrt(d): with h, as printed, the ReLU cuts off coordinates of h below -2."""
-    cap, width = 0.3, 16
-    target = on_sphere(sphere_points(1, width, seed=4) - 5 * torch.eye(width, dtype=torch.float64)[:1])[0]
-    assert target[0] < -2
-    arc = arc_between(sphere_points(1, width)[0], target)
-    rim = cut_at(arc, target, width * (1 - cap))
-    angles = {}
-    for name, direction in (("unit", target / width**0.5), ("printed", target)):
-        x = rim.end
-        norm = (1 + cap * direction).norm()
-        for _ in range(2000):
-            weight = 0.1 * torch.outer((1 + cap * direction) / norm, target / width**0.5)
-            bias = -0.1 * (1 - 2 * cap) * width**0.5 / norm
-            x = on_sphere((x + torch.relu(weight @ x + bias)).unsqueeze(0))[0]
-        angles[name] = math.acos(min(1.0, (x @ target).item() / width))
-    assert angles["unit"] < 1e-6
-    assert angles["printed"] > 0.05
 
 
 def test_a_second_layer_may_project_on_the_target_alone() -> None:

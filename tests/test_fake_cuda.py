@@ -17,16 +17,13 @@ import pytest
 import test_own_training
 import torch
 from away import AWAY, FromHost, OtherDevice
-from conftest import experiment_tree, image_data, vector_data, write_params
+from conftest import experiment_tree, image_data, write_params
 from fake_cuda import CPU, CUDA, FakeCuda, Race, Stream
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from training_cases import (
     CASES,
     MUON,
     OPTIMIZERS,
     RN,
-    SEARCH,
     TORCH,
     VECTORS,
     Case,
@@ -41,11 +38,9 @@ from ncpipe.config.records import read
 from ncpipe.config.specs import Compute, Experiment, Run
 from ncpipe.config.study import load_study
 from ncpipe.datasets.prepared import Prepared, write_prepared
-from ncpipe.features.gradient import gradient_norm
 from ncpipe.metrics.vocabulary import check_memory
-from ncpipe.models.build import build_network
 from ncpipe.models.layers import Affine, weight_gradient
-from ncpipe.runs import batches, plan
+from ncpipe.runs import batches
 from ncpipe.runs.batches import parts_of_each, worker_count
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprint_of, fingerprints_of
 from ncpipe.runs.store import has
@@ -54,8 +49,6 @@ from ncpipe.system.console import Unseen
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError
 from ncpipe.training import cuda_graph, device
-from ncpipe.training.checkpoints import Checkpoints, Stopped
-from ncpipe.training.cost import seconds_per_epoch
 from ncpipe.training.cuda_graph import CudaGraphStep, own_stream
 from ncpipe.training.device import is_out_of_memory, prepare_device
 from ncpipe.training.loop import train_batch
@@ -212,21 +205,6 @@ def test_a_step_leaves_nothing_on_the_host(name: str) -> None:
         assert all(leaf.isfinite().all() for leaf in session.results()[0].state.values())
 
 
-@pytest.mark.parametrize("optimizer", [OPTIMIZERS["adam"], MUON, TORCH, SEARCH], ids=lambda o: o["name"])
-def test_a_stopped_run_goes_on_as_if_it_had_not(
-    optimizer: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bit for bit: with the graphs of a new session, and the batch statistics of the old one."""
-    cuda = FakeCuda(monkeypatch)
-    runs = rn(1, optimizer=optimizer, epochs=12, batch_size="full")
-    whole = train(cuda, runs, VECTORS)
-    saved = Checkpoints([tmp_path / "0" / "state"], 1e9)
-    asked = iter([False] * 7 + [True])
-    with pytest.raises(Stopped):
-        train(cuda, runs, VECTORS, checkpoints=saved, stop=lambda: next(asked))
-    assert_same(train(cuda, runs, VECTORS, checkpoints=saved), whole)
-
-
 @pytest.mark.parametrize("can_sync", [True, False])
 def test_a_diverged_run_gets_back_the_weights_of_its_last_finite_loss(can_sync: bool) -> None:
     """Of two runs that diverge one after the other. Red: the weights that the second began with, or an older
@@ -243,37 +221,6 @@ def test_a_diverged_run_gets_back_the_weights_of_its_last_finite_loss(can_sync: 
         session.drop_diverged(torch.tensor(losses))
     assert values.unique(dim=1).tolist() == [[1.0], [2.0]]
     assert not session.alive.any()
-
-
-@pytest.mark.parametrize("place", [CPU, AWAY], ids=str)
-def test_a_search_saves_what_is_the_cpus_alone(place: torch.device) -> None:
-    """Taken up on the device, it goes on bit for bit, and what was saved stays as it was.
-
-    Red: the optimizer's own tensors in a checkpoint, or a checkpoint's in the optimizer."""
-    runs = rn(1, optimizer=SEARCH, epochs=8, batch_size="full")
-    with FromHost(), OtherDevice():
-        never, session = (Session(runs, VECTORS, place, torch.float32) for _ in range(2))
-        for _ in never.epochs():
-            pass
-        steps = session.epochs()
-        for _ in range(5):
-            next(steps)
-        saved = session.states()
-        kept = [leaf.clone() for leaf in tensors_of(saved)]
-        assert len(kept) > 10
-        assert {leaf.device for leaf in tensors_of(saved)} == {CPU}
-        list(steps)
-        other = Session(runs, VECTORS, place, torch.float32)
-        other.restore(saved)
-        list(other.epochs())
-        assert all(map(torch.equal, tensors_of(saved), kept))
-        for one in (session, other):
-            assert torch.equal(one.results()[0].state["lin0.weight"], never.results()[0].state["lin0.weight"])
-            assert {leaf.device for leaf in tensors_of(dict(one.method.search.state))} == {place}
-
-
-def tensors_of(value: object) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 # ---- Too little memory ----------------------------------------------------------------------------------
@@ -387,18 +334,6 @@ def test_a_torch_optimizer_without_memory_is_no_mistake_in_its_arguments(
     monkeypatch.setattr(torch.optim.RMSprop, "step", fail)
     with pytest.raises(RuntimeError, match="CUBLAS"):
         train_batch(rn(1, optimizer=TORCH), VECTORS, CPU, "float32")
-
-
-def test_an_estimate_without_memory_takes_fewer_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red: a sweep that ends because an epoch of many runs was to be timed."""
-    cuda = FakeCuda(monkeypatch)
-    cuda.fault = more_than(2, "eager", OUT_OF_MEMORY["cublas"])
-    run = rn()[0]
-    with cuda.here():
-        assert plan._epoch_seconds(run, 4, VECTORS, CUDA, torch.float32) > 0
-        cuda.fault = more_than(0, "eager", OUT_OF_MEMORY["cublas"])
-        with pytest.raises(InputError, match=r"one run does not fit on cuda; make model\.width"):
-            plan._epoch_seconds(run, 4, VECTORS, CUDA, torch.float32)
 
 
 def test_freed_memory_that_pytorch_keeps_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -731,25 +666,3 @@ def test_muon_of_all_runs_at_once_is_that_of_each() -> None:
             pair = (session.stack.view(each, parameter) for each in weights)
             torch.testing.assert_close(*pair, rtol=1e-9, atol=1e-12)
         assert many.buffers().keys() == one.buffers().keys()
-
-
-def test_a_gradients_norm_takes_few_passes_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same number. Red: as many rows as a CPU's cache holds."""
-    data = vector_data(per_class=1000)
-    (run,) = rn(1)
-    network = build_network(run, data).double()
-    passes = []
-    forward = network.forward_with_features
-    monkeypatch.setattr(network, "forward_with_features", lambda *given: passes.append(1) or forward(*given))
-    here = gradient_norm(network, run, data, CPU)
-    with FakeCuda(monkeypatch).here():
-        there = gradient_norm(network, run, data, CUDA)
-    assert there == pytest.approx(here, rel=1e-12)
-    assert len(passes) == 2 + 1
-
-
-def test_an_epoch_is_timed_where_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    cuda = FakeCuda(monkeypatch)
-    with cuda.here():
-        assert seconds_per_epoch(rn(batch_size="full")[0], 2, VECTORS, CUDA, torch.float32) > 0
-    assert (cuda.captures, cuda.current_stream()) == (1, cuda.default)

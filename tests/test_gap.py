@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import architecture, experiment, vector_data
+from conftest import experiment, vector_data
 
 from ncpipe.config.specs import Run
 from ncpipe.features.passes import extract
@@ -146,43 +146,6 @@ def test_features_that_nothing_bounds_have_no_bound_even_where_they_happen_to_be
     found = gap_of("ce", *at_optimum("ce", False), 0.02, bounded=False)
     assert found.bound == UNBOUNDED
     assert math.isnan(found.loss_gap)
-
-
-@pytest.mark.parametrize(
-    ("name", "norm", "loss", "bias", "eps"),
-    [
-        (*network, *CASES[(i + j) % 4], eps)  # each network with each eps, and each case with some of both
-        for i, network in enumerate([("L-RN1", "post"), ("L-RN2", "pre"), ("L-T11", "post")])
-        for j, eps in enumerate([0.0, 1e-5, 0.3])
-    ],
-)
-def test_no_trained_network_is_below_the_optimum(name, norm, loss, bias, eps):
-    """Short runs, and LN with an eps that shortens features by a tenth; the gap's terms sum to it."""
-    patch = {"patch": 2} if "T" in name else {}
-    keys = architecture(name, norm, last_bias=bias, layer_norm_eps=eps, **patch)
-    spec = experiment(model=keys, loss=loss, epochs=60, log_every=60)
-    run, data = Run("x", 2, 0, spec), vector_data()
-    [trained] = train_batch([run], data, CPU, "float32")
-    features = extract(run, trained.state, data, CPU)
-    assert (features.bias is not None) == bias
-    fit = unregularised_loss(
-        features.train.inputs, features.train.labels, features.weight, features.bias, loss
-    )
-    objective = Objective(fit, features.last_penalty, features.inner_penalty)
-    strength = run.spec.penalty.last_strength(2)
-    reached = TrainedState(
-        loss,
-        objective,
-        features.train.inputs,
-        features.train.labels,
-        features.weight,
-        bias,
-        strength,
-        features.metadata.bounded,
-    )
-    found = gap_to_optimum(run.name, reached)
-    assert found.bound == "holds"
-    assert 0 < found.gap_gufm < found.loss_gap == pytest.approx(objective.loss - found.loss_optimum)
 
 
 @pytest.mark.parametrize("biases", [False, True])

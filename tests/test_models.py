@@ -14,12 +14,8 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_model, input_shape, prepare_split, reshape_inputs
 from ncpipe.models.layers import (
     Affine,
-    Attention,
-    OneMatrixAttention,
-    TwoMatrixAttention,
     attend_by_products,
     attend_fused,
-    last_token,
 )
 from ncpipe.models.network import ModuleOrParameter, Network, Role, init_weights
 from ncpipe.models.penalties import is_penalised
@@ -114,90 +110,6 @@ def test_parameter_counts(name: str, norm: str, depth: int) -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
-def test_zero_blocks_change_nothing(name: str, norm: str) -> None:
-    """With zero weights and biases every block is the identity on the LN sphere: depth does not matter."""
-    data = vector_data()
-    model = model_of(name, norm, data, layer_norm_eps=0.0)
-    logits = []
-    for depth in (2, 6):
-        network = network_of(model, data, depth)
-        with torch.no_grad():
-            for parameter_name, parameter in network.named_parameters():
-                if parameter_name.startswith("blocks."):
-                    parameter.zero_()
-            shallow = network_of(model, data, 2).state_dict()
-            rest = {key: value for key, value in shallow.items() if not key.startswith("blocks.")}
-            network.load_state_dict(rest, strict=False)
-        logits.append(logits_of(network, data.train, "vector", model))
-    np.testing.assert_allclose(logits[0], logits[1], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
-def test_features_lie_on_the_layer_norm_sphere(name: str, norm: str) -> None:
-    """|h| = sqrt(d) and h . 1 = 0: the constraints of the GUFM (S25 Def. 3.5)."""
-    data = vector_data()
-    model = model_of(name, norm, data, layer_norm_eps=0.0)
-    samples = prepare_split(data.train, "vector", model, CPU, torch.float64)
-    features = network_of(model, data, 3).features(samples.inputs)
-    torch.testing.assert_close(features.norm(dim=1), torch.full((24,), 8.0**0.5, dtype=torch.float64))
-    torch.testing.assert_close(features.sum(1), torch.zeros(24, dtype=torch.float64), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(("name", "norm"), TRANSFORMERS)
-def test_causal_mask(name: str, norm: str) -> None:
-    """Changing token 4 changes no representation at tokens 0..3, and does change token 4's."""
-    data = token_data()
-    model = model_of(name, norm, data)
-    network = network_of(model, data, 3)
-    ids = torch.randint(1, 12, (5, 7), generator=torch.Generator().manual_seed(0))
-    changed = ids.clone()
-    changed[:, 4] = ids[:, 4] % 11 + 1
-    for length in range(1, 8):
-        lengths = torch.full((5,), length)
-        same = torch.equal(network(ids, lengths), network(changed, lengths))
-        assert same == (length <= 4)
-
-
-@pytest.mark.parametrize(("name", "norm"), TRANSFORMERS)
-def test_padding_never_reaches_the_prediction(name: str, norm: str) -> None:
-    data = token_data()
-    model = model_of(name, norm, data)
-    network = network_of(model, data, 3)
-    samples = data.train
-    assert samples.lengths is not None
-    garbage = samples.inputs.clone()
-    padding = torch.arange(7) >= samples.lengths.unsqueeze(1)
-    assert padding.any()
-    garbage[padding] = 11
-    assert torch.equal(network(samples.inputs, samples.lengths), network(garbage, samples.lengths))
-
-
-@pytest.mark.parametrize("name", ["L-T11", "L-T22"])
-def test_last_patch_predicts(name: str) -> None:
-    """Vision transformers predict from the last patch (S25 App. B.1), which reads all others."""
-    data = image_data()
-    model = model_of(name, "post", data)
-    network = network_of(model, data, 2)
-    patches = reshape_inputs(data.train.inputs, "image", model).double()
-    for position in range(4):
-        moved = patches.clone()
-        moved[:, position] += 1
-        assert not torch.allclose(network(patches), network(moved))
-    *_, last = network.layers(patches)
-    assert last.values.shape == (12, 8)
-
-
-def test_patches_are_read_row_by_row() -> None:
-    """Every pixel appears once, patch 1 is right of patch 0, channels come first within a patch."""
-    images = torch.arange(2 * 3 * 4 * 4).view(2, 3, 4, 4)
-    model = experiment(model={"architecture": "L-T11", "patch": 2}).model
-    patches = reshape_inputs(images, "image", model)
-    assert patches.shape == (2, 4, 12)
-    assert patches[0, 1].tolist() == images[0, :, 0:2, 2:4].flatten().tolist()
-    assert sorted(patches[1].flatten().tolist()) == images[1].flatten().tolist()
-
-
 def test_patch_must_divide_the_image() -> None:
     model = experiment(model={"architecture": "L-T11", "patch": 3}).model
     with pytest.raises(InputError, match=r"model\.patch: 3 does not divide"):
@@ -209,20 +121,6 @@ def test_both_attention_kernels_agree(tokens: int) -> None:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, tokens, 8, generator=generator, dtype=torch.float64) for _ in range(3))
     torch.testing.assert_close(attend_by_products(q, k, v), attend_fused(q, k, v), rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("lengths", [None, [1, 5, 3]])
-@pytest.mark.parametrize("kind", [OneMatrixAttention, TwoMatrixAttention])
-def test_attention_of_the_last_tokens_alone(kind: type[Attention], lengths: list[int] | None) -> None:
-    """Red: another row's query, a key of the padding, a factor left out."""
-    generator = torch.Generator().manual_seed(0)
-    attention = kind(8).double()
-    for weight in attention.parameters():
-        torch.nn.init.normal_(weight, generator=generator)
-    z = torch.randn(2, 3 * 5, 8, generator=generator, dtype=torch.float64)
-    ends = None if lengths is None else torch.tensor(lengths)
-    every = last_token(attention(z, 5), 5, ends)
-    torch.testing.assert_close(attention.of_last(z, 5, ends), every, rtol=1e-10, atol=1e-12)
 
 
 def test_attentions_own_backward_pass_is_its_derivative() -> None:

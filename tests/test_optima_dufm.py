@@ -8,6 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ncpipe.metrics.structure import dnc_found, structure
+from ncpipe.papers.s24.dufm_numerical import descend, gradient_into, minimise
 from ncpipe.papers.s24.dufm_relaxed import relaxed_relu, within_class_bound
 from ncpipe.system.errors import InputError
 from ncpipe.theory import dufm, dufm_shapes
@@ -41,14 +43,6 @@ def measured_constants(shape: Shape) -> Constants:
         tuple(torch.linalg.eigvalsh(after @ after.T).flip(0).clamp(min=0).tolist()),
         (1,) * len(after),
     )
-
-
-def small_decay_loss(constants: Constants, model: Dufm) -> float:
-    """Return (L+1)/2 (S G Lambda)^(1/(L+1)), S = sum_i 1/m_i, the least loss as Lambda -> 0."""
-    pairs = zip(constants.eigenvalues, constants.multiplicities, strict=True)
-    log_sum = math.log(sum(count / value for value, count in pairs))
-    log_power = log_sum + constants.log_price(model.depth) + model.log_product
-    return (model.depth + 1) / 2 * math.exp(log_power / (model.depth + 1))
 
 
 def naive_loss(model: Dufm, solution: Solution) -> float:
@@ -206,74 +200,6 @@ def test_lemma_16_s_first_eigenvalue_is_as_printed_for_two_r_only():
         assert (first == pytest.approx((r - 2) * (5 * r - 19) / c)) == (r in (4, 5))
 
 
-def spread_rows(rows: np.ndarray, size: float, generator: np.random.Generator) -> np.ndarray:
-    """Multiples of the rows, any number of each in any order; squares sum to `size` for each row."""
-    found = []
-    for row in rows:
-        shares = generator.uniform(0.1, 1, generator.integers(1, 4))
-        found += [math.sqrt(size * share / shares.sum()) * row for share in shares]
-    return np.array(found)[generator.permutation(len(found))]
-
-
-@pytest.mark.parametrize("r", range(4, 9))
-def test_lemmas_12_to_16_for_any_multiples_of_the_rows(r):
-    generator = np.random.default_rng(r)
-    incidence = dufm_shapes.incidence(r).numpy().T  # T_r (r, K)
-    before, after = 0.7, 1.9  # alpha_l, alpha_{l+1}
-    chosen = spread_rows(np.eye(r), before, generator)  # A_l
-    means = chosen @ incidence
-    least = np.linalg.pinv(means)
-    z = incidence.T @ generator.normal(size=r)
-    matrix = np.eye(r) - (3 * r - 4) / (4 * (r - 1) ** 2) * np.ones((r, r))
-    printed = (r - 1) ** 2 / (before * (r - 2) ** 2) * (incidence @ z) @ matrix @ (incidence @ z)
-    assert np.sum((z @ least) ** 2) == pytest.approx(printed), "Lemma 12"
-    following = spread_rows(np.eye(r), after, generator) @ incidence
-    assert np.sum((following @ least) ** 2) == pytest.approx(r * after / before), "Lemma 13"
-    c = (r - 2) * (r - 3) + 2
-    unit = dufm_shapes.srg_shape(r).last.numpy().T
-    last = spread_rows(unit, after, generator)
-    lemma_14 = after / before * r**2 * (r - 1) ** 2 / (4 * c)
-    assert np.sum((last @ least) ** 2) == pytest.approx(lemma_14), "Lemma 14"
-    eigenvalues = np.linalg.eigvalsh(means.T @ means)[::-1]
-    expected = [2 * before] + [(r - 2) / (r - 1) * before] * (r - 1) + [0] * (r * (r - 3) // 2)
-    assert eigenvalues == pytest.approx(np.array(expected), abs=1e-12), "Lemma 15"
-    positive = np.maximum(last, 0)
-    m1, m2, m3 = (r - 2) ** 2 * (r - 3) ** 2 / (2 * c), 2 * (r - 3) ** 2 / c, 2 / c
-    expected = sorted([m1] + [m2] * (r - 1) + [m3] * (r * (r - 3) // 2))
-    assert np.linalg.eigvalsh(positive.T @ positive) == pytest.approx(after * np.array(expected)), "Lemma 16"
-
-
-def test_lemma_17_counts_the_zeros_too():
-    generator = np.random.default_rng(0)
-    decay, classes = 0.03, 5
-    means = generator.normal(size=(8, 3)) @ generator.normal(size=(3, classes))  # rank 3
-    ridge = means @ means.T + classes * decay * np.eye(8)
-    weight = means.T @ np.linalg.inv(ridge)
-    value = np.sum((weight @ means - np.eye(classes)) ** 2) / (2 * classes) + decay / 2 * np.sum(weight**2)
-    singular = np.linalg.svd(means, compute_uv=False)
-    assert value == pytest.approx(decay / 2 * np.sum(1 / (singular**2 + classes * decay)))
-    for _ in range(20):
-        moved = weight + 1e-3 * generator.normal(size=weight.shape)
-        error = np.sum((moved @ means - np.eye(classes)) ** 2) / (2 * classes)
-        assert error + decay / 2 * np.sum(moved**2) > value
-
-
-def test_lemma_18_is_a_lower_bound_that_the_first_layer_attains():
-    model = Dufm(10, 4, 0.01, (0.003, 0.002, 0.004))
-    solution = srg_solution(model)
-    _, first, *_, features = losses(model, solution.features, solution.weights)
-    product = layers(solution.features, solution.weights)[0]
-    nuclear = torch.linalg.matrix_norm(product, "nuc").item()
-    bound = math.sqrt(4 * 0.01 * 0.003) * nuclear
-    assert first + features == pytest.approx(bound, rel=1e-12)
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(10):
-        turn = torch.randn(5, 5, generator=generator, dtype=torch.float64)
-        a, b = solution.weights[0] @ turn, torch.linalg.solve(turn, solution.features.T)
-        assert torch.allclose((a @ b).T, product)
-        assert 0.003 / 2 * a.square().sum() + 4 * 0.01 / 2 * b.square().sum() > bound
-
-
 # Theorems
 
 
@@ -292,23 +218,8 @@ def test_theorem_5_on_a_grid_and_where_it_fails(depth):
 
 
 def test_theorem_5_s_ratio_is_1_where_decay_leaves_only_zeros():
-    strength = (1.001 * dufm.threshold(dufm_shapes.srg_constants(5), 4)) ** 0.2
+    strength = (100 * dufm.dnc_threshold(10, 4)) ** 0.2
     assert dufm.srg_over_dnc(equal_decays(10, 1, 4, strength)) == 1.0
-
-
-def test_with_two_layers_dnc_is_not_always_the_optimum():
-    """S24 says it is, for L = 2. |C|_* = 7 < 8 = |max(C, 0)|_* at r = 5: ReLU can raise the nuclear norm."""
-    constants = dufm_shapes.srg_constants(5)
-    after = zip(constants.eigenvalues, constants.multiplicities, strict=True)
-    assert constants.last_nuclear == pytest.approx(7)
-    assert sum(count * math.sqrt(value) for value, count in after) == pytest.approx(8)
-    model = equal_decays(10, 3, 2, (0.95 * dufm.dnc_threshold(10, 2) / 3) ** (1 / 3))
-    assert naive_loss(model, srg_solution(model)) == pytest.approx(0.4821, abs=1e-4)
-    assert naive_loss(model, dnc_solution(model)) == pytest.approx(0.4936, abs=1e-4)
-    weak = equal_decays(15, 3, 2, 1e-4)
-    assert naive_loss(weak, srg_solution(weak, 3)) < 0.99 * naive_loss(weak, dnc_solution(weak))
-    assert dufm.small_decay_ratio(6, 2, 3) == pytest.approx(0.9875, abs=5e-5)
-    assert dufm.small_decay_ratio(5, 2) > 1.06, "SRG itself only for strong decay"
 
 
 @pytest.mark.parametrize("depth", [3, 4, 5, 8])
@@ -320,8 +231,6 @@ def test_the_ratio_for_small_decay_and_its_slope_in_the_classes(depth):
             strength = (share * dufm.dnc_threshold(classes, depth)) ** (1 / (depth + 1))
             model = equal_decays(classes, 1, depth, strength)
             ratios.append(dufm.srg_over_dnc(model))
-            limit = small_decay_loss(dufm_shapes.dnc_constants(classes), model)
-            assert limit == pytest.approx((depth + 1) / 2 * classes * strength)
         errors = np.abs(np.array(ratios) - dufm.small_decay_ratio(points, depth))
         assert errors[2] < 2e-3
         assert errors[2] <= errors[1] <= errors[0]
@@ -331,76 +240,13 @@ def test_the_ratio_for_small_decay_and_its_slope_in_the_classes(depth):
     assert slope[0] == pytest.approx((3 - depth) / (2 * (depth + 1)), abs=2e-3)
 
 
-def test_three_layers_gain_nothing_for_many_classes():
-    """rho at L = 3 is least at K = 10 and then rises to 1: no large gap for large K."""
-    rho = [dufm.small_decay_ratio(r, 3) for r in range(5, 200)]
-    assert rho[0] == pytest.approx(0.9234, abs=5e-5)
-    assert rho == sorted(rho)
-    assert 0.99 < rho[-1] < 1
-
-
 @pytest.mark.parametrize("depth", [2, 3, 4, 6])
-def test_thresholds_of_decay(depth):
-    """Just below the threshold some solution beats zeros, just above none does."""
-    for constants in (
-        dufm_shapes.dnc_constants(7),
-        dufm_shapes.srg_constants(5),
-        dufm_shapes.srg_constants(6, 3),
-    ):
-        edge = dufm.threshold(constants, depth)
-        for share, expected in ((1 - 1e-6, True), (1 + 1e-6, False)):
-            strength = (share * edge) ** (1 / (depth + 1))
-            found = dufm.least_loss(constants, equal_decays(constants.classes, 1, depth, strength))
-            assert (found.scale > 0) is expected
-    assert dufm.threshold(dufm_shapes.dnc_constants(7), depth) == pytest.approx(
-        dufm.dnc_threshold(7, depth), rel=1e-9
-    )
-
-
-def test_srg_can_stand_where_dnc_has_collapsed_to_zero():
-    strength = (2 * dufm.dnc_threshold(10, 4)) ** 0.2
-    model = equal_decays(10, 1, 4, strength)
-    assert dufm.dnc_loss(model) == 0.5
-    assert dufm.srg_loss(model) < 0.47
-
-
-def test_the_smaller_problem_s_second_construction_is_below_the_larger_one_and_may_exceed_dnc():
-    for classes in (7, 8, 9, 11, 14, 20):
-        model = equal_decays(classes, 50, 4, 0.003)
-        larger, _ = dufm.larger_model(model)
-        assert dufm.srg_cut_loss(model) < dufm.srg_loss(larger)
-        assert dufm.srg_with_dnc_loss(model) < dufm.dnc_loss(model)
-    model = equal_decays(7, 50, 4, 0.004)
-    assert dufm.srg_cut_loss(model) > dufm.dnc_loss(model) > dufm.srg_loss(model)
-
-
-@pytest.mark.parametrize("depth", [2, 3, 4, 6])
-def test_half_of_the_signs_pay_most_from_15_classes_on(depth):
-    for points in (6, 7, 8, 9, 12):
-        model = equal_decays(points * (points - 1) // 2, 50, depth, 1e-4)
-        values = {minus: dufm.srg_loss(model, minus) for minus in range(2, points - 1)}
-        assert min(values, key=values.__getitem__) == points // 2
-
-
-@pytest.mark.parametrize("depth", [2, 3, 4, 5, 8])
-def test_half_of_the_signs_gain_a_further_power_of_the_classes(depth):
-    """Slope of log rho on log K: (1 - L)/(2(L + 1)), S24's less 1/(L + 1). So L = 3 gains too, and L = 2."""
-    rho = np.array([dufm.small_decay_ratio(r, depth, r // 2) for r in (256, 512)])
-    exact = (1 - depth) / (2 * (depth + 1))
-    slope = np.diff(np.log(rho)) / math.log(512 * 511 / (256 * 255))
-    assert slope[0] == pytest.approx(exact, abs=4e-3)
-
-
-def test_with_two_layers_opposite_pairs_are_as_good_as_orthogonal_class_means():
-    """DNC is not the only optimum before the ReLU at L = 2: |C|_* = K for blocks (1, -1; -1, 1), rank K/2."""
-    pair = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).double()
-    shape = dufm_shapes.Shape(torch.eye(6).double(), torch.block_diag(pair, pair, pair))
-    model = equal_decays(6, 4, 2, 0.01)
-    found = dufm.least_loss(measured_constants(shape), model)
-    assert found.value == pytest.approx(dufm.dnc_loss(model), rel=1e-12)
-    assert torch.linalg.matrix_rank(shape.last) == 3
-    deeper = equal_decays(6, 4, 3, 0.01)
-    assert dufm.least_loss(measured_constants(shape), deeper).value > dufm.dnc_loss(deeper)
+def test_the_threshold_of_decay(depth):
+    """Just below it deep neural collapse beats zeros, just above it does not."""
+    for share, expected in ((1 - 1e-6, True), (1 + 1e-6, False)):
+        strength = (share * dufm.dnc_threshold(7, depth)) ** (1 / (depth + 1))
+        found = dufm.least_loss(dufm_shapes.dnc_constants(7), equal_decays(7, 1, depth, strength))
+        assert (found.scale > 0) is expected
 
 
 # Smoothed ReLU
@@ -428,34 +274,76 @@ def test_theorem_8_s_bound_as_printed():
         within_class_bound(equal_decays(10, 50, 4, 0.3), 30, 1.0)
 
 
-# Input
+# Direct minimisation
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: Dufm(1, 5, 0.1, (0.1, 0.1)), "1 classes of 5"),
-        (lambda: Dufm(3, 0, 0.1, (0.1, 0.1)), "3 classes of 0"),
-        (lambda: Dufm(3, 5, 0.1, (0.1,)), "weights: 1 decays"),
-        (lambda: Dufm(3, 5, 0.0, (0.1, 0.1)), "must be positive"),
-        (lambda: Dufm(3, 5, 0.1, (0.1, math.nan)), "must be positive"),
-        (lambda: dufm.srg_loss(equal_decays(5, 5, 4, 0.1)), "from 6 classes on"),
-        (lambda: dufm_shapes.srg_constants(3), "r: 3"),
-        (lambda: dufm_shapes.srg_shape(5, 4), "minus: 4; expected 2 to r - 2 = 3"),
-        (lambda: dnc_solution(equal_decays(6, 5, 4, 1e-3), width=5), "width: 5 is below 6"),
-        (lambda: objective(equal_decays(2, 3, 2, 0.1), torch.ones(4, 2), []), "features of 4 samples"),
-        (lambda: relaxed_relu(torch.ones(1), 0.0), "epsilon: 0"),
-    ],
-)
-def test_bad_input_is_one_line(call, message):
-    with pytest.raises(InputError, match=message):
-        call()
+def hidden(solution):
+    return layers(solution.features, solution.weights)
 
 
-def test_perturbed_solutions_are_reproducible_and_near():
-    solution = dnc_solution(equal_decays(6, 5, 3, 1e-3))
-    first, again, other = (perturbed(solution, 0.1, seed) for seed in (1, 1, 2))
-    assert torch.equal(first.features, again.features)
-    assert not torch.equal(first.features, other.features)
-    distance = (first.weights[0] - solution.weights[0]).norm() / solution.weights[0].norm()
-    assert 0.05 < distance < 0.2
+def name(solution):
+    *_, inner, last, _ = hidden(solution)
+    return structure(inner.clamp(min=0), last).name
+
+
+def test_the_gradient_is_autograd_s():
+    model = equal_decays(4, 3, 4, 0.02)
+    found = minimise(model, 5, starts=3, seed=0, steps=1, collapsed=False)
+    assert [tuple(end.features.shape) for end in found.solutions] == [(12, 5)] * 3
+    matrices = [
+        torch.stack(parts)
+        for parts in zip(*((end.features, *end.weights) for end in found.solutions), strict=True)
+    ]
+    targets = torch.eye(4).double().repeat_interleave(3, 0)
+    written = [torch.zeros_like(matrix) for matrix in matrices]
+    gradient_into(matrices, written, targets)
+    for start in range(3):
+        free = [matrix[start].clone().requires_grad_() for matrix in matrices]
+        error = (layers(free[0], free[1:])[-1] - targets).square().sum() / (2 * 12)
+        for expected, slopes in zip(torch.autograd.grad(error, free), written, strict=True):
+            assert torch.allclose(expected, slopes[start], rtol=1e-12, atol=1e-15)
+
+
+def test_unequal_decays_give_the_same_losses_in_the_model_s_own_scale():
+    """Start j does not depend on the others, nor the losses on how Lambda is made up."""
+    equal = equal_decays(4, 2, 3, 0.01)
+    unequal = Dufm(4, 4, 0.02, (0.0025, 0.05, 0.002))
+    assert unequal.log_product == pytest.approx(equal.log_product)
+    first = minimise(equal, 6, starts=3, seed=5, steps=200)
+    second = minimise(unequal, 6, starts=3, seed=5, steps=200)
+    assert torch.allclose(first.values, second.values, rtol=1e-9)
+    assert first.values[0] == min(first.values)
+    for end, value in zip(second.solutions, second.values, strict=True):
+        assert objective(unequal, end.features, end.weights) == value
+    alone = minimise(equal, 6, starts=1, seed=6, steps=200)
+    assert (first.values - alone.values).abs().min() < 1e-12
+    again = minimise(equal, 6, starts=3, seed=5, steps=200)
+    assert torch.equal(first.values, again.values)
+    assert torch.equal(first.solutions[0].features, again.solutions[0].features)
+
+
+def test_two_classes_end_at_dnc_and_never_below():
+    """The one case in which DNC is the optimum for every depth."""
+    for depth in (2, 3, 4):
+        model = equal_decays(2, 10, depth, 0.003)
+        found = minimise(model, 6, starts=6, seed=0, steps=3000)
+        assert found.value > dufm.dnc_loss(model) - 1e-12
+        means = [matrix.clamp(min=0) for matrix in hidden(found.solutions[0])[:-1]]
+        assert dnc_found(means, found.value, dufm.dnc_loss(model))
+
+
+def test_srg_is_where_descent_returns_to_for_10_classes_and_not_for_6_or_15():
+    for classes, width in ((10, 12), (6, 10), (15, 18)):
+        model = equal_decays(classes, 50, 4, 0.004)
+        level, srg = dufm.srg_loss(model), srg_solution(model, width=width)
+        starts = [perturbed(srg, 0.05, seed) for seed in range(3)]
+        assert min(objective(model, start.features, start.weights) for start in starts) > level + 1e-4
+        found = descend(model, starts, steps=600, rate=0.005)
+        names = [name(end) for end in found.solutions]
+        if classes == 10:
+            assert found.values.numpy() == pytest.approx([level] * 3, abs=3e-6)
+            assert (found.values > level).all()
+            assert names == ["SRG"] * 3
+        else:
+            assert (found.values < level - 3e-4).all()
+            assert "SRG" not in names

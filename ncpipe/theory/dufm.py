@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import brentq
 
 from ncpipe.system.errors import InputError
 from ncpipe.theory.dufm_shapes import (
@@ -200,25 +200,6 @@ def dnc_threshold(classes: int, depth: int) -> float:
     """
     power = (depth - 1) * math.log(depth - 1) - 2 * depth * math.log(depth)
     return math.exp(power - (depth + 1) * math.log(classes))
-
-
-def threshold(constants: Constants, depth: int) -> float:
-    """Return the largest Lambda at which a solution of the shape, of all K classes, has a loss below 1/2."""
-    model = equal_decays(constants.classes, 1, depth, 1.0)
-    lowest = _inflection(constants, model)
-
-    # Gain of the fit over zero matrices, over the price L u. As 1 - 2 fit <= 1, it falls to 0 for large u.
-    def negative_gain(log_u: float) -> float:
-        u = math.exp(log_u)
-        return -((1 - 2 * _fit(constants, model, u)) / (model.depth * u))
-
-    least = min(value for value in constants.eigenvalues if value > 0)
-    highest = 1e3 * (constants.classes / least) ** (1 / depth)
-    grid = np.linspace(math.log(lowest), math.log(highest), GRID)
-    at = int(np.argmin([negative_gain(log_u) for log_u in grid]))
-    ends = grid[max(at - 1, 0)], grid[min(at + 1, GRID - 1)]
-    found = minimize_scalar(negative_gain, bounds=ends, method="bounded", options={"xatol": 1e-12})
-    return math.exp(depth * math.log(-found.fun) - constants.log_price(depth))
 
 
 def check_classes(classes: int) -> None:

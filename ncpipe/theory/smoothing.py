@@ -38,16 +38,12 @@ def ufm_value(loss: Loss, classes: int, kappa: float, delta: float) -> float:
     return share * ((contrast - 1 + delta) ** 2 / 2 + kappa * contrast)
 
 
-def gufm_value(classes: int, width: int, strength: float, delta: float) -> float:
-    """Return the least cross-entropy with lambda_L/2 |W|^2 for features of norm sqrt(d), bias or not.
-
-    min over w of log(1 + (K-1) e^-g) + delta (K-1)/K g + lambda_L/2 K w^2, g = w sqrt(d) K/(K-1).
-    """
-    return sum(gufm_terms(classes, width, strength, delta))
-
-
 def gufm_terms(classes: int, width: int, strength: float, delta: float) -> tuple[float, float]:
-    """Return cross-entropy and penalty at that minimum, where the increasing derivative in w is 0."""
+    """Return cross-entropy and penalty where their sum is least, for features of norm sqrt(d).
+
+    min over w of log(1 + (K-1) e^-g) + delta (K-1)/K g + lambda_L/2 K w^2, g = w sqrt(d) K/(K-1), with a
+    bias or without; there the increasing derivative in w is 0.
+    """
     check(delta)
     check_range("ce", classes, width, strength, bias=False)
     slope = math.sqrt(width) * classes / (classes - 1)

@@ -43,13 +43,11 @@ def objective(classes: int, decay: float, point: Normalised) -> Tensor:
     return fit + decay / 2 * norms
 
 
-def optimum(classes: int, per_class: int, decay: float) -> tuple[float, Normalised]:
-    """Return the least value and a minimiser with m = K.
+def optimal_value(classes: int, per_class: int, decay: float) -> float:
+    """Return the least value, K (lambda sqrt(n) - lambda^2/2), and K n/2 for lambda >= sqrt(n).
 
-    The value is K (lambda sqrt(n) - lambda^2/2), and K n/2 for lambda >= sqrt(n).
-
-    F_BN is proportional to Y: collapsed, and a simplex ETF about its mean. Eq. 62 has gamma = sqrt(1 - 1/K),
-    v = 1/sqrt(K) and |a_j| = 1; they minimise only times sqrt(sqrt(n) - lambda).
+    F_BN is proportional to Y there: collapsed, and a simplex ETF about its mean. Eq. 62 has gamma =
+    sqrt(1 - 1/K), v = 1/sqrt(K) and |a_j| = 1; they minimise only times sqrt(sqrt(n) - lambda).
     """
     if classes < 2 or per_class < 1 or not decay > 0:
         raise InputError(
@@ -57,9 +55,4 @@ def optimum(classes: int, per_class: int, decay: float) -> tuple[float, Normalis
         )
     root = math.sqrt(per_class)
     square = max(root - decay, 0.0)
-    ones = math.sqrt(square) * torch.ones(classes, dtype=torch.float64)
-    targets = torch.eye(classes, dtype=torch.float64).repeat_interleave(per_class, 0)
-    point = Normalised(
-        targets, math.sqrt(1 - 1 / classes) * ones, ones / math.sqrt(classes), torch.diag(ones)
-    )
-    return classes * ((square - root) ** 2 / 2 + decay * square), point
+    return classes * ((square - root) ** 2 / 2 + decay * square)

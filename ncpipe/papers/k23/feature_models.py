@@ -247,7 +247,7 @@ def two_linear_jump(distance: Annotated[float, Bound(0, 1, open_low=True)]) -> f
 
 def batch_norm_value(classes: Classes, per_class: Count, decay: Positive) -> float:
     """Return the least loss of features behind batch normalisation and ReLU."""
-    return batch_norm.optimum(classes, per_class, decay)[0]
+    return batch_norm.optimal_value(classes, per_class, decay)
 
 
 def batch_norm_value_numerical(classes: Classes, per_class: Count, decay: Positive) -> float:

@@ -145,7 +145,7 @@ def etf_rate_numerical(classes: Classes, own: float, other: float) -> float:
 
 def etf_error(classes: Classes, own: float, other: float, time: Positive) -> float:
     """Return NC2 of locally elastic class means at a time, from a random start."""
-    matrix = locally_elastic.drift(classes, classes, own, other, aligned=True)
+    matrix = locally_elastic.drift(classes, own, other)
     start = np.random.default_rng(0).normal(size=(classes, classes))
     return locally_elastic.etf_error(locally_elastic.means_at(start, matrix, time))
 

@@ -24,30 +24,17 @@ def residuals(classes: int) -> np.ndarray:
     return found
 
 
-def drift(classes: int, width: int, own: float, other: float, *, aligned: bool) -> np.ndarray:
-    """Return B (K m, K m) for impacts alpha = own and beta = other.
+def drift(classes: int, own: float, other: float) -> np.ndarray:
+    """Return B (K K, K K) for impacts alpha = own and beta = other along the residuals, m = K.
 
-    aligned: along the residuals, with m = K; else T = I.
+    Its rates are (alpha - beta)/K once, along the residuals, (alpha + beta/(K-1))/K K - 1 times, and 0 in the
+    K (K-1) other directions. K23's multiplicities after eq. 46 are permuted.
     """
     if classes < 2:
         raise InputError(f"classes: {classes}; locally elastic features need at least 2")
-    impact = (own - other) * np.eye(classes) + other
-    if not aligned:
-        found: np.ndarray = np.kron(impact, np.eye(width)) / classes
-        return found
-    if width != classes:
-        raise InputError(f"width: {width}; impacts along the residuals need as many as classes, {classes}")
-    rows = residuals(classes)
+    impact, rows = (own - other) * np.eye(classes) + other, residuals(classes)
     blocks: np.ndarray = np.einsum("ij,jk,jl->ikjl", impact, rows, rows) / (classes - 1)
-    return blocks.reshape(classes * width, -1)
-
-
-def rates(classes: int, own: float, other: float) -> tuple[float, float]:
-    """Return growth rates along the residuals: (alpha - beta)/K once, (alpha + beta/(K-1))/K K - 1 times.
-
-    The remaining K (K-1) directions rest. K23's multiplicities after eq. 46 are permuted.
-    """
-    return (own - other) / classes, (own + other / (classes - 1)) / classes
+    return blocks.reshape(classes**2, -1)
 
 
 def means_at(start: np.ndarray, matrix: np.ndarray, time: float) -> np.ndarray:
@@ -73,12 +60,6 @@ def etf_slope(classes: int, other: float) -> float:
     if classes < 3 or not other < 0:
         raise InputError(f"classes {classes}, other {other:g}; need at least 3 classes and impacts below 0")
     return other / (classes - 1)
-
-
-def nc1_trace_ratio(means: np.ndarray, noise: float, time: float) -> float:
-    """Return tr Sigma_W/tr Sigma_B = m sigma^2 t/tr Sigma_B of infinitely many samples."""
-    centred = means - means.mean(0)
-    return means.shape[1] * noise**2 * time * len(means) / float((centred**2).sum())
 
 
 def log_separation(classes: int, strength: float, power: float, time: float) -> float:

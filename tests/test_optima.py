@@ -1,0 +1,518 @@
+"""Optima of features models: closed forms against numerical minima, their geometry, and printed claims."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from ncpipe.metrics.collapse import nc1_trace_ratio
+from ncpipe.metrics.geometry import nc2_etf, nc2_identity, nc3_duality
+from ncpipe.metrics.loss_functions import LOSSES
+from ncpipe.metrics.statistics import class_statistics
+from ncpipe.papers.k23 import batch_norm, imbalance, orthoplex, supcon, two_linear
+from ncpipe.papers.k23.flows import locally_elastic
+from ncpipe.papers.k23.flows.features_model import Flow, aligned_start, integrate
+from ncpipe.papers.s24 import dufm_numerical
+from ncpipe.papers.s24.dufm_relaxed import relaxed_relu
+from ncpipe.papers.theory_calls import CALLS
+from ncpipe.system.errors import InputError
+from ncpipe.theory import dufm, dufm_shapes, gufm, smoothing, ufm
+from ncpipe.theory.dufm import Dufm, equal_decays
+from ncpipe.theory.dufm_solutions import dnc_solution
+from ncpipe.theory.dufm_solutions import objective as dufm_objective
+from ncpipe.theory.gufm import optimal_value
+from ncpipe.theory.numerical import least, minimise_gufm, minimise_ufm
+from ncpipe.theory.ufm import Decay, Loss, kappa
+
+Pair = Callable[[], tuple[float, float]]  # the closed form and the numerical minimum
+CASES = [("ce", False), ("ce", True), ("mse", False), ("mse", True)]
+GUFM_SIZES = [(2, 3, 0.1), (4, 8, 0.005), (4, 6, 2.0), (6, 7, 1e-3)]
+# K, n, m, lambda_A, lambda_F, lambda_b: kappa 0.28, 0.05, 0.89, 1 + 1e-6 and 1.8
+UFM_SIZES = [
+    (2, 1, 3, 0.1, 0.2, None),
+    (3, 5, 3, 0.02, 0.003, 0.01),
+    (4, 5, 8, 0.1, 0.1, 0.0),
+    (4, 5, 8, 0.1, 0.1, 5.0),
+    (2, 4, 3, (1 + 1e-6) / 4, 0.25, 0.3),
+    (4, 5, 8, 0.1, 0.4, None),
+]
+
+
+def of_call(name: str, **args: object) -> Pair:
+    """A number of a claim, and its numerical check."""
+    call = CALLS[name]
+    assert call.check is not None
+    return lambda: (call.number(**args), call.check(**args))
+
+
+def of_ufm(loss: Loss, size: tuple) -> Pair:
+    classes, per_class, width, *decays = size
+    counts, decay = torch.full((classes,), per_class), Decay(*decays)
+
+    def pair() -> tuple[float, float]:
+        found = minimise_ufm(LOSSES[loss], torch.eye(classes), counts, width, decay, starts=4, seed=1)
+        return ufm.optimum(loss, classes, per_class, width, decay).value, found.value
+
+    return pair
+
+
+def free_samples(loss: Loss, bias: bool) -> Pair:
+    """Three samples a class, each free, gain nothing over one feature a class."""
+    targets = torch.eye(3).repeat_interleave(3, 0)
+
+    def pair() -> tuple[float, float]:
+        if bias:
+            found = minimise_ufm(
+                LOSSES[loss], targets, torch.ones(9), 4, Decay(0.02, 0.01, 0.1), starts=4, seed=1
+            )
+            return ufm.optimum(loss, 3, 3, 4, Decay(0.02, 0.01, 0.1)).value, found.value
+        found = minimise_gufm(LOSSES[loss], targets, torch.ones(9), 5, 0.02, False, starts=3, seed=0)
+        return optimal_value(loss, 3, 5, 0.02, False), found.value
+
+    return pair
+
+
+def of_smoothing(delta: float) -> Pair:
+    targets = (1 - delta) * torch.eye(4).double() + delta / 4
+
+    def pair() -> tuple[float, float]:
+        found = minimise_gufm(LOSSES["ce"], targets, torch.ones(4), 6, 0.02, False, starts=3, seed=0)
+        return sum(smoothing.gufm_terms(4, 6, 0.02, delta)), found.value
+
+    return pair
+
+
+def of_two_linear(factor: float) -> Pair:
+    """Decays of which c is so many times the one of the jump."""
+    c = factor * two_linear.JUMP
+    second, first, features = (c / 3 * share for share in (2.0, 5.0, 0.1))  # of product (c/3)^3, n = 1
+
+    def objective_of(flat: Tensor) -> Tensor:
+        parts = flat.view(3, 3, 3)
+        fit = (parts[2] @ parts[1].T @ parts[0].T - torch.eye(3).double()).square().sum() / 6
+        squares = parts.square().sum((1, 2))
+        return fit + (second * squares[0] + first * squares[1] + features * squares[2]) / 2
+
+    def pair() -> tuple[float, float]:
+        z = two_linear.best_logit(c)
+        assert (z > 0.5, z == 0) == (factor < 1, factor > 1)
+        value = (z - 1) ** 2 / 2 + 1.5 * c * z ** (2 / 3)
+        return value, least(objective_of, 27, starts=12, seed=0).value
+
+    return pair
+
+
+def on_a_line() -> Pair:
+    """d = 2 leaves two features: two of three classes share one, with W by ridge regression (MSE)."""
+    values = []
+    for signs in ((1, 1, -1), (1, 1, 1)):
+        x = np.outer(signs, [1, -1])
+        weight = np.eye(3) @ x @ np.linalg.inv(x.T @ x + 3 * 0.1 * np.eye(2))
+        values.append(((x @ weight.T - np.eye(3)) ** 2).sum() / 6 + 0.05 * (weight**2).sum())
+    return lambda: (
+        min(values),
+        minimise_gufm(LOSSES["mse"], torch.eye(3), torch.ones(3), 2, 0.1, False, starts=6, seed=0).value,
+    )
+
+
+def unbalanced_on_a_line(bias: bool) -> Pair:
+    """K = 2, d = 2: features are +-(1, -1), so W has one number that matters; with a bias, two."""
+
+    def value(c: float, b: float = 0.0) -> float:
+        first, second = 2 * 2**0.5 * c + b, 2 * 2**0.5 * c - b
+        return float(0.75 * np.logaddexp(0, -first) + 0.25 * np.logaddexp(0, -second) + 0.2 * c * c)
+
+    def best(b: float) -> float:
+        return float(minimize_scalar(lambda c: value(c, b)).fun)
+
+    def pair() -> tuple[float, float]:
+        counts = torch.tensor([3.0, 1.0])
+        found = minimise_gufm(LOSSES["ce"], torch.eye(2), counts, 2, 0.2, bias, starts=4, seed=0)
+        return minimize_scalar(best).fun if bias else best(0.0), found.value
+
+    return pair
+
+
+PAIRS: dict[str, tuple[Pair, float]] = {
+    **{
+        f"gufm {loss} {bias} {classes} {width}": (
+            of_call("gufm.value", loss=loss, classes=classes, width=width, strength=strength, bias=bias), 1e-6
+        )
+        for loss, bias in CASES for classes, width, strength in GUFM_SIZES
+    },
+    "gufm of the paper's size": (
+        of_call("gufm.value", loss="ce", classes=10, width=64, strength=0.005), 1e-8
+    ),
+    **{f"ufm {loss} {size}": (of_ufm(loss, size), 1e-6) for loss in ("ce", "mse") for size in UFM_SIZES},
+    **{f"free samples {loss} {bias}": (free_samples(loss, bias), 1e-6) for loss, bias in CASES},
+    **{
+        f"smoothing {loss} {delta}": (
+            of_call("smoothing.value", loss=loss, classes=4, per_class=3, decay=0.03, delta=delta), 1e-8
+        )
+        for loss in ("ce", "mse") for delta in (0.0, 0.1, 0.4)
+    },
+    **{f"smoothing on the sphere {delta}": (of_smoothing(delta), 1e-8) for delta in (0.0, 0.3)},
+    **{
+        f"supcon {own} {temperature}": (
+            of_call("supcon.value", classes=3, per_class=3, temperature=temperature, include_self=own), 1e-9
+        )
+        for own, temperature in ((True, 0.3), (False, 1.0))
+    },
+    **{f"two linear layers {factor}": (of_two_linear(factor), 1e-8) for factor in (0.3, 0.95, 1.05)},
+    **{
+        f"batch norm {decay}": (of_call("batch_norm.value", classes=3, per_class=4, decay=decay), 1e-6)
+        for decay in (0.2, 1.0, 3.0)
+    },
+    **{
+        f"orthoplex {classes}": (of_call("orthoplex.value", classes=classes, per_class=2, decay=0.01), 1e-8)
+        for classes in (4, 6)
+    },
+    "three classes on a line": (on_a_line(), 1e-9),
+    **{f"unbalanced classes on a line {bias}": (unbalanced_on_a_line(bias), 1e-8) for bias in (False, True)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_no_start_goes_below_the_closed_form_and_the_best_reaches_it(name: str) -> None:
+    pair, tolerance = PAIRS[name]
+    closed, found = pair()
+    assert found >= closed - 1e-9
+    assert found == pytest.approx(closed, abs=tolerance)
+
+
+def test_a_minimum_is_what_it_says_and_the_seed_decides_it() -> None:
+    arguments = (LOSSES["ce"], torch.eye(3), torch.tensor([5, 2, 1]), 3, 0.05, True)
+    found, again = (minimise_gufm(*arguments, starts=5, seed=3) for _ in range(2))
+    assert torch.equal(found.values, again.values)
+    assert torch.equal(found.features, again.features)
+    assert found.features.norm(dim=1) == pytest.approx([3**0.5] * 3)
+    assert found.features.sum(1) == pytest.approx([0.0] * 3, abs=1e-14)
+    assert found.value == found.values[0] == found.values.min()
+    assert len(found.values) == 5
+    assert 1 <= found.agreeing(1e-7) <= found.agreeing(math.inf) == 5
+    assert found.slope < 1e-6
+    weights, features, labels = found.weight, found.features, [0] * 5 + [1] * 2 + [2]
+    value = objective("ce", weights, features[labels], labels, 0.05, found.bias)
+    assert value == pytest.approx(found.value, rel=1e-14)
+
+
+# ---- Features of length sqrt(d) -------------------------------------------------------------------------
+
+
+def objective(loss, weight, features, labels, strength, bias=None):
+    """The regularised loss in plain NumPy; features (N, d)."""
+    weight, features = np.asarray(weight), np.asarray(features)
+    logits = features @ weight.T + (0 if bias is None else np.asarray(bias))
+    targets = np.eye(len(weight))[labels]
+    if loss == "ce":
+        fit = np.mean([math.log(np.exp(row - row[k]).sum()) for row, k in zip(logits, labels, strict=True)])
+    else:
+        fit = ((logits - targets) ** 2).sum() / (2 * len(labels))
+    return fit + strength / 2 * (weight**2).sum()
+
+
+@pytest.mark.parametrize(("loss", "bias"), CASES)
+@pytest.mark.parametrize(("classes", "width", "strength"), [*GUFM_SIZES, (10, 64, 0.005), (2, 64, 1e-6)])
+def test_the_optimum_is_feasible_has_its_value_and_is_collapsed(loss, bias, classes, width, strength):
+    found = gufm.optimum(loss, classes, width, strength, bias)
+    assert found.value == optimal_value(loss, classes, width, strength, bias)
+    assert found.features.norm(dim=1) == pytest.approx([width**0.5] * classes, rel=1e-14)
+    assert found.features.sum(1) == pytest.approx([0.0] * classes, abs=1e-12)
+    assert (found.bias is not None) == bias
+    labels = np.repeat(np.arange(classes), 3)
+    features = found.features.repeat_interleave(3, 0)
+    assert objective(loss, found.weight, features, labels, strength, found.bias) == pytest.approx(
+        found.value, rel=1e-12
+    )
+    assert strength / 2 * found.weight.square().sum() == pytest.approx(found.penalty, rel=1e-12)
+    statistics = class_statistics(features, torch.from_numpy(labels), classes)
+    nc2 = nc2_identity if (loss, bias) == ("mse", False) else nc2_etf
+    assert nc1_trace_ratio(statistics) == pytest.approx(0, abs=1e-28)
+    assert nc2(found.weight) == pytest.approx(0, abs=1e-14)
+    assert nc3_duality(statistics, found.weight) == pytest.approx(0, abs=1e-13)
+    assert torch.cosine_similarity(found.weight, found.features) == pytest.approx([1.0] * classes, abs=1e-14)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    case=st.sampled_from(CASES),
+    classes=st.integers(2, 6),
+    room=st.integers(1, 4),
+    strength=st.floats(1e-4, 10),
+    scale=st.floats(0, 5),
+    shortest=st.floats(0, 1),
+    seed=st.integers(0, 10**6),
+)
+def test_no_pair_is_below_the_optimum_even_with_shorter_features_off_the_plane(
+    case, classes, room, strength, scale, shortest, seed
+):
+    """Near the optimum and far from it; |x| <= sqrt(d) is all that the bound asks for."""
+    loss, bias = case
+    width = classes + room
+    found = gufm.optimum(loss, classes, width, strength, bias)
+    generator = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), 2)
+    features = found.features.numpy()[labels] + scale * generator.standard_normal((2 * classes, width))
+    lengths = generator.uniform(shortest, 1, (len(labels), 1)) * width**0.5
+    features *= lengths / np.linalg.norm(features, axis=1, keepdims=True)
+    weight = found.weight.numpy() + 0.1 * scale * generator.standard_normal((classes, width))
+    offset = (
+        None if found.bias is None else found.bias.numpy() + 0.1 * scale * generator.standard_normal(classes)
+    )
+    assert objective(loss, weight, features, labels, strength, offset) >= found.value - 1e-12
+
+
+@pytest.mark.parametrize(
+    ("loss", "bias", "least"), [(*CASES[0], 4), (*CASES[1], 4), (*CASES[2], 5), (*CASES[3], 4)]
+)
+def test_narrower_features_have_no_room_and_are_refused(loss, bias, least):
+    """One dimension less and the minimum lies above what the formula would give."""
+    wide, tight = (optimal_value(loss, 4, width, 0.05, bias) for width in (least + 1, least))
+    assert tight > wide
+    with pytest.raises(InputError, match=f"width: {least - 1} is below {least}"):
+        optimal_value(loss, 4, least - 1, 0.05, bias)
+    found = minimise_gufm(LOSSES[loss], torch.eye(4), torch.ones(4), least - 1, 0.05, bias, starts=2, seed=0)
+    # The formula is smooth in d; on to d = least - 1 it would give less than 2 tight - wide + curvature.
+    assert found.value > tight + 2 * (tight - wide)
+
+
+def test_numbers_of_the_paper() -> None:
+    """At its size; unbalanced classes fall below the balanced value."""
+    assert optimal_value("ce", 10, 64, 0.005, False) == pytest.approx(0.0227594, abs=5e-8)
+    counts = torch.tensor([8.0, 1.0, 1.0])
+    found = minimise_gufm(LOSSES["ce"], torch.eye(3), counts, 4, 0.05, False, starts=2, seed=0)
+    assert found.value < optimal_value("ce", 3, 4, 0.05, False) - 0.01
+
+
+# ---- Feature decay --------------------------------------------------------------------------------------
+
+
+def nuclear_norm_loss(loss: Loss, logits: Tensor, bias: Tensor, targets: Tensor, decay: Decay) -> float:
+    """Return the convex program's loss of logits Z = A F (N, K); same minimum if m >= min(K, N) [eq. 23].
+
+    mean loss(Z + b) + sqrt(lambda_A lambda_F) |Z|_* + lambda_b/2 |b|^2; targets (N, K), bias (K,).
+    """
+    fit = LOSSES[loss](logits + bias, targets).mean()
+    norm = torch.linalg.matrix_norm(logits, "nuc")
+    return (fit + decay.nuclear * norm + (decay.bias or 0.0) / 2 * bias.square().sum()).item()
+
+
+def gradient_norm(loss: Loss, logits: Tensor, targets: Tensor) -> float:
+    """Return the spectral norm of the mean loss's gradient with respect to the logits A F + b (N, K).
+
+    A critical point is a global minimiser if this is at most sqrt(lambda_A lambda_F) [eq. 25].
+    """
+    outputs = logits.softmax(1) if loss == "ce" else logits
+    return torch.linalg.matrix_norm((outputs - targets) / len(logits), 2).item()
+
+
+def full(found, per_class):
+    """A point per sample: features (N, m), targets (N, K), bias (K,)."""
+    classes = len(found.weight)
+    offset = torch.zeros(classes).double() if found.bias is None else found.bias
+    features = found.features.repeat_interleave(per_class, 0)
+    return features, torch.eye(classes).double().repeat_interleave(per_class, 0), offset
+
+
+@pytest.mark.parametrize("loss", ["ce", "mse"])
+@pytest.mark.parametrize("size", UFM_SIZES)
+def test_the_convex_program_has_the_same_minimum(loss: Loss, size: tuple) -> None:
+    """Eq. 23: same value at the optimum's logits, none lower nearby, and the certificate of eq. 25 holds.
+
+    Eq. 24: the two decays of the best factors amount to sqrt(lambda_A lambda_F) |A F|_*.
+    """
+    classes, per_class, width, *decays = size
+    decay = Decay(*decays)
+    found = ufm.optimum(loss, classes, per_class, width, decay)
+    h, targets, offset = full(found, per_class)
+    logits = h @ found.weight.T
+    assert nuclear_norm_loss(loss, logits, offset, targets, decay) == pytest.approx(found.value, rel=1e-12)
+    norm = torch.linalg.matrix_norm(logits, "nuc").item()
+    of_bias = (decay.bias or 0) / 2 * offset.square().sum().item()
+    assert found.penalty == pytest.approx(decay.nuclear * norm + of_bias, rel=1e-12)
+    assert gradient_norm(loss, logits + offset, targets) <= decay.nuclear * (1 + 1e-9)
+    generator = torch.Generator().manual_seed(0)
+    for size_of_step in (1e-4, 1e-2, 1.0):
+        for _ in range(20):
+            step = size_of_step * torch.randn(logits.shape, generator=generator, dtype=torch.float64)
+            shift = (
+                0.0
+                if decay.bias is None
+                else size_of_step * torch.randn(classes, generator=generator).double()
+            )
+            moved = nuclear_norm_loss(loss, logits + step, offset + shift, targets, decay)
+            assert moved >= found.value - 1e-12
+
+
+@pytest.mark.parametrize("loss", ["ce", "mse"])
+@pytest.mark.parametrize("bias", [None, 0.0, 0.3])
+def test_from_kappa_one_on_everything_collapses_to_zero(loss, bias):
+    below, above = (Decay((1 + e) / 3, (1 + e) / 15, bias) for e in (-1e-3, 1e-3))
+    assert kappa(3, 5, below) < 1 < kappa(3, 5, above)
+    assert ufm.optimum(loss, 3, 5, 4, below).weight.norm() > 0
+    found = ufm.optimum(loss, 3, 5, 1, above)
+    assert not found.weight.any()
+    assert not found.features.any()
+    share = 1 if bias is None else bias / (1 + bias)
+    assert found.value == pytest.approx(math.log(3) if loss == "ce" else (2 + share) / 6)
+
+
+def test_geometry_of_the_minimisers():
+    """An ETF; an orthogonal frame without bias, whose centred features are an ETF [K23 sec. 3.1.4]."""
+    for loss, bias in (("ce", None), ("ce", 0.0), ("ce", 0.3), ("mse", 0.0)):
+        assert nc2_etf(ufm.optimum(loss, 4, 5, 6, Decay(0.02, 0.01, bias)).weight) < 1e-14
+    found = ufm.optimum("mse", 4, 5, 6, Decay(0.02, 0.01, None))
+    assert nc2_identity(found.weight) < 1e-14
+    assert nc2_etf(found.features - found.features.mean(0)) < 1e-14
+
+
+# ---- Other models ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["ce", "mse"])
+def test_minorities_collapse_exactly_from_the_threshold_on(loss: Loss) -> None:
+    classes = imbalance.Classes(2, 3, minority=4, ratio=5.0)
+    edge = imbalance.minority_threshold(classes)
+    assert imbalance.largest_ratio(2, 3, 4, edge) == pytest.approx(5.0)
+    counts = torch.tensor([20.0, 20.0, 4.0, 4.0, 4.0])
+    for share, contrasts in ((0.9, (0.05, 1.0)), (1.05, (0.0, 1e-5))):
+        decay = Decay(share * edge, share * edge, None if loss == "ce" else 0.0)
+        found = minimise_ufm(LOSSES[loss], torch.eye(5), counts, 5, decay, starts=2, seed=0)
+        rows = found.weight[2:]
+        contrast = ((rows - rows.mean(0)).norm() / found.weight.norm()).item()
+        assert contrasts[0] <= contrast < contrasts[1]
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+def test_the_contrastive_loss_is_its_sums(include_self):
+    features = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    total = 0.0
+    for i in range(6):
+        others = [j for j in range(6) if include_self or j != i]
+        norm = sum(math.exp(features[i] @ features[j] / 0.7) for j in others)
+        mates = [j for j in others if j // 2 == i // 2]
+        total -= (
+            sum(math.log(math.exp(features[i] @ features[j] / 0.7) / norm) for j in mates) / len(mates) / 6
+        )
+    assert supcon.supcon_loss(features, 3, 0.7, include_self=include_self) == pytest.approx(total)
+
+
+def test_the_logit_of_two_linear_layers_jumps_from_a_half_to_zero():
+    assert two_linear.best_logit(two_linear.JUMP * (1 - 1e-9)) == pytest.approx(0.5, abs=1e-3)
+    assert two_linear.best_logit(two_linear.JUMP) == 0
+    for c in (0.1, 0.3, 0.39, 0.4, 0.5):
+        z = np.linspace(0, 1, 100_001)
+        values = (z - 1) ** 2 / 2 + 1.5 * c * z ** (2 / 3)
+        assert z[values.argmin()] == pytest.approx(two_linear.best_logit(c), abs=2e-5)
+
+
+def test_half_the_width_ends_at_an_orthoplex_and_three_dimensions_at_no_cube() -> None:
+    assert CALLS["orthoplex.cosines"].number(classes=6, per_class=2, decay=0.01) < 1e-3
+    decay = Decay(0.01, 0.01, None)
+    assert orthoplex.orthoplex_value(6, 2, decay) > ufm.optimum("ce", 6, 2, 6, decay).value
+    decay = Decay(0.003, 0.003, None)
+    found = minimise_ufm(LOSSES["ce"], torch.eye(8), torch.ones(8), 3, decay, starts=6, seed=0)
+    corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0]).double()] * 3)
+
+    def cube(size: float) -> float:
+        logits = size * corners @ corners.T
+        fit = LOSSES["ce"](logits, torch.eye(8).double()).mean().item()
+        return fit + decay.nuclear * size * 24  # singular values 8 of corners corners^T, three times
+
+    assert found.value < min(cube(size) for size in np.linspace(0, 5, 2001)) - 1e-3
+
+
+@pytest.mark.parametrize("loss", ["ce", "mse"])
+def test_smoothing_shrinks_the_logits(loss: Loss) -> None:
+    decay, classes, per_class = Decay(0.02, 0.05, 0.0), 4, 3
+    strength = kappa(classes, per_class, decay)
+    best = ufm.optimum(loss, classes, per_class, 5, decay)
+    assert smoothing.ufm_value(loss, classes, strength, 0.0) == pytest.approx(best.value, rel=1e-13)
+    targets = 0.9 * torch.eye(classes).double() + 0.1 / classes
+    counts = torch.full((classes,), per_class)
+    found = minimise_ufm(LOSSES[loss], targets, counts, 5, decay, starts=3, seed=0)
+    logits = found.features @ found.weight.T
+    contrast = (logits.diagonal().mean() - logits[0, 1]).item()
+    assert contrast == pytest.approx(smoothing.ufm_contrast(loss, classes, strength, 0.1), abs=1e-3)
+    assert smoothing.ufm_contrast(loss, classes, strength, 1 - strength) == 0
+
+
+SE, FEW = Flow("se", 3, 4, 0.0, 0.0, True), equal_decays(4, 2, 3, 0.01)
+ONES = torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: gufm.optimum("ce", 3, 8, 0.0, False), "lambda_L: 0"),
+        (lambda: gufm.optimum("ce", 3, 8, -0.1, False), "lambda_L: -0.1"),
+        (lambda: gufm.optimum("ce", 3, 8, math.inf, False), "lambda_L: inf"),
+        (lambda: gufm.optimum("ce", 3, 8, math.nan, False), "lambda_L: nan"),
+        (lambda: optimal_value("ce", 1, 8, 0.1, False), "classes: 1"),
+        (lambda: ufm.optimum("ce", 1, 1, 4, Decay(0.1, 0.1, None)), "1 classes"),
+        (lambda: ufm.optimum("ce", 3, 0, 4, Decay(0.1, 0.1, None)), "3 classes of 0"),
+        (lambda: ufm.optimum("ce", 4, 1, 2, Decay(0.01, 0.1, None)), "width: 2 is below 3"),
+        (lambda: ufm.optimum("mse", 4, 1, 3, Decay(0.01, 0.1, None)), "width: 3 is below 4"),
+        (lambda: ufm.optimum("mse", 4, 1, 2, Decay(0.01, 0.1, 0.0)), "width: 2 is below 3"),
+        (lambda: Decay(0.0, 0.1, None), "both must be positive"),
+        (lambda: Decay(0.1, math.nan, None), "both must be positive"),
+        (lambda: Decay(0.1, 0.1, -1.0), "lambda_b: -1"),
+        (lambda: minimise_gufm(LOSSES["ce"], torch.eye(3), ONES, 1, 0.1, False, starts=1, seed=0), "width 1"),
+        (
+            lambda: minimise_gufm(LOSSES["ce"], torch.eye(3), ONES, 4, 0.0, False, starts=1, seed=0),
+            "lambda_L 0",
+        ),
+        (
+            lambda: minimise_gufm(LOSSES["ce"], torch.eye(3), ONES, 4, 0.1, False, starts=0, seed=0),
+            "starts: 0",
+        ),
+        (
+            lambda: minimise_ufm(
+                LOSSES["ce"], torch.eye(3), 0 * ONES, 4, Decay(1, 1, None), starts=1, seed=0
+            ),
+            "positive numbers",
+        ),
+        (lambda: imbalance.Classes(0, 2, 1, 2.0), "at least 1 each"),
+        (lambda: imbalance.Classes(1, 2, 1, 0.5), "ratio: 0.5"),
+        (lambda: supcon.supcon_optimum(3, 2, 0.0, include_self=True), "temperature: 0"),
+        (lambda: supcon.supcon_optimum(3, 1, 1.0, include_self=False), "2 or more samples"),
+        (lambda: supcon.supcon_loss(torch.ones(1, 2), 1, 1.0, include_self=True), "1 classes"),
+        (lambda: batch_norm.optimal_value(1, 1, 1.0), "2 classes"),
+        (lambda: orthoplex.orthoplex(5), "classes: 5"),
+        (lambda: smoothing.ufm_value("ce", 3, 0.1, 1.0), "smoothing: 1"),
+        (lambda: smoothing.ufm_contrast("ce", 3, 0.1, -0.1), "smoothing: -0.1"),
+        (lambda: Flow("se", 1, 3, 0, 0, True), "1 classes of 3"),
+        (lambda: Flow("se", 3, 3, -1, 0, True), "decays -1"),
+        (lambda: integrate(SE, aligned_start(SE, 3, 1), []), "rising"),
+        (lambda: integrate(SE, aligned_start(SE, 3, 1), [2, 1]), "rising"),
+        (lambda: aligned_start(SE, 2, 1), "width: 2 is below 3"),
+        (lambda: locally_elastic.drift(1, 1, 0), "classes: 1"),
+        (lambda: Dufm(1, 5, 0.1, (0.1, 0.1)), "1 classes of 5"),
+        (lambda: Dufm(3, 0, 0.1, (0.1, 0.1)), "3 classes of 0"),
+        (lambda: Dufm(3, 5, 0.1, (0.1,)), "weights: 1 decays"),
+        (lambda: Dufm(3, 5, 0.0, (0.1, 0.1)), "must be positive"),
+        (lambda: Dufm(3, 5, 0.1, (0.1, math.nan)), "must be positive"),
+        (lambda: dufm.srg_loss(equal_decays(5, 5, 4, 0.1)), "from 6 classes on"),
+        (lambda: dufm_shapes.srg_constants(3), "r: 3"),
+        (lambda: dufm_shapes.srg_shape(5, 4), "minus: 4; expected 2 to r - 2 = 3"),
+        (lambda: dnc_solution(equal_decays(6, 5, 4, 1e-3), width=5), "width: 5 is below 6"),
+        (lambda: dufm_objective(equal_decays(2, 3, 2, 0.1), torch.ones(4, 2), []), "features of 4 samples"),
+        (lambda: relaxed_relu(torch.ones(1), 0.0), "epsilon: 0"),
+        (lambda: dufm_numerical.minimise(FEW, 5, starts=0, seed=0), "starts 0, width 5"),
+        (lambda: dufm_numerical.minimise(FEW, 0, starts=1, seed=0), "width 0"),
+        (
+            lambda: dufm_numerical.descend(FEW, [dnc_solution(FEW, width=width) for width in (5, 6)]),
+            "widen solutions to one width",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)

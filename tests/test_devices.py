@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from away import AWAY, Away, OtherDevice
+from away import Away, OtherDevice
 from test_metric_table import case
 from torch import Tensor
 
@@ -76,10 +76,3 @@ def test_a_vocabulary_takes_no_product_over_all_its_tokens(
         for name in ("means", "squares"):
             own = torch.tensor(getattr(found, name).tolist(), dtype=torch.float64)
             torch.testing.assert_close(own, getattr(expected, name), rtol=1e-12, atol=1e-15)
-
-
-def test_the_stand_in_keeps_devices_apart() -> None:
-    with OtherDevice(), pytest.raises(RuntimeError, match="same device"):
-        torch.ones(3, device=AWAY) + torch.ones(3)
-    with pytest.raises(TypeError, match="numpy"):
-        Away(torch.ones(3)).numpy()

@@ -6,41 +6,65 @@ S  runs    P  numbers per run    B  samples of a batch    T  steps of the traini
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from ncpipe.config.experiment import Experiment
+from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Split
 from ncpipe.training.augmentation import augment, draw_moves
 from ncpipe.training.checkpoints import State
 from ncpipe.training.cuda_graph import CudaGraphStep
 from ncpipe.training.objective import decayed_numbers
 from ncpipe.training.schedules import factor
+from ncpipe.training.stack import Stack
 from ncpipe.training.torch_optimizers import TorchState
 
-if TYPE_CHECKING:
-    from ncpipe.training.session import Session
+
+class TrainingState(Protocol):
+    """What steps read of a session and change in it (`ncpipe.training.session.Session`)."""
+
+    runs: Sequence[Run]
+    spec: Experiment
+    stack: Stack
+    train: Split
+    batch: int
+    steps_per_epoch: int
+    epochs_done: int
+    step: int
+    orders: list[torch.Generator]
+    moves: list[torch.Generator]
+    alive: Tensor
+
+    def loss_and_gradient(self, samples: Split) -> tuple[Tensor, Tensor]: ...
+
+    def drop_diverged(self, loss: Tensor) -> None: ...
+
+    def all_true(self, flags: Tensor) -> bool: ...
+
+    def rates_at(self, step: int) -> list[float]: ...
 
 
 class GradientStep:
     """The loss and gradient of a session, recorded alone: for optimizers whose steps cannot be."""
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: TrainingState) -> None:
         self.loss = session.stack.values.new_zeros(len(session.runs))
         self.gradient = torch.zeros_like(session.stack.values)
         self.run_step = CudaGraphStep(self.loss.device)
 
     def __call__(
-        self, session: "Session", kind: int, samples: Callable[[int], Split]
+        self, session: TrainingState, kind: int, samples: Callable[[int], Split]
     ) -> tuple[Tensor, Tensor]:
         """Return the loss (S,) and gradient (S, P) on samples(kind), in memory that the next call reuses."""
         self.run_step(kind, functools.partial(self._compute, session, kind, samples))
         return self.loss, self.gradient
 
-    def _compute(self, session: "Session", kind: int, samples: Callable[[int], Split]) -> None:
+    def _compute(self, session: TrainingState, kind: int, samples: Callable[[int], Split]) -> None:
         loss, gradient = session.loss_and_gradient(samples(kind))
         self.loss.copy_(loss)
         self.gradient.copy_(gradient)
@@ -52,7 +76,7 @@ class Descent:
     It holds no reference to its session: a cycle would keep the device memory alive.
     """
 
-    def __init__(self, session: "Session", state: Callable[..., Any]) -> None:
+    def __init__(self, session: TrainingState, state: Callable[..., Any]) -> None:
         values, runs = session.stack.values, session.runs
         decayed = decayed_numbers(session.stack, runs)
         self.optimizer = state([r.spec.optimizer for r in runs], session.stack, decayed)
@@ -74,7 +98,7 @@ class Descent:
         self.gradient = GradientStep(session) if isinstance(self.optimizer, TorchState) else None
         self.run_step = CudaGraphStep(values.device)
 
-    def epoch(self, session: "Session") -> None:
+    def epoch(self, session: TrainingState) -> None:
         first = session.epochs_done * session.steps_per_epoch
         if self.rows:
             orders = [torch.randperm(len(session.train), generator=generator) for generator in session.orders]
@@ -96,11 +120,11 @@ class Descent:
             else:
                 self.update(session, *self.gradient(session, short, functools.partial(self.samples, session)))
 
-    def step(self, session: "Session", kind: int) -> None:
+    def step(self, session: TrainingState, kind: int) -> None:
         """Update every run that still trains, without waiting for the device or reading from the host."""
         self.update(session, *session.loss_and_gradient(self.samples(session, kind)))
 
-    def samples(self, session: "Session", kind: int) -> Split:
+    def samples(self, session: TrainingState, kind: int) -> Split:
         """Return this step's samples, augmented."""
         samples = session.train[self.rows[kind]] if self.rows else session.train
         if augmentation := session.spec.augmentation:
@@ -111,7 +135,7 @@ class Descent:
             samples = replace(samples, inputs=images, labels=samples.labels.expand(*own.shape[:2], *vector))
         return samples
 
-    def update(self, session: "Session", loss: Tensor, gradient: Tensor) -> None:
+    def update(self, session: TrainingState, loss: Tensor, gradient: Tensor) -> None:
         """Move the weights (S, P), from the losses (S,) and gradients (S, P) at them."""
         values = session.stack.values
         session.drop_diverged(loss)

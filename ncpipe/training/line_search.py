@@ -2,17 +2,13 @@
 
 import functools
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ncpipe.config.optimizer_specs import Lbfgs
 from ncpipe.training.checkpoints import State, copy_to
-from ncpipe.training.descent import GradientStep
-
-if TYPE_CHECKING:
-    from ncpipe.training.session import Session
+from ncpipe.training.descent import GradientStep, TrainingState
 
 CPU = torch.device("cpu")
 TRIALS = 25  # most trial steps of a line search
@@ -26,7 +22,7 @@ class LineSearch:
     its learning rate, which scales the first trial step, changes.
     """
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: TrainingState) -> None:
         optimizer = session.spec.optimizer
         assert isinstance(optimizer, Lbfgs)
         assert len(session.runs) == 1
@@ -43,7 +39,7 @@ class LineSearch:
         )
         self.exhausted: float | None = None  # the learning rate at which nothing moves from here
 
-    def epoch(self, session: "Session") -> None:
+    def epoch(self, session: TrainingState) -> None:
         session.step = session.epochs_done
         rate = session.rates_at(session.epochs_done)[0]
         session.drop_diverged(self.gradient(session, 0, lambda kind: session.train)[0])
@@ -68,7 +64,7 @@ class LineSearch:
     def load_state_dict(self, state: State) -> None:
         self.search.state[self.weights] = copy_to(state, self.weights.device)
 
-    def _closure(self, session: "Session") -> Tensor:
+    def _closure(self, session: TrainingState) -> Tensor:
         """Return the loss; inf without a gradient where a trial step went too far, so that it is halved."""
         loss, gradient = self.gradient(session, 0, lambda kind: session.train)
         finite = loss.isfinite()

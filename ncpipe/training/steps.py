@@ -3,22 +3,19 @@
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from ncpipe.config.optimizer_specs import Lbfgs
 from ncpipe.config.study import loaded
 from ncpipe.training.checkpoints import State
-from ncpipe.training.descent import Descent
+from ncpipe.training.descent import Descent, TrainingState
 from ncpipe.training.line_search import LineSearch
 from ncpipe.training.muon import muon_state
 from ncpipe.training.optimizers import AdamState, LionState, SgdState, SignState
 from ncpipe.training.own_optimizers import ByRun
 from ncpipe.training.torch_optimizers import TorchState
-
-if TYPE_CHECKING:
-    from ncpipe.training.session import Session
 
 # The state of an optimizer's steps, by its name in params.yaml; `lbfgs` alone takes steps of another kind.
 METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
@@ -38,7 +35,7 @@ METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 class Steps(Protocol):
     """What moves the weights of a session, an epoch at a time, and its state in a checkpoint."""
 
-    def epoch(self, session: "Session") -> None: ...
+    def epoch(self, session: TrainingState) -> None: ...
 
     def buffers(self) -> dict[str, Tensor]: ...
 
@@ -47,7 +44,7 @@ class Steps(Protocol):
     def load_state_dict(self, state: State) -> None: ...
 
 
-def steps_of(session: "Session") -> Steps:
+def steps_of(session: TrainingState) -> Steps:
     """Return the steps of the session's optimizer, which may be one of study.py."""
     optimizer = session.spec.optimizer
     if function := loaded().optimizers.get(type(optimizer)):

@@ -45,7 +45,8 @@ def sweep_figures(
 
     def curves(line: str) -> Figure:
         history, own = (frame[frame["experiment"] == line] for frame in (table("history"), runs))
-        return training_curves(history, own, captions[line])
+        scale = scales.get(str(own["experiment"].iloc[0]), "")
+        return training_curves(history, own, captions[line] + (f" ({scale})" if scale else ""))
 
     def no_simplex(points: pd.DataFrame) -> set[str]:
         return set(points.loc[points["metric"] == GNC2, "experiment"])

@@ -318,6 +318,8 @@ def test_what_jobs_get_has_to_do_for_the_runs() -> None:
         check_resources(cuda, Slurm())
     with pytest.raises(InputError, match=r"^slurm\.cpus: 1, but compute\.threads is 2; make them equal"):
         check_resources(two, Slurm())
+    with pytest.raises(InputError, match=r"^slurm\.gpus: 1, but compute\.device is cpu, so the GPU would be"):
+        check_resources(two, Slurm(gpus=1, cpus=2))
 
 
 @pytest.mark.parametrize("state", ["OUT_OF_MEMORY", "GONE"])

@@ -187,6 +187,8 @@ def check_resources(compute: Compute, options: Slurm) -> None:
     """Raise InputError if the jobs' resources do not suit how runs are computed."""
     if compute.device == "cuda" and not options.uses_gpu:
         raise InputError("slurm.gpus: 0, but compute.device is cuda; make it 1, or the device cpu")
+    if compute.device == "cpu" and options.gpus:
+        raise InputError("slurm.gpus: 1, but compute.device is cpu, so the GPU would be idle; make it 0")
     if not options.uses_gpu and options.cpus < compute.threads:
         raise InputError(
             f"slurm.cpus: {options.cpus}, but compute.threads is {compute.threads}; make them equal"

@@ -20,7 +20,7 @@ from pipeline import with_axis
 
 from ncpipe.commands.json_schema import SCHEMA_FILE, about, schema_text
 from ncpipe.config.bounds import key_of
-from ncpipe.config.experiment import Experiment
+from ncpipe.config.experiment import Experiment, own_loop
 from ncpipe.config.loss_specs import Loss
 from ncpipe.config.optimizer_specs import Adam, CosineSchedule
 from ncpipe.config.params import Convergence, Params, load_params, parse_params
@@ -309,9 +309,9 @@ def test_studies_run_the_stages_of_the_root(pipeline: Path) -> None:
         text = re.sub(r"\n.* # of this study alone$", "", text, flags=re.MULTILINE)
         return re.sub(r"\n  # Of this study alone:\n.*?(?=\nmetrics:)", "", text, flags=re.DOTALL)
 
-    axis = load_params(pipeline.parent / "params.yaml").sweep.axis
-    root = stages(ROOT / "dvc.yaml")
-    if pipeline.parent.name == "augmented":  # loaders of its own in place of data
+    params = load_params(pipeline.parent / "params.yaml")
+    axis, root = params.sweep.axis, stages(ROOT / "dvc.yaml")
+    if any(map(own_loop, params.experiments.values())):  # which have loaders in place of data
         root = root.replace("{item.experiment}.data", "{item.experiment}.training")
     expected = root if axis is None else with_axis(root).replace("x_label: depth L", f"x_label: {axis}")
     assert stages(pipeline) == expected

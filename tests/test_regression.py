@@ -7,7 +7,6 @@ stacked.
 import json
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import clear_code_digests, experiment_tree, measure_runs, write_params
+from conftest import experiment_tree, measure_runs, write_params
 from scipy.optimize import minimize
 from typer.testing import CliRunner
 
@@ -51,15 +50,6 @@ MLP = {
 }  # fmt: skip
 PLAIN = {"rule": "constant", "value": 0.0, "last_layer": None}
 DECAYS = {"rule": "constant", "value": 0.0, "last_layer": 0.1, "features": 0.005}
-
-
-@pytest.fixture
-def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    clear_code_digests()
-    yield tmp_path
-    clear_code_digests()
-    load_study(tmp_path / "nowhere")
 
 
 def tree(**changes: Any) -> dict[str, Any]:
@@ -270,7 +260,7 @@ def test_a_run_in_a_stack_is_that_run_alone_and_its_loss_is_the_mean_squared_err
     assert math.isnan(end.test_error)
 
 
-def test_the_stages_measure_what_applies_and_nothing_else(workdir: Path) -> None:
+def test_the_stages_measure_what_applies_and_nothing_else(study_folder: Path) -> None:
     history = {"metrics": ["nrc1", "nrc2", "nrc3"], "at": [0.0, 1.0]}
     write_params(
         [2],
@@ -371,7 +361,7 @@ LOSSES = {Huber: huber}
 """
 
 
-def test_a_study_has_data_and_losses_of_its_own(workdir: Path) -> None:
+def test_a_study_has_data_and_losses_of_its_own(study_folder: Path) -> None:
     Path("study.py").write_text(OWN, encoding="utf-8")
     load_study(Path())
     write_params(
@@ -511,7 +501,7 @@ def test_a_wrong_loader_is_one_line() -> None:
             measure_model(model, "0", [batch], **more)
 
 
-def test_history_names_what_vectors_have(workdir: Path) -> None:
+def test_history_names_what_vectors_have(study_folder: Path) -> None:
     write_params([2], [0], e=tree(history={"metrics": ["nc1_trace_ratio"], "at": [1.0]}))
     with pytest.raises(InputError, match=r"experiments.e.history.metrics: unknown 'nc1_trace_ratio'.*nrc1"):
         measure_runs("e", depths=[2])

@@ -5,7 +5,7 @@ of Li et al. 2024 allows.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import clear_code_digests, experiment_tree, measure_runs, write_params
+from conftest import experiment_tree, measure_runs, write_params
 from safetensors.torch import load_file
 from scipy.optimize import minimize
 from typer.testing import CliRunner
@@ -27,7 +27,6 @@ from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
 from ncpipe.config.run import Run
 from ncpipe.config.sources.arrays import ArraysData
-from ncpipe.config.study import load_study
 from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.datasets.prepared import TagSplit, read_prepared, write_prepared
 from ncpipe.metrics.hooks import measure_model
@@ -64,14 +63,10 @@ def arrays(copies: int = 6) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    clear_code_digests()
+def workdir(study_folder: Path) -> Path:
     given = arrays()
     np.savez("a.npz", **given, **{f"test_{name}": array[20:] for name, array in given.items()})
-    yield tmp_path
-    clear_code_digests()
-    load_study(tmp_path / "nowhere")
+    return study_folder
 
 
 def tree(**changes: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pipeline import ROOT
 from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
 from ncpipe.figures.save import content_digest, save_figure
 from ncpipe.papers.s24.figures.heads import ranks_by_value
+from ncpipe.system.artifacts import read_json
 
 DOCS = ROOT / "docs"
 RESULTS = DOCS / "results"
@@ -41,7 +42,8 @@ UNDRAWN = {
 def drawn() -> Iterator[tuple[str, Callable[[], Figure]]]:
     """Yield each figure below docs that is made of published tables, by its path without suffix."""
     for folder in sorted(path.parent for path in RESULTS.glob("*/points.csv")):
-        for name in ("depth_sweep", "loss_gap", "panels"):
+        further = read_json(folder / "provenance.json").get("figures", {})
+        for name in ("depth_sweep", "loss_gap", "panels", *further):
             if (folder / f"{name}.png").is_file():
                 yield f"results/{folder.name}/{name}", partial(again, (folder.name,), name)
     yield "results/transformers_images/images", image_numbers.draw

@@ -27,8 +27,8 @@ from ncpipe.system.artifacts import PREPARED, RUNS
 from ncpipe.training.device import prepare_device
 from ncpipe.training.loop import train_batch
 
-ITERATIONS = 1500
-MEASURED = (100, 500, ITERATIONS)
+ITERATIONS = 300
+MEASURED = (30, 100, ITERATIONS)
 METRICS = ("nc1_trace_ratio", "nc2_etf", "nc3_cosine")
 FOLDER, TABLE = Path("data/continued"), Path("data/continued.csv")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib
 import seaborn as sns
+from matplotlib import rcsetup
 from matplotlib.figure import Figure
 
 Colour = tuple[float, float, float]
@@ -30,6 +31,7 @@ SETTINGS = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
+    "axes.prop_cycle": rcsetup.cycler("color", sns.color_palette("colorblind")),
     "grid.color": "#e6e6e6",
     "grid.linewidth": 0.6,
     "xtick.major.size": 3,

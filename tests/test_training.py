@@ -42,6 +42,7 @@ from ncpipe.models.build import build_model, build_network, input_shape, prepare
 from ncpipe.models.network import Network, batch_norms
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
+from ncpipe.training.line_search import LineSearch
 from ncpipe.training.loop import train_batch
 from ncpipe.training.objective import Outputs
 from ncpipe.training.schedules import factor
@@ -499,6 +500,22 @@ def searching(rate: float, seed: int = 0, epochs: int = 40, dtype: torch.dtype =
     return Session(runs_of(spec, seeds=(seed,)), vector_data(), CPU, dtype)
 
 
+def test_lbfgs_computes_no_gradient_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: the gradient where a step begins, computed for the loss and again by the search."""
+    session, computed = searching(0.5), []
+    compute = Session.loss_and_gradient
+
+    def counted(self: Session, samples: Split) -> tuple[torch.Tensor, torch.Tensor]:
+        computed.append(len(samples))
+        return compute(self, samples)
+
+    monkeypatch.setattr(Session, "loss_and_gradient", counted)
+    for _ in session.epochs():
+        pass
+    assert isinstance(session.method, LineSearch)
+    assert len(computed) == session.method.search.state[session.method.weights]["func_evals"]
+
+
 def test_lbfgs_does_not_freeze() -> None:
     """Every step fulfils Wolfe's two conditions, and the loss falls to where other optimizers bring it.
 
@@ -550,11 +567,12 @@ def test_a_search_that_has_begun_anew_in_vain_waits_for_another_rate(monkeypatch
     session.load_weights([{name: 0 * tensor for name, tensor in session.stack.state_of(0).items()}])
     rates = iter([[1.0], [1.0], [1.0], [0.5], [0.5], [1.0]])
     monkeypatch.setattr(session, "rates_at", lambda step: next(rates))
-    calls: list[Split] = []
-    count = session.loss_and_gradient
-    monkeypatch.setattr(session, "loss_and_gradient", lambda part: calls.append(part) or count(part))
+    assert isinstance(session.method, LineSearch)
+    calls: list[object] = []
+    step = session.method.search.step
+    monkeypatch.setattr(session.method.search, "step", lambda closure: calls.append(closure) or step(closure))
     tried = [len(calls) for _ in session.epochs()]
-    assert [after - before for before, after in pairwise(tried)] == [2, 1, 1, 2, 1, 2]
+    assert [after - before for before, after in pairwise(tried)] == [1, 0, 0, 1, 0, 1]
 
 
 def test_a_trial_step_into_infinity_is_taken_back() -> None:

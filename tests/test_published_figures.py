@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+import continued
 import image_numbers
 import low_rank_figures
 import pandas as pd
@@ -47,6 +48,7 @@ def drawn() -> Iterator[tuple[str, Callable[[], Figure]]]:
             if (folder / f"{name}.png").is_file():
                 yield f"results/{folder.name}/{name}", partial(again, (folder.name,), name)
     yield "results/transformers_images/images", image_numbers.draw
+    yield "results/stationary/continued", continued.draw
     for name, draw in low_rank_figures.figures().items():
         yield f"results/low_rank/s24/{name}", draw
     for name, folders in TOGETHER.items():

@@ -10,7 +10,7 @@ its own.
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 import yaml
+from continued import COLUMNS, ends
 from image_numbers import DEPTHS, METRICS, by_images
 
 from ncpipe.tables.compare import Term, difference_interval, slope_terms
@@ -159,11 +160,12 @@ class Panel:
     def cell(self, title: str, without: int = 0) -> str:
         """Return the power and its interval for a table: bold if it worsens, with † if a line is rejected."""
         fit = self._fit(title, without)
-        if math.isnan(fit["slope"]):
-            return ""
-        value = f"{fit['slope']:z.2f}"
-        shown = f"**{value}**" if fit["low"] > 0 else value
-        return f"{shown} [{fit['low']:z.2f}, {fit['high']:z.2f}]{'†' * bool(fit['rejected'])}"
+        return "" if math.isnan(fit["slope"]) else _power_cell(fit)
+
+    def cell_at(self, title: str, depths: tuple[int, ...]) -> str:
+        """Return the power and its interval over some of the depths, for a table."""
+        groups = [np.log10(self.values(title, depth).to_numpy()) for depth in depths]
+        return _power_cell(Replicates(np.array(depths), groups, LEVEL).fit(0))
 
     def p(self, title: str, without: int = 0) -> str:
         """Return the p-value of the test that the means lie on a line."""
@@ -318,6 +320,12 @@ class Panel:
         )
 
 
+def _power_cell(fit: Mapping[str, Any] | pd.Series) -> str:
+    value = f"{fit['slope']:z.2f}"
+    shown = f"**{value}**" if fit["low"] > 0 else value
+    return f"{shown} [{fit['low']:z.2f}, {fit['high']:z.2f}]{'†' * bool(fit['rejected'])}"
+
+
 def pairs(one: Panel, other: Panel, title: str) -> str:
     """Return the other's slope less the one's, with its interval, runs of one seed as pairs."""
     value, low, high = _difference(one, other, title)
@@ -366,6 +374,34 @@ def images() -> str:
         rows.append([source, str(count), *cells])
     heads = [f"{title}, L = {DEPTHS[0]} → {DEPTHS[1]}: power" for title in METRICS]
     return table(["", "images", *heads], rows)
+
+
+def further() -> str:
+    """Return a table of what L-BFGS makes of trained networks: losses, gradient norms and powers of L."""
+    rows = []
+    for name, (before, after) in ((name, tuple(by_end.values())) for name, by_end in ends().items()):
+        falls = 100 * (1 - after["loss"] / before["loss"])
+        cells = [f"`{name}`", f"{falls.min():.1f} to {falls.max():.1f} %"]
+        cells += [
+            _between(rows_of["gradient_norm"].min(), rows_of["gradient_norm"].max())
+            for rows_of in (before, after)
+        ]
+        for title in METRICS:
+            cells.append(" → ".join(_power_cell(_fit_of(own[COLUMNS[title]])) for own in (before, after)))
+        rows.append(cells)
+    return table(["", "loss falls by", "gradient norm, before", "after", *METRICS], rows)
+
+
+def _fit_of(values: pd.Series) -> dict[str, Any]:
+    """Return the fit of a power of L to values by depth and seed."""
+    groups = {depth: np.log10(own.to_numpy()) for depth, own in values.groupby("depth")}
+    return Replicates(np.array(list(groups)), list(groups.values()), LEVEL).fit(0)
+
+
+def changed(name: str, title: str, depth: int) -> str:
+    """Return the geometric mean of a panel at a depth, before and after L-BFGS."""
+    means = [np.exp(np.log(own.loc[depth, COLUMNS[title]]).mean()) for own in ends()[name].values()]
+    return " → ".join(short(mean) for mean in means)
 
 
 def earlier() -> str:
@@ -435,6 +471,7 @@ def rendered() -> str:
     names = {
         "Panel": Panel, "pairs": pairs, "excluding_zero": excluding_zero, "lower": lower, "ratios": ratios,
         "counted": counted, "images": images, "earlier": earlier, "by_value": by_value, "short": short,
+        "further": further, "changed": changed,
         "log_over": lambda depths: np.log(depths) / depths,
     }  # fmt: skip
     return environment.get_template(TEMPLATE).render(names)

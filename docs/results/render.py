@@ -392,6 +392,11 @@ def further() -> str:
     return table(["", "loss falls by", "gradient norm, before", "after", *METRICS], rows)
 
 
+def iterations() -> str:
+    """Return how many iterations of L-BFGS the runs were continued for."""
+    return str(published("stationary", "continued")["iterations"].max())
+
+
 def _fit_of(values: pd.Series) -> dict[str, Any]:
     """Return the fit of a power of L to values by depth and seed."""
     groups = {depth: np.log10(own.to_numpy()) for depth, own in values.groupby("depth")}
@@ -472,6 +477,7 @@ def rendered() -> str:
         "Panel": Panel, "pairs": pairs, "excluding_zero": excluding_zero, "lower": lower, "ratios": ratios,
         "counted": counted, "images": images, "earlier": earlier, "by_value": by_value, "short": short,
         "further": further, "changed": changed,
+        "iterations": iterations,
         "log_over": lambda depths: np.log(depths) / depths,
     }  # fmt: skip
     return environment.get_template(TEMPLATE).render(names)

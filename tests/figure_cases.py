@@ -325,7 +325,6 @@ def maps_of_two_classes() -> Figure:
     return heat_maps(gram, runs, {"tf": "x"})
 
 
-NC1_TEST = Column("nc1_trace_ratio", "test")
 SHALLOW = TABLE[(TABLE["depth"] == 5) & TABLE["layer"].isin(["X1", "X3", "last"])]
 LAST = TABLE[TABLE["layer"] == "last"]
 UNMEASURED = TABLE[~TABLE["metric"].isin(["nc2_means", "weak_test_collapse", "strong_test_collapse"])]
@@ -375,7 +374,6 @@ CASES: Mapping[str, Callable[[], Figure]] = {
         runs=many_classes,
         table=lambda table: table.replace({"metric": {"nc2_etf": "gnc2_spread_weights"}}),
     ),
-    "sweep, columns of the caller": sweep("language", columns=lambda own, points: (NC1_TEST,)),
     "sweep, of an axis": partial(against_axis, "penalty.value", 0),
     "sweep, of an axis of many values": partial(against_axis, "penalty.value", 0, 7),
     "sweep, of an axis with zero": partial(against_axis, "data.noise", 2),
@@ -389,11 +387,13 @@ CASES: Mapping[str, Callable[[], Figure]] = {
     "curves, of an own loop": curves(
         "language", lambda history: history.assign(fit=math.nan, penalty=math.nan)
     ),
+    "curves, no test samples": curves("language", lambda history: history.assign(test_error=math.nan)),
     "curves, of vectors": curves(
         "language", lambda history: history.assign(train_error=math.nan, test_error=math.nan)
     ),
     "models": every_model,
     "layers": layers,
+    "layers, no test samples": lambda: layers(runs=RUNS.assign(test_error=math.nan), labels=RN),
     "layers, three of them": lambda: layers(SHALLOW, RUNS[RUNS["depth"] == 5], RN),
     "layers, zeros": lambda: layers(values(TABLE, 0.0, "nc2_means", depth=2), labels=TF),
     "layers, rounding": lambda: layers(values(TABLE, 3e-16, "nc2_means"), labels=RN),

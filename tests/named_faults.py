@@ -218,7 +218,7 @@ NAMED = [
         "features/gradient.py",
         "        sum_.add_(parameter.detach(), alpha=",
         "        0 * sum_.add_(0 * parameter.detach(), alpha=",
-        ("tests/test_gradient.py",),
+        ("tests/test_training.py::test_the_gradients_norm_is_the_plain_one",),
     ),
     Fault(
         "an epoch's time of the samples that were timed",

@@ -1,4 +1,4 @@
-"""Draw what several figures share: grids of panels and their key, notes in empty ones, fitted lines, ticks.
+"""Draw small multiples: the grid of panels and the key of every figure, and what several of them have inside.
 
 `ncpipe.figures.x_axis` has the axis of depths.
 """

@@ -1,8 +1,12 @@
 """Figures of made-up tables, by name, and what a reader sees of each, as lines of text.
 
 `python tests/figure_cases.py` writes `figure_cases.json`: look at what has changed before it is committed.
+Of a variant, as "layers, zeros" is of "layers", the file has what differs: below `@@ -9,2` are the lines that
+stand in place of two of the other figure, from the ninth on.
 """
 
+import difflib
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -126,9 +130,13 @@ def two_of_equal_height(runs: pd.DataFrame) -> pd.DataFrame:
     return kept.assign(converged=True, selected=True, finished=True)
 
 
+def nc1_alone(own: pd.DataFrame, points: pd.DataFrame) -> tuple[Column, ...]:
+    return (Column("nc1_trace_ratio", "train"),)
+
+
 def steeper(power: float) -> Callable[[], Figure]:
     change = scaled("experiment == 'vision'", lambda rows: rows["depth"] ** -power)
-    return sweep("vision", "language", runs=two_of_equal_height, table=change)
+    return sweep("vision", "language", runs=two_of_equal_height, table=change, columns=nc1_alone)
 
 
 def from_depth_one(runs: pd.DataFrame) -> pd.DataFrame:
@@ -148,24 +156,23 @@ def against_axis(axis: str, shift: float, decades: int = 0) -> Figure:
     """decades: as many values, a factor of 10 apart."""
     plain = grid(("a",), range(1, decades + 1)) if decades else grid(("a",))
     runs = by_axis(plain, shift=shift).assign(axis=axis, **SETTING)
-    parts = [measure(plain, noisy, *SERIES[place]) for place in (0, 2, 4)]
-    table = by_axis(pd.concat(parts, ignore_index=True), shift=shift).assign(axis=axis)
+    table = by_axis(measure(plain, noisy), shift=shift).assign(axis=axis)
     if decades:
         runs, table = (each.assign(x=10.0 ** -each["x"]) for each in (runs, table))
     slopes = loglog_slopes(table, runs, Slopes(seed=0, level=0.95))
     tables = usable_points(table, runs), summarise(table, runs), slopes, runs
     points, summary, fits, lines = (with_lines(each) for each in tables)
-    return depth_sweep(points, summary, fits, lines, by_experiment(row_label, lines))
+    return depth_sweep(points, summary, fits, lines, by_experiment(row_label, lines), nc1_alone)
 
 
 # Training
 
 
 def history_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """A row each 10 epochs; unfinished runs end early in an infinite loss."""
+    """Unfinished runs end early in an infinite loss."""
     parts = []
     for name, depth, seed, finished in runs[[*RUN, "finished"]].itertuples(index=False, name=None):
-        epoch = 10 * np.arange(1, 11 if finished else 6)
+        epoch = np.array([10, 20, 40, 100] if finished else [10, 20, 40])
         loss = (1 + 0.1 * seed) * np.exp(-epoch / 20) + 1 / depth
         if not finished:
             loss[-1] = math.inf
@@ -179,14 +186,14 @@ def curves(
     name: str, change: Callable[[pd.DataFrame], pd.DataFrame] = lambda history: history
 ) -> Callable[[], Figure]:
     def draw() -> Figure:
-        runs = sweep_runs().query("experiment == @name")
+        runs = sweep_runs().query("experiment == @name and depth in (2, 13) and seed < 2")
         return training_curves(change(history_of(runs)), runs, f"{LABELS[name]}\n$\\lambda = 0.005$")
 
     return draw
 
 
 def far_off(history: pd.DataFrame) -> pd.DataFrame:
-    history.loc[(history["depth"] == 13) & (history["epoch"] == 40), "loss"] = 1e12
+    history.loc[(history["depth"] == 13) & (history["epoch"] == 20), "loss"] = 1e12
     return history
 
 
@@ -198,13 +205,13 @@ def with_metrics(history: pd.DataFrame) -> pd.DataFrame:
 
 
 def every_model() -> Figure:
-    """K23's models without networks: two points of each series, and a line of its formula."""
+    """K23's models without networks: a point of each series, and a line of its formula."""
     rows = [
         {"panel": panel, "series": series, "how": how, "x": x, "y": 0.5 + x}
         for panel, spec in PANELS.items()
         for series in spec.series
         for how in ("closed", "found")
-        for x in (0.1, 0.4)
+        for x in ((0.1, 0.4) if how == "closed" else (0.2,))
     ]
     return model_curves(pd.DataFrame(rows))
 
@@ -216,9 +223,9 @@ LAYER_LABELS = {"rn": "L-RN1 on MNIST", "tf": "L-T11 on IMDB", "dead": "L-RN2 on
 
 
 def layer_runs() -> pd.DataFrame:
-    rows = [(name, depth, seed) for name in LAYER_LABELS for depth in (2, 5, 12) for seed in range(3)]
+    rows = [(name, depth, seed) for name in LAYER_LABELS for depth in (2, 5, 8) for seed in range(3)]
     runs = pd.DataFrame(rows, columns=RUN).assign(loss_name="ce", last_bias=False)
-    failed = (runs["experiment"] == "dead") | ((runs["experiment"] == "tf") & (runs["depth"] == 12))
+    failed = (runs["experiment"] == "dead") | ((runs["experiment"] == "tf") & (runs["depth"] == 8))
     failed |= (runs["experiment"] == "rn") & (runs["seed"] == 0)
     return runs.assign(converged=~failed, selected=~failed, test_error=0.1)
 
@@ -296,7 +303,7 @@ def values(table: pd.DataFrame, value: float, *metrics: str, depth: int = 0) -> 
 
 def out_of_sight() -> Figure:
     """Depths far above the effective ones, which are those of the first layer."""
-    deep = {"depth": {2: 20, 5: 50, 12: 400}}
+    deep = {"depth": {2: 20, 5: 50, 8: 400}}
     table = TABLE[TABLE["experiment"] == "rn"].replace(deep)
     return splits(
         values(table, 0.0, "ncc_error"), RUNS[RUNS["experiment"] == "rn"].replace(deep), {"rn": "x"}
@@ -318,7 +325,6 @@ def maps_of_two_classes() -> Figure:
     return heat_maps(gram, runs, {"tf": "x"})
 
 
-NC1_TEST = Column("nc1_trace_ratio", "test")
 SHALLOW = TABLE[(TABLE["depth"] == 5) & TABLE["layer"].isin(["X1", "X3", "last"])]
 LAST = TABLE[TABLE["layer"] == "last"]
 UNMEASURED = TABLE[~TABLE["metric"].isin(["nc2_means", "weak_test_collapse", "strong_test_collapse"])]
@@ -331,35 +337,43 @@ CASES: Mapping[str, Callable[[], Figure]] = {
     "sweep, one experiment": sweep("vision"),
     "sweep, none converged": sweep("dead"),
     "sweep, a rejected line": sweep(
-        "vision", table=scaled("metric == 'nc1_trace_ratio' and depth == 5", 30), level=0.95
+        "vision", table=scaled("metric == 'nc1_trace_ratio' and depth == 5", 30)
     ),
-    "sweep, every line rejected": sweep("vision", table=scaled("depth == 5", 30), level=0.95),
-    "sweep, runs that still move": sweep("language", runs=lambda runs: runs.assign(selected=True)),
+    "sweep, every line rejected": sweep(
+        "vision", table=scaled("depth == 5", 30), level=0.95, columns=nc1_alone
+    ),
+    "sweep, runs that still move": sweep(
+        "language", runs=lambda runs: runs.assign(selected=True), columns=nc1_alone
+    ),
     "sweep, a run far off": sweep(
-        "language", table=scaled("experiment == 'language' and depth == 13", 1e30)
+        "language", table=scaled("experiment == 'language' and depth == 13", 1e30), columns=nc1_alone
     ),
     "sweep, a depth not measured": sweep(
-        "language", table=lambda table: table.query("experiment != 'language' or depth != 13")
+        "language",
+        table=lambda table: table.query("experiment != 'language' or depth != 13"),
+        columns=nc1_alone,
     ),
-    "sweep, a single run": sweep("vision", runs=lone_seed),
+    "sweep, a single run": sweep("vision", runs=lone_seed, columns=nc1_alone),
     "sweep, an open power": sweep(
         "vision",
         runs=lambda runs: runs.query("experiment == 'vision' and seed < 2"),
         table=scaled("depth == 2", lambda rows: 10.0 ** (1 - 2 * rows["seed"])),
+        columns=nc1_alone,
     ),
     "sweep, alike": steeper(1.0),
     "sweep, too steep to be alike": steeper(9.0),
     "sweep, one not measured": sweep("dead", table=lambda table: table.query("experiment != 'dead'")),
     "sweep, nothing measured": sweep(table=lambda table: table.iloc[:0]),
-    "sweep, zeros": sweep("vision", table=scaled("depth == 5", 0.0)),
-    "sweep, rising": sweep("vision", table=scaled("depth > 0", lambda rows: rows["depth"] ** 1.2)),
-    "sweep, a bound with a logarithm": sweep("vision", runs=from_depth_one),
+    "sweep, zeros": sweep("vision", table=scaled("depth == 5", 0.0), columns=nc1_alone),
+    "sweep, rising": sweep(
+        "vision", table=scaled("depth > 0", lambda rows: rows["depth"] ** 1.2), columns=nc1_alone
+    ),
+    "sweep, a bound with a logarithm": sweep("vision", runs=from_depth_one, columns=nc1_alone),
     "sweep, more classes than a simplex has": sweep(
         "vision",
         runs=many_classes,
         table=lambda table: table.replace({"metric": {"nc2_etf": "gnc2_spread_weights"}}),
     ),
-    "sweep, columns of the caller": sweep("language", columns=lambda own, points: (NC1_TEST,)),
     "sweep, of an axis": partial(against_axis, "penalty.value", 0),
     "sweep, of an axis of many values": partial(against_axis, "penalty.value", 0, 7),
     "sweep, of an axis with zero": partial(against_axis, "data.noise", 2),
@@ -373,11 +387,13 @@ CASES: Mapping[str, Callable[[], Figure]] = {
     "curves, of an own loop": curves(
         "language", lambda history: history.assign(fit=math.nan, penalty=math.nan)
     ),
+    "curves, no test samples": curves("language", lambda history: history.assign(test_error=math.nan)),
     "curves, of vectors": curves(
         "language", lambda history: history.assign(train_error=math.nan, test_error=math.nan)
     ),
     "models": every_model,
     "layers": layers,
+    "layers, no test samples": lambda: layers(runs=RUNS.assign(test_error=math.nan), labels=RN),
     "layers, three of them": lambda: layers(SHALLOW, RUNS[RUNS["depth"] == 5], RN),
     "layers, zeros": lambda: layers(values(TABLE, 0.0, "nc2_means", depth=2), labels=TF),
     "layers, rounding": lambda: layers(values(TABLE, 3e-16, "nc2_means"), labels=RN),
@@ -416,6 +432,16 @@ CASES: Mapping[str, Callable[[], Figure]] = {
 # What a reader sees
 
 
+def stored(case: str) -> list[str]:
+    """Return what the file has of a case: all its lines, or what differs from the figure that it varies."""
+    own, other = drawn(case), case.partition(",")[0]
+    if other == case:
+        return own
+    changes = [*difflib.unified_diff(drawn(other), own, n=0, lineterm="")][2:]  # without the names of files
+    return [line.partition(" +")[0] if line[0] == "@" else line[1:] for line in changes if line[0] != "-"]
+
+
+@functools.cache
 def drawn(case: str) -> list[str]:
     """Draw a case; the layout, which takes most of the time, moves nothing that is listed."""
     engine = Figure.get_layout_engine
@@ -427,18 +453,22 @@ def drawn(case: str) -> list[str]:
 
 
 def contents(figure: Figure) -> Iterator[str]:
-    """Yield a line of text for each panel, and for each thing in it."""
+    """Yield a line of text for each panel, and for each thing in it; an x axis only where it is a new one."""
     size = figure.get_size_inches().round(3).tolist()
     yield f"{size} {figure.get_suptitle()} {figure.get_supxlabel()}".strip()
     for legend in figure.legends:
         for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
             yield f"key: {text.get_text()} {style_of(handle)}"
+    x = ""
     for place, axes in enumerate(figure.axes):
         if not axes.get_visible():
             yield f"panel {place}: none"
             continue
         yield f"panel {place}: {axes.get_title()}"
-        yield from (f"{name}: {_axis(axes, name)}" for name in "xy")
+        if (own := f"x: {_axis(axes, 'x')}") != x:
+            yield own
+        x = own
+        yield f"y: {_axis(axes, 'y')}"
         yield from _inside(axes)
 
 
@@ -448,15 +478,13 @@ def _axis(axes: Axes, name: str) -> str:
     ticks = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
     labels = axis.get_major_formatter().format_ticks(ticks)
     minor = [tick for tick in axis.get_minorticklocs() if low <= tick <= high]
-    return (
-        f"{axis.get_label_text()!r} {axis.get_scale()} {numbers([low, high])} "
-        f"ticks {labels} minor {len(minor)}"
-    )
+    powers = " ".join(labels).replace(r"\mathdefault", "")
+    return f"{axis.get_label_text()!r} {axis.get_scale()} {numbers([low, high])}, {powers}, {len(minor)} more"
 
 
 def _inside(axes: Axes) -> Iterator[str]:
     for line in axes.lines:
-        if line.get_marker() != "_":  # the caps of bars
+        if line.get_marker() != "_" and len(line.get_xdata()):  # the caps of bars
             name = "" if line.get_label().startswith("_") else f" {line.get_label()!r}"
             clipped = "" if line.get_clip_on() else " unclipped"
             x, y = numbers(line.get_xdata()), numbers(line.get_ydata())
@@ -464,11 +492,13 @@ def _inside(axes: Axes) -> Iterator[str]:
     for marks in axes.collections:
         if isinstance(marks, PathCollection):
             faces = " ".join(to_hex(face) for face in np.unique(marks.get_facecolor(), axis=0))
-            yield f"dots {faces} {numbers(np.asarray(marks.get_offsets()).T)}"
+            x, y = np.asarray(marks.get_offsets()).T
+            yield f"dots {faces} x {numbers(np.unique(x))} y {numbers(y)}"
         elif isinstance(marks, LineCollection):
             yield f"bars {numbers([y for segment in marks.get_segments() for _, y in segment])}"
         elif axes.get_label() != "<colorbar>":
-            yield f"band {numbers([path.vertices[:, 1] for path in marks.get_paths()])}"
+            heights = np.concatenate([path.vertices[:, 1] for path in marks.get_paths()])
+            yield f"band {numbers([heights.min(), heights.max()])}"
     for image in axes.images:
         yield f"image {numbers(image.get_clim())} {numbers(image.get_array())}"
     for text in axes.texts:
@@ -490,10 +520,11 @@ def style_of(handle: Any) -> str:
 
 
 def numbers(values: Any) -> str:
-    """To four digits, so that rounding changes none."""
+    """To three digits, so that rounding changes none."""
     flat = np.asarray(np.ma.filled(np.ma.asarray(values, dtype=float), math.nan)).ravel()
-    return " ".join(f"{value:z.4g}" if abs(value) > 1e-12 or value != value else "0" for value in flat)
+    return " ".join(f"{value:z.3g}" if abs(value) > 1e-12 or value != value else "0" for value in flat)
 
 
 if __name__ == "__main__":
-    STORED.write_text(json.dumps({case: drawn(case) for case in CASES}, indent=0) + "\n", encoding="utf-8")
+    everything = {case: stored(case) for case in CASES}
+    STORED.write_text(json.dumps(everything, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -10,15 +10,12 @@ import pandas as pd
 import pytest
 import torch
 from conftest import experiment_tree, measure_runs, write_params
-from matplotlib.figure import Figure
 from pipeline import ROOT, Clone, Copy
 from safetensors.numpy import save_file
 from sklearn.preprocessing import StandardScaler
 
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.fetch import fetch
-from ncpipe.commands.grid import write_grid
-from ncpipe.commands.plot import plot
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
 from ncpipe.config.sources.arrays import ArraysData
@@ -303,7 +300,7 @@ def test_a_changed_array_trains_again_and_a_file_written_anew_does_not(
 
 @pytest.fixture
 def trained() -> Prepared:
-    """A study of two experiments, one of which has test samples, as far as its figures."""
+    """A study of two experiments, one of which has test samples, as far as its measurements."""
     saved(test_inputs=None, test_labels=None)
     stored = vectors()
     np.savez("tested.npz", **stored)
@@ -318,9 +315,7 @@ def trained() -> Prepared:
     return read_prepared(Path("data/prepared/own"))
 
 
-def test_nothing_asks_for_a_test_split_that_is_not_there(
-    trained: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_asks_for_a_test_split_that_is_not_there(trained: Prepared) -> None:
     assert trained.test is None
     history, with_test = (pd.read_csv(RUNS / name / "L2/s0/history.csv") for name in ("own", "tested"))
     assert with_test["test_error"].notna().all()
@@ -340,42 +335,3 @@ def test_nothing_asks_for_a_test_split_that_is_not_there(
     for table in ("points", "summary", "slopes"):
         rows = pd.read_csv(RESULTS / f"{table}.csv")
         assert set(rows[rows["experiment"] == "own"]["split"]) == {"train", "weights"}
-    drawn = drawn_figures(monkeypatch)
-    notes = [[text.get_text() for text in axes.texts] for axes in drawn["train_test"].axes]
-    assert notes.count(["no test samples"]) == 1
-    for name in ("layers", "train_test"):
-        assert "test" in key_of(drawn[name])
-    assert "test" in key_of(drawn["curves_tested"])
-    assert "test" not in key_of(drawn["curves_own"])
-
-
-def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
-    """The stage `plot`'s figures, not saved, by name."""
-    drawn: dict[str, Figure] = {}
-    monkeypatch.setattr("ncpipe.runs.figure_pool.usable_cores", lambda: 1)  # another process would save them
-    monkeypatch.setattr(
-        "ncpipe.runs.figure_pool.save_figure", lambda figure, folder, name: drawn.update({name: figure})
-    )
-    plot()
-    return drawn
-
-
-def key_of(figure: Figure) -> list[str]:
-    """Of the figure and of its panels."""
-    keys = [*figure.legends, *(key for axes in figure.axes if (key := axes.get_legend()))]
-    return [text.get_text() for key in keys for text in key.get_texts()]
-
-
-def test_without_any_test_samples_figures_have_no_panel_of_them(
-    trained: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = Path("params.yaml")
-    runs.write_text(runs.read_text().replace("experiments:\n  - own\n  - tested", "experiments:\n  - own"))
-    write_grid()
-    aggregate()
-    drawn = drawn_figures(monkeypatch)
-    assert len(drawn["train_test"].axes) == 3
-    for name in ("train_test", "layers", "curves_own"):
-        words = [*key_of(drawn[name]), *(axes.get_title() for axes in drawn[name].axes)]
-        assert not any("test" in word for word in words)
-        assert not any("no " in text.get_text() for axes in drawn[name].axes for text in axes.texts)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import image_data, vector_data
+from conftest import image_data
 from training_cases import AUGMENTATION, HEADLESS, IMAGES, MLP, PLAIN, RESNET, VECTORS, run_of
 
 from ncpipe.config.experiment import Augmentation
@@ -198,15 +198,6 @@ def test_statistics_of_parts_are_pooled(monkeypatch: pytest.MonkeyPatch) -> None
         assert not stack.network.training
         assert all(norm.momentum in (0.1, 1.0) for norm in batch_norms(stack.network).values())
         assert not any(norm._forward_pre_hooks for norm in stack.network.modules())
-
-
-def test_networks_without_batch_norm_have_nothing_to_refresh() -> None:
-    stack = Stack([network_of(PLAIN)], CPU, torch.float64)
-    samples = prepare_split(vector_data().train, "vector", run_of(PLAIN).spec.model, CPU, torch.float64)
-    before = stack.values.clone()
-    refresh_bn_statistics(stack, samples, 5)
-    assert not stack.buffers
-    assert torch.equal(stack.values, before)
 
 
 # ---- Augmentation ---------------------------------------------------------------------------------------

@@ -89,6 +89,11 @@ def by_hand(model: nn.Module, data: list[dict[str, Tensor]]) -> tuple[Tensor, Te
     return torch.cat(features), torch.stack([sample["labels"] for sample in data])
 
 
+def assert_equal_weights(one: nn.Module, other: nn.Module) -> None:
+    for own, twin in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(own, twin)
+
+
 def named(rows: list[Measurement]) -> dict[str, float]:
     return {
         f"nc/{row.layer}/{row.split}/{row.metric}": row.value
@@ -128,8 +133,7 @@ def test_trainer_logs_what_the_table_has(make: Any, head: str, options: Any, tmp
     assert len([entry for entry in loop.state.log_history if "loss" in entry]) == EPOCHS
     alone = make()
     trainer(alone, tmp_path).train()
-    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert_equal_weights(model, alone)
 
 
 def test_trainer_measures_in_the_precision_of_its_training(tmp_path: Path) -> None:
@@ -145,8 +149,7 @@ def test_trainer_measures_in_the_precision_of_its_training(tmp_path: Path) -> No
     assert logged(loop.state.log_history)[-1] == pytest.approx(named(rows), rel=1e-9, abs=CLOSE, nan_ok=True)
     alone = bert().float()
     trainer(alone, tmp_path, {"bf16": True}).train()
-    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert_equal_weights(model, alone)
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["evaluated first", "evaluated last"])
@@ -175,8 +178,7 @@ def test_trainer_keeps_its_own_loaders_with_persistent_workers(first: bool, tmp_
     assert found == pytest.approx(measured(kept.model, data, held_out), rel=CLOSE, abs=CLOSE, nan_ok=True)
     assert kept.evaluate()["eval_loss"] == alone.evaluate()["eval_loss"]
     assert len(kept.get_eval_dataloader().dataset) == len(held_out)
-    for one, other in zip(kept.model.parameters(), alone.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert_equal_weights(kept.model, alone.model)
 
 
 def measured(model: nn.Module, data: Any, held_out: Any) -> dict[str, float]:
@@ -270,7 +272,6 @@ def fit(
     callbacks: Any = (),
     loggers: Any = False,
     data: Any = None,
-    held_out: Any = None,
     **options: Any,
 ) -> Any:
     torch.manual_seed(1)
@@ -286,7 +287,7 @@ def fit(
         **options,
     )
     loader = DataLoader(data or mixture(12, 1), batch_size=4, shuffle=True)
-    loop.fit(model, loader, held_out and DataLoader(held_out, 12))
+    loop.fit(model, loader)
     return loop
 
 
@@ -328,8 +329,7 @@ def test_lightning_logs_what_the_table_has(tmp_path: Path) -> None:
     assert_written(tmp_path / "live", [values["nc/last/train/cdnv"] for _, values in found])
     alone = net_class()()
     fit(alone, tmp_path)
-    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert_equal_weights(model, alone)
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-true", "16-mixed"])
@@ -351,44 +351,7 @@ def test_lightning_measures_in_the_precision_of_its_training(precision: str | No
     assert found == pytest.approx(named(rows), rel=1e-9, abs=CLOSE, nan_ok=True)
     alone = net_class()().float()
     fit(alone, tmp_path, data=data, precision=precision)
-    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
-        assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize("inner", [False, True], ids=["module.compile", "a compiled inner net"])
-def test_lightning_measures_compiled_modules(inner: bool, tmp_path: Path) -> None:
-    """The sanity check before training compiles the code of eval mode. Red: hooks that it does not run."""
-
-    class Checked(net_class()):  # type: ignore[misc]
-        def forward(self, inputs: Tensor) -> Tensor:
-            return self.head(self.inner(inputs) if inner else self.body(inputs))
-
-        def validation_step(self, batch: list[Tensor], place: int) -> None:
-            self.log("tested", nn.functional.cross_entropy(self(batch[0]), batch[1]))
-
-    def compiled() -> Any:
-        model = Checked()
-        if inner:
-            model.inner = torch.compile(model.body, backend="eager")
-        else:
-            model.compile(backend="eager")
-        return model
-
-    model, kept, data = compiled(), memory(), mixture(12, 1)
-    door = callback("head", DataLoader(data, batch_size=12), layers=["body"])
-    fit(model, tmp_path, [door], [kept], data, mixture(12, 2), inference_mode=False)
-    with torch.no_grad():
-        features = model.eval().body(data.tensors[0])
-    rows = [
-        *measure(features, data.tensors[1], model.head.weight, model.head.bias),
-        *measure(features, data.tensors[1], layer="body"),
-    ]
-    found = [values for _, values in kept.entries if "nc/last/train/cdnv" in values][-1]
-    assert found == pytest.approx(named(rows), rel=1e-9, abs=CLOSE, nan_ok=True)
-    alone = compiled()
-    fit(alone, tmp_path, data=data, held_out=mixture(12, 2), inference_mode=False)
-    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert_equal_weights(model, alone)
 
 
 def test_every_few_epochs_and_not_between() -> None:

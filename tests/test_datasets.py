@@ -26,7 +26,6 @@ from ncpipe.config.sources.images import ImageData
 from ncpipe.config.sources.reviews import TextData
 from ncpipe.datasets import digits, sources
 from ncpipe.datasets.facts import count_duplicates, count_shared
-from ncpipe.datasets.images import channel_moments
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Split, draw_balanced, read_prepared, write_prepared
 from ncpipe.system.errors import InputError
@@ -101,16 +100,6 @@ def test_damaged_tensors_are_refused(stored, damage):
     damage(stored / "tensors.safetensors")
     with pytest.raises(InputError, match=r"data/one/tensors\.safetensors"):
         read_prepared(stored)
-
-
-def test_reading_prepared_data_imports_no_heavy_library():
-    heavy = ("sklearn", "torchvision", "transformers", "tokenizers", "pandas", "dvc", "typer")
-    code = (
-        "import sys, ncpipe.datasets.prepared, ncpipe.datasets.prepare;"
-        f"print(*set({heavy}) & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
 
 
 # --- the draw -----------------------------------------------------------------------------------------
@@ -222,12 +211,6 @@ def test_standardised_with_the_constants_of_the_training_set(raw):
     assert data.facts["normalisation"]["std"] == pytest.approx([std.item()], abs=1e-12)
     assert "mean" not in plain.facts["normalisation"]
     assert plain.train.inputs.aminmax() == (0, 1)
-
-
-def test_channel_moments_are_those_of_the_pixels():
-    pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (50, 7, 7), dtype=np.uint8))
-    values = pixels.double().numpy() / 255
-    assert channel_moments(pixels, 255) == pytest.approx((values.mean(), values.std()), rel=1e-13)
 
 
 # --- mnist --------------------------------------------------------------------------------------------
@@ -511,36 +494,6 @@ def test_svhns_digits_are_their_own_labels(tmp_path, raw, monkeypatch, offline, 
         prepare(spec, raw, None, progress=False)
 
 
-def test_archive_cannot_write_outside(tmp_path):
-    content = b"evil"
-    make_tar(tmp_path / "a.tar.gz", {"../escaped": content, "in/../../escaped": content, "in/good": content})
-    out = tmp_path / "deep" / "out"
-    sources.unpack_verified(tmp_path / "a.tar.gz", "in", {"good": md5(content)}, out, progress=False)
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a.tar.gz", "good"]
-
-
-@pytest.mark.parametrize("suffix", ["gz", "xz"])
-def test_any_flipped_byte_of_an_archive_is_refused_or_harmless(tmp_path, suffix):
-    content = np.random.default_rng(5).bytes(3000)
-    archive = tmp_path / f"a.tar.{suffix}"
-    make_tar(archive, {f"in/{name}": content for name in "abcd"})
-    messages, size = [], archive.stat().st_size
-    for position in range(0, size, 17):
-        flip_byte(archive, position)
-        out = tmp_path / str(position)
-        try:
-            sources.unpack_verified(archive, "in", dict.fromkeys("abcd", md5(content)), out, progress=False)
-        except InputError as error:
-            messages.append(str(error))
-        else:
-            assert {path.read_bytes() for path in out.iterdir()} == {content}
-        flip_byte(archive, position)
-    assert len(messages) > size / 17 * 0.8
-    for message in messages:
-        assert f"a.tar.{suffix}: " in message
-        assert "\n" not in message
-
-
 # --- imdb ---------------------------------------------------------------------------------------------
 
 WORDS = "a bad good film the plot was acting great awful story and never again <br /><br /> Loved HATED"
@@ -605,27 +558,6 @@ def test_imdb_is_the_same_from_each_form_of_a_mirror(tmp_path, raw, reviews):
     assert found[0].facts["official"] == {"train": 12, "test": 12}
     assert found[0].vocabulary == 300
     assert not raw.exists()
-
-
-def test_contexts_that_truncation_makes_equal_are_counted(tmp_path, raw, reviews, monkeypatch):
-    """Two test reviews begin like a training one and go on otherwise; one of them has the other label."""
-    from ncpipe.datasets import imdb
-
-    for number, name in enumerate(("test/neg/1_8.txt", "test/pos/1_8.txt"), 1):
-        reviews[name] = reviews["train/neg/5_8.txt"] + b" but" * number
-    digests = {split: imdb.digest_of(reviews, split) for split in ("train", "test")}
-    monkeypatch.setattr(imdb, "DIGESTS", digests)
-    write_imdb(tmp_path / "m", reviews, "aclImdb")
-    found = [
-        prepare(
-            replace(IMDB, per_class=None, test_per_class=None, context=context), raw, tmp_path / "m", False
-        )
-        for context in (12, 300)
-    ]
-    assert [data.facts["shared"] for data in found] == [
-        {"samples": 2, "conflicting": 1},
-        {"samples": 0, "conflicting": 0},
-    ]
 
 
 def test_reviews_keep_their_labels_and_are_cleaned(tmp_path, raw, reviews):
@@ -863,18 +795,6 @@ def test_download_takes_the_next_address(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "x").read_bytes() == b"12345"
     # Standard error is no terminal here.
     assert capsys.readouterr() == ("", "")
-
-
-def test_progress_is_for_terminals(capsys):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    for progress, shown in ((True, True), (False, False)):
-        terminal = Terminal()
-        with sources.progress_bar(progress, total=3, desc="fetching", file=terminal) as bar:
-            bar.update(3)
-        assert ("fetching" in terminal.getvalue()) == shown
 
 
 @pytest.mark.parametrize("spec", [MNIST, CIFAR, IMDB])

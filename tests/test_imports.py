@@ -52,6 +52,7 @@ FORBIDDEN = {
     "metrics/measurements": {"torch", "dvc", "typer"},
     "runs/engines/slurm_job": {"dvc", "typer", "pandas"},  # what trains on other machines
     "runs/engines/ray_cluster": {"dvc", "typer", "pandas"},
+    "datasets/prepared": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers", "tokenizers"},
     "datasets/free": {"dvc", "typer", "torch", "pandas"},  # a stage that takes no time
     "runs/fast_path": {
         "dvc",

@@ -9,7 +9,6 @@ import torch
 from conftest import TREE, experiment, vector_data
 from safetensors.torch import load_file
 
-from ncpipe.config.params import parse_params
 from ncpipe.config.run import Run
 from ncpipe.config.sources.generated import GaussianMixtureData
 from ncpipe.config.sources.source import Imbalance, LabelNoise
@@ -35,17 +34,6 @@ def mixture(**more):
 
 def prepared(**more):
     return prepare(mixture(**more), Path("raw"), None, progress=False)
-
-
-def params_tree(keys, **sweep):
-    return {
-        "sweep": {"experiments": ["one"], "depths": [2], "seeds": [0]} | sweep,
-        "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
-        "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.01},
-        "slopes": {"seed": 0, "level": 0.95},
-        "effective_depth": {"tolerance": 0.01},
-        "experiments": {"one": TREE | {"data": TREE["data"] | keys}},
-    }
 
 
 def noise(fraction, kind="uniform", seed=0):
@@ -200,43 +188,12 @@ def test_the_pipeline_measures_small_classes_where_there_are_such() -> None:
     ("keys", "line"),
     [
         (
-            {"label_noise": {"fraction": 1.5, "kind": "uniform", "seed": 0}},
-            "data.label_noise.fraction: 1.5 is out",
-        ),
-        (
-            {"label_noise": {"fraction": -0.1, "kind": "uniform", "seed": 0}},
-            "data.label_noise.fraction: -0.1 is",
-        ),
-        (
-            {"label_noise": {"fraction": 0.1, "kind": "all", "seed": 0}},
-            "data.label_noise.kind: 'all' is unknown",
-        ),
-        ({"label_noise": 0.1}, "data.label_noise: expected keys with values"),
-        (
-            {"imbalance": {"majority": 1, "ratio": 0.5, "resample": "none"}},
-            "data.imbalance.ratio: 0.5 is out",
-        ),
-        ({"imbalance": {"majority": 0, "ratio": 2, "resample": "none"}}, "data.imbalance.majority: 0 is out"),
-        ({"imbalance": {"majority": 1, "ratio": 2}}, "data.imbalance.resample: missing"),
-        (
             {
                 "imbalance": {"majority": 1, "ratio": 2, "resample": "none"},
                 "label_noise": {"fraction": 0.1, "kind": "uniform", "seed": 0},
             },
             "data.label_noise: does not go together with imbalance",
         ),
-    ],
-)
-def test_bad_keys_are_one_line(keys, line) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_params(params_tree(keys))
-    (only,) = str(caught.value).splitlines()
-    assert line in only
-
-
-@pytest.mark.parametrize(
-    ("keys", "line"),
-    [
         ({"imbalance": {"majority": 3, "ratio": 2, "resample": "none"}}, "data.imbalance.majority: 3 of 3"),
         ({"imbalance": {"majority": 1, "ratio": 50, "resample": "none"}}, "data.imbalance.ratio: 50 leaves"),
         (
@@ -245,8 +202,8 @@ def test_bad_keys_are_one_line(keys, line) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_only_the_data_show_is_one_line(keys, line) -> None:
+def test_changes_that_do_not_fit_are_one_line(keys, line) -> None:
     with pytest.raises(InputError) as caught:
         prepared(**keys)
     (only,) = str(caught.value).splitlines()
-    assert only.startswith(line)
+    assert line in only

@@ -94,23 +94,6 @@ def test_transformer_on_images_is_the_definition(name: str, norm: str) -> None:
     np.testing.assert_allclose(logits_of(network, data.train, "image", model), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
-@pytest.mark.parametrize("depth", [2, 5])
-def test_parameter_counts(name: str, norm: str, depth: int) -> None:
-    """Counted by hand from Def. 3.1 and 3.2: d = 8, hidden 11, D = 6 (or 3 patches of 2), K = 3."""
-    data = vector_data()
-    model = model_of(name, norm, data)
-    found = sum(p.numel() for p in network_of(model, data, depth).parameters())
-    d, hidden, classes = 8, 11, 3
-    mlp = d * d + d if name.endswith("1") else d * hidden + hidden + hidden * d + d
-    if "R" in name:
-        expected = 6 * d + d + (depth - 1) * mlp + classes * d
-    else:
-        attention = (2 if name[3] == "1" else 4) * d * d
-        expected = 2 * d + 3 * d + depth * (attention + mlp) + classes * d
-    assert found == expected
-
-
 def test_patch_must_divide_the_image() -> None:
     model = experiment(model={"architecture": "L-T11", "patch": 3}).model
     with pytest.raises(InputError, match=r"model\.patch: 3 does not divide"):

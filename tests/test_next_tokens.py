@@ -131,20 +131,6 @@ def test_training_and_measurement_take_every_position() -> None:
     assert F.cross_entropy(logits, features.train.labels).item() == pytest.approx(fit.item(), rel=1e-12)
 
 
-def test_mini_batches_are_of_whole_sequences() -> None:
-    """Losses of two epochs fall, and a run beside another ends as alone."""
-    data = prepare_markov(LANGUAGE)
-    ends = []
-    for runs in ([run(0)], [run(0), run(1)]):
-        session = Session(runs, data, CPU, torch.float32)
-        assert session.steps_per_epoch == 3
-        for _ in session.epochs():
-            session.record()
-        ends.append(session.results()[0])
-    assert all(torch.equal(ends[0].state[name], ends[1].state[name]) for name in ends[0].state)
-    assert ends[0].history[-1].loss < ends[0].history[0].loss
-
-
 def test_stored_data_are_read_back(tmp_path: Path) -> None:
     data = prepare_markov(LANGUAGE)
     write_prepared(tmp_path / "d", data)

@@ -390,7 +390,6 @@ def test_a_sweep_measures_the_third_split(tmp_path: Path, monkeypatch: pytest.Mo
             "ood_inputs: its scores are compared with those of test samples; give test_inputs",
         ),
         ({"ood_inputs": np.ones((4, 6))}, "ood_inputs has samples of shape (6,), inputs of shape (5,)"),
-        ({"ood_inputs": np.ones(4)}, "ood_inputs has shape (4,); kind: vector takes (N, D), none of them 0"),
         ({"ood_inputs": own_file()["inputs"][:7]}, "ood_inputs: 7 of its 7 samples are train samples; leave"),
         ({"ood_inputs": own_file()["test_inputs"]}, "ood_inputs: 12 of its 12 samples are test samples"),
     ],

@@ -209,18 +209,6 @@ MISTAKES = {
         "    return weight.norm() / classes",
         r"nc0: TypeError: .*ClassStatistics.; .* are statistics: K is len\(classes.counts\)",
     ),
-    "argument": (
-        "def nc0(weight)",
-        "def nc0(wieght)",
-        "def nc0",
-        "takes 'wieght', which nothing gives; it may name classes",
-    ),
-    "labels": (
-        '"labels": labels}',
-        '"labels": labels + 1}',
-        "def spirals(",
-        "what spirals gives: labels has no sample of class 0",
-    ),
     "other role": (
         '{"inner": [self.maps], "last": [self.last]}',
         '{"inner": [self.maps], "classifier": [self.last]}',
@@ -239,12 +227,6 @@ MISTAKES = {
         "class Patches(",
         r"TypeError: Patches\.__init__\(\) takes 4 positional arguments but 5 were given",
     ),
-    "lengths": (
-        "def layers(self, x, lengths=None):",
-        "def layers(self, x):",
-        "class Sine(",
-        r"TypeError: Sine\.layers\(\) takes 2 positional arguments but 3 were given",
-    ),
     "type of a key": (
         "    width: Count\n",
         "    width: bytes\n",
@@ -256,12 +238,6 @@ MISTAKES = {
         'state = ("mean")',
         "class SignumOptimizer",
         r"the state of SignumOptimizer is a text; write a tuple: \('mean',\)",
-    ),
-    "scale": (
-        '"[0, ∞)", "", "last, weights")\nBETWEEN',
-        '"[0, ∞)", "", "last, weights", "lin")\nBETWEEN',
-        "METRICS =",
-        "the metric 'nc0' has the scale 'lin'; write log or linear",
     ),
     "gradient": (
         "return -log_p + spec.epsilon * (1 - log_p.exp())",

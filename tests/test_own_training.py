@@ -16,7 +16,6 @@ from conftest import clear_code_digests, experiment_tree, vector_data, write_par
 
 from ncpipe.commands.code import write_code
 from ncpipe.config.experiment import Experiment
-from ncpipe.config.params import load_params
 from ncpipe.config.records import check, read
 from ncpipe.config.run import Run, as_json
 from ncpipe.config.study import load_study
@@ -25,11 +24,9 @@ from ncpipe.features.objective import fit_of
 from ncpipe.features.passes import extract
 from ncpipe.metrics.loss_functions import focal, label_aware_margins, logit_adjusted
 from ncpipe.models.build import build_network
-from ncpipe.runs.fingerprint import code_digest
 from ncpipe.system.artifacts import CODE
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
-from ncpipe.training.muon import orthogonalised
 from ncpipe.training.session import Session
 
 CPU = torch.device("cpu")
@@ -274,17 +271,6 @@ def test_muon_is_torchs_to_the_bfloat16_that_this_computes_in() -> None:
         assert np.abs(weight.detach().numpy() - ours).max() < 0.03 * moved
 
 
-def test_newton_schulz_keeps_directions_and_evens_lengths() -> None:
-    """U and V stay, singular values come between 0.68 and 1.21. Red: a coefficient with another digit."""
-    draw = torch.Generator().manual_seed(0)
-    for shape in ((6, 6), (4, 30), (30, 4)):
-        matrix = torch.randn(shape, generator=draw, dtype=torch.float64)
-        u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
-        inner = u.T @ orthogonalised(matrix) @ vh.T
-        torch.testing.assert_close(inner, inner.diagonal().diag(), rtol=0, atol=1e-12)
-        assert ((inner.diagonal() > 0.68) & (inner.diagonal() < 1.21)).all(), s
-
-
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [("NAdam", {}), ("RMSprop", {"alpha": 0.9, "momentum": 0.5}), ("AdamW", {"betas": [0.8, 0.9]})],
@@ -514,17 +500,6 @@ def test_an_edit_changes_the_digests_of_what_uses_it() -> None:
         second = digests(STUDY.replace(before, after))
         found = {name for name in first if first[name] != second[name]}
         assert found == {f"experiments/own/{stage}.txt" for stage in changed}, before
-
-
-def test_a_runs_stamp_has_its_loss_and_its_optimizer() -> None:
-    write_params([2], [0], own=OWN, plain=experiment_tree())
-    codes = []
-    for edit in (("", ""), ("spec.epsilon * (1", "2 * (1"), ("value - rate", "value - 2 * rate")):
-        write_study(STUDY.replace(*edit) if edit[0] else STUDY)
-        clear_code_digests()
-        codes.append({name: code_digest(spec) for name, spec in load_params().experiments.items()})
-    assert len({code["own"] for code in codes}) == 3
-    assert len({code["plain"] for code in codes}) == 1
 
 
 def test_no_bound_is_claimed_for_such_a_loss() -> None:

@@ -373,7 +373,6 @@ def test_wrong_tags_are_one_line_wherever_they_come_from(
     ("change", "words"),
     [
         ({"tags": tags_of(6)[1:4], "inputs": np.ones((3, 9))}, "no sample has the tag 0"),
-        ({"tags": arrays()["tags"][:9]}, "inputs has 36 samples and tags 9; they belong together"),
         ({"test_inputs": np.ones((3, 9)), "test_tags": np.eye(3)}, "test_tags has 3 columns, and tags 4"),
         ({"tags": None, "labels": np.arange(36) % 4}, "has no 'tags'; it has inputs, labels"),
     ],

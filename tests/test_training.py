@@ -28,8 +28,10 @@ from training_cases import (
     SUPCON,
     VECTORS,
     assert_same,
+    go_on,
     kind_of,
     run_of,
+    stop_after,
 )
 
 from ncpipe.config.experiment import Experiment
@@ -41,7 +43,7 @@ from ncpipe.features.gradient import gradient_norm
 from ncpipe.models.build import build_model, build_network, input_shape, prepare_split
 from ncpipe.models.network import Network, batch_norms
 from ncpipe.system.randomness import seeded_generator
-from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
+from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.line_search import LineSearch
 from ncpipe.training.loop import train_batch
 from ncpipe.training.objective import Outputs
@@ -273,21 +275,7 @@ def test_a_run_does_not_depend_on_its_batch(name: str, tmp_path: Path) -> None:
         done += 1 + (len(seeds) > 1)
         stop_after(1 if seeds != groups[-1] else 2, own.runs(*seeds), own.data, tmp_path)
     assert 0 < epochs_done(tmp_path / "2") < spec.epochs
-    resumed = train_batch(
-        own.runs(*groups[-1]), own.data, CPU, "float32", checkpoints=files_of(groups[-1], tmp_path)
-    )
-    assert_same(resumed[:1], alone)
-
-
-def files_of(seeds: Sequence[int], folder: Path) -> Checkpoints:
-    return Checkpoints([folder / str(seed) for seed in seeds], 3600)
-
-
-def stop_after(epochs: int, runs: Sequence[Run], data: Prepared, folder: Path) -> None:
-    """Train so many epochs more, and leave each run's checkpoint in the folder."""
-    files, asked = files_of([run.seed for run in runs], folder), itertools.count()
-    with pytest.raises(Stopped):
-        train_batch(runs, data, CPU, "float32", checkpoints=files, stop=lambda: next(asked) == epochs)
+    assert_same(go_on(own.runs(*groups[-1]), own.data, tmp_path)[:1], alone)
 
 
 OWN_NUMBERS: dict[str, tuple[list[Run], Prepared]] = {

@@ -140,8 +140,6 @@ def test_classes_and_shots_that_the_data_lack_are_named(changes: dict[str, Any],
         ({"source": [3, 4, 9]}, "data.transfer: target: 9 is a source class too; take it out of one of them"),
         ({"target": [3, 3]}, "data.transfer: target: 3 is listed twice"),
         ({"shots": []}, "data.transfer: shots: too few; list at least 1"),
-        ({"shots": [0]}, "data.transfer.shots[0]: 0 is out of range; it must be >= 1"),
-        ({"head": ["svm"]}, "data.transfer.head[0]: 'svm' is unknown; allowed: 'ncc', 'ridge'"),
         ({"head": ["ncc"]}, "data.transfer: ridge: is the penalty of `head: [ridge]`; give both or neither"),
         ({"n_source": 4}, "data.transfer: n_source: 4 is not in 2..3, as source has them"),
         ({"n_source": 1}, "data.transfer: n_source: 1 is not in 2..3, as source has them"),
@@ -150,7 +148,7 @@ def test_classes_and_shots_that_the_data_lack_are_named(changes: dict[str, Any],
 def test_bad_keys_are_one_line(changes: dict[str, Any], message: str) -> None:
     _, mistakes = check(ImageData, DIGITS | {"transfer": KEYS | changes}, "data")
     (line,) = mistakes
-    assert line.startswith(message.replace("'ncc', 'ridge'", "ncc, ridge"))
+    assert line.startswith(message)
 
 
 def test_other_images_need_images() -> None:

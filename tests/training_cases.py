@@ -1,10 +1,12 @@
 """What trains, in one table: every architecture, loss, optimizer and kind of data, each in a small case."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import test_next_tokens
 import test_own_training
 import test_study
@@ -19,8 +21,11 @@ from ncpipe.config.study import load_study
 from ncpipe.datasets.markov import prepare_markov
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
+from ncpipe.training.checkpoints import Checkpoints, Stopped
+from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
 
+CPU = torch.device("cpu")
 VECTORS, IMAGES = vector_data(), image_data(side=8, per_class=6)
 IMAGES.train.inputs.copy_((64 * IMAGES.train.inputs).round() / 64)  # means of 4 pixels are exact in float32
 DIGITS = {"source": "digits", "per_class": 6, "test_per_class": 3, "seed": 0, "normalisation": "standardise"}
@@ -219,3 +224,18 @@ def assert_same(found: list[Trained], expected: list[Trained]) -> None:
         assert one.diverged_at == other.diverged_at
         assert one.state.keys() == other.state.keys()
         assert all(torch.equal(one.state[name], tensor) for name, tensor in other.state.items())
+
+
+def files_of(runs: Sequence[Run], folder: Path) -> Checkpoints:
+    return Checkpoints([folder / f"{run.seed}" for run in runs], 3600)
+
+
+def stop_after(epochs: int, runs: Sequence[Run], data: Prepared, folder: Path) -> None:
+    """Train so many epochs more, and leave each run's checkpoint in the folder."""
+    files, asked = files_of(runs, folder), itertools.count()
+    with pytest.raises(Stopped):
+        train_batch(runs, data, CPU, "float32", checkpoints=files, stop=lambda: next(asked) == epochs)
+
+
+def go_on(runs: Sequence[Run], data: Prepared, folder: Path) -> list[Trained]:
+    return train_batch(runs, data, CPU, "float32", checkpoints=files_of(runs, folder))

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ncpipe.figures.panels import draw_key, draw_means, row_grid
 from ncpipe.figures.save import save_figure
-from ncpipe.figures.style import PAGE_WIDTH, depth_colours, lay_out, paper_style
+from ncpipe.figures.style import depth_colours
 
 FOLDER = Path(__file__).resolve().parent
 STUDY = "transformers_images"
@@ -43,9 +44,7 @@ def draw() -> Figure:
     """Draw a row per data set: log10 of NC1, NC2 and NC3 against the number of images, a line per depth."""
     colours = depth_colours(DEPTHS)
     numbers = list(by_images())
-    with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 3.4), layout="constrained")
-        grid = figure.subplots(len(PANELS), len(METRICS), sharex=True, squeeze=False)
+    with row_grid(len(PANELS), len(METRICS), 1.7, sharex=True) as (figure, grid):
         for line, source in zip(grid, PANELS, strict=True):
             own = {images: values for name, images, values in numbers if name == source}
             for axes, title in zip(line, METRICS, strict=True):
@@ -53,10 +52,7 @@ def draw() -> Figure:
                     groups = [values[title][place] for values in own.values()]
                     means = [float(group.mean()) for group in groups]
                     errors = [float(group.std(ddof=1)) for group in groups]
-                    axes.errorbar(
-                        list(own), means, yerr=errors, color=colours[depth], marker="o", markersize=3,
-                        linewidth=1.3, elinewidth=0.9, capsize=2, label=f"$L = {depth}$",
-                    )  # fmt: skip
+                    draw_means(axes, list(own), means, errors, color=colours[depth], label=f"$L = {depth}$")
                 axes.set_xscale("log")
                 axes.set_xticks(list(own), [str(images) for images in own])
                 axes.minorticks_off()
@@ -65,9 +61,7 @@ def draw() -> Figure:
             axes.set_title(rf"$\log_{{10}}$ {title}")
         for axes in grid[-1]:
             axes.set_xlabel("training images")
-        handles, labels = grid[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-        lay_out(figure)
+        draw_key(figure, grid[0][0].get_legend_handles_labels()[0], 2)
     return figure
 
 

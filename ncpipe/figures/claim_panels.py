@@ -6,11 +6,11 @@ from types import MappingProxyType
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from ncpipe.claims.verdicts import counted_verdict
-from ncpipe.figures.panels import panel_grid
-from ncpipe.figures.style import FAINT, INK, lay_out, metric_colours, paper_style
+from ncpipe.figures.panels import panel_grid, set_log
+from ncpipe.figures.style import FAINT, INK, metric_colours
 from ncpipe.figures.x_axis import NAMES
 from ncpipe.metrics.study_metrics import entry
 
@@ -41,9 +41,8 @@ def claim_panels(
     points = points.assign(
         **{column: points[column].map(lambda name: labels.get(name, name)) for column in NAMED}
     )
-    with paper_style():
-        shown = [part for name, own in points.groupby("panel", sort=False) for part in _parts(str(name), own)]
-        figure, grid = panel_grid(len(shown), 2 if len(shown) == 4 else COLUMNS, ROW_HEIGHT)
+    shown = [part for name, own in points.groupby("panel", sort=False) for part in _parts(str(name), own)]
+    with panel_grid(len(shown), 2 if len(shown) == 4 else COLUMNS, ROW_HEIGHT) as (figure, grid):
         for axes, (title, own) in zip(grid, shown, strict=True):
             _draw(axes, own)
             axes.set_title(f"{title}\n" if verdicts else title, fontsize=9)
@@ -55,7 +54,6 @@ def claim_panels(
         _share_heights(grid, [own for _, own in shown])
         if scale:
             figure.supxlabel(scale, fontsize=8, color=FAINT)
-        lay_out(figure)
     return figure
 
 
@@ -115,8 +113,7 @@ def _draw(axes: Axes, own: pd.DataFrame) -> None:
     )
     # Within a decade a logarithmic axis has ticks like 2.3 x 10^-1 alone, and looks the same.
     if logarithmic and own["value"].max() > max(10 * own["value"].min(), 0.0):
-        axes.set_yscale("log")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        set_log(axes, "y")
     _place_x(axes, own, kind)
     if len(marked):
         axes.axvline(marked["x"].min(), color=FAINT, linewidth=0.8, linestyle=":")
@@ -125,9 +122,7 @@ def _draw(axes: Axes, own: pd.DataFrame) -> None:
         axes.set_ylabel(f"slope of $\\log_{{10}}$ {label} per layer" if slopes else label)
     else:
         axes.set_ylabel(_short(own["metric"].iloc[0]) if not several else "")
-        axes.legend(
-            frameon=False, handlelength=1.0, fontsize=6.5, labelcolor=INK, borderaxespad=0.2, labelspacing=0.3
-        )
+        axes.legend(handlelength=1.0, fontsize=6.5, labelcolor=INK, borderaxespad=0.2, labelspacing=0.3)
     axes.margins(y=0.35 if kind in ("place", "metric") and len(series) > 1 else 0.12)  # room for the legend
     axes.tick_params(colors=INK)
     axes.grid(visible=True, color=FAINT, alpha=0.2)
@@ -145,8 +140,7 @@ def _place_x(axes: Axes, own: pd.DataFrame, kind: str) -> None:
         return
     x = own["x"]
     if kind == "epoch" or (x.min() > 0 and x.max() / x.min() >= LOG_FROM):
-        axes.set_xscale("symlog" if kind == "epoch" and x.min() <= 0 else "log")
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        set_log(axes, "x", "symlog" if kind == "epoch" and x.min() <= 0 else "log")
         if kind == "number":
             values = sorted(x.unique())
             axes.set_xticks(values, [f"{value:g}" for value in values])

@@ -8,17 +8,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
-from ncpipe.figures.labels import Column, interval_label, paper_columns, rank_label
+from ncpipe.figures.labels import Column, interval_label, paper_columns, rank_label, slope_label
 from ncpipe.figures.panels import (
     FIT_DASHES,
     NOTE,
     absence,
     draw_key,
     draw_legend,
-    draw_power,
+    draw_means,
+    key_entry,
     label_rows,
     last_layer,
     row_grid,
@@ -129,24 +129,17 @@ def _draw_panel(
         return set()
     # not seaborn's lineplot: it joins the neighbours of a missing depth
     means = _of_several(summary)
-    axes.errorbar(
-        means[x_axis.column],
-        means["log10_mean"],
-        yerr=means["log10_std"],
-        color=colour,
-        marker="o",
-        markersize=3,
-        linewidth=1.3,
-        elinewidth=0.9,
-        capsize=2,
-    )
+    draw_means(axes, means[x_axis.column], means["log10_mean"], means["log10_std"], color=colour)
     among = summary[x_axis.column].to_numpy()
     for own, face in (
         (used[used["converged"]], colour),
         (used[~used["converged"]], "white"),
         (failed, "white"),
     ):
-        _draw_runs(axes, x_axis.beside(own[x_axis.column], among), own["log10"], colour, face)
+        x = x_axis.beside(own[x_axis.column], among)  # beside the mean, which would hide them
+        axes.scatter(
+            x, own["log10"], s=RUN_SIZE**2, facecolor=face, edgecolor=colour, linewidth=0.7, zorder=3
+        )
     gaps = summary[(summary["n_used"] == 0) & ~summary[x_axis.column].isin(failed[x_axis.column])]
     for place, selected in zip(gaps[x_axis.column], gaps["n_selected"], strict=True):
         state_gap(axes, place, selected)
@@ -166,11 +159,6 @@ def _draw_panel(
     drawn = pd.concat([own[["depth", "log10"]] for own in (whiskers, used, failed)])
     bounded = _draw_reference(axes, drawn.groupby("depth")["log10"].min().dropna(), reference)
     return marks | {"bound"} if bounded else marks
-
-
-def _draw_runs(axes: Axes, x: pd.Series, heights: pd.Series, colour: Colour, face: Colour | str) -> None:
-    """Draw single runs beside the mean, which would hide them."""
-    axes.scatter(x, heights, s=RUN_SIZE**2, facecolor=face, edgecolor=colour, linewidth=0.7, zorder=3)
 
 
 def _of_several(summary: pd.DataFrame) -> pd.DataFrame:
@@ -234,13 +222,16 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, places: np.ndarra
         _note(axes, interval_label(fit["low"], fit["high"], x_axis.symbol))
         return {"unknown"}
     mark, dashes = (DAGGER, REJECTED_DASHES) if fit["rejected"] else ("", FIT_DASHES)
-    line = draw_power(axes, fit, places, x_axis, mark=mark, color=INK, linestyle=dashes)
+    ends = np.array([places.min(), places.max()])
+    heights = fit["intercept"] + fit["slope"] * np.log10(ends)
+    label = slope_label(fit["slope"], fit["low"], fit["high"], x_axis.symbol) + mark
+    (line,) = axes.plot(ends, heights, label=label, linewidth=0.9, color=INK, linestyle=dashes)
     draw_legend(axes, [line], LEGEND_ROOM, handlelength=1.9)
     return {"rejected" if fit["rejected"] else "fit"}
 
 
 def _note(axes: Axes, text: str) -> None:
-    draw_legend(axes, [Line2D([], [], linewidth=0, label=text)], LEGEND_ROOM, handlelength=0)
+    draw_legend(axes, [key_entry(text, linewidth=0)], LEGEND_ROOM, handlelength=0)
 
 
 def _draw_reference(axes: Axes, lows: pd.Series, reference: ReferenceSlope) -> bool:
@@ -294,9 +285,5 @@ def _draw_key(figure: Figure, marks: set[str], level: float) -> None:
         ("bound", "slope of the bound for global optima", {"color": FAINT} | TRIANGLE_STYLE),
         ("rejected", rejected, {"linestyle": REJECTED_DASHES, "linewidth": 0.9}),
     ]
-    handles = [
-        Line2D([], [], **{"color": INK} | style, label=label)
-        for mark, label, style in entries
-        if mark in marks
-    ]
-    draw_key(figure, handles, 2 if len(handles) == 4 else min(len(handles), 3))
+    handles = [key_entry(label, **style) for mark, label, style in entries if mark in marks]
+    draw_key(figure, handles, 2 if len(handles) == 4 else 3)

@@ -8,13 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 
-from ncpipe.figures.panels import NO_RUN, label_rows, row_grid, state_nothing
+from ncpipe.figures.panels import NO_RUN, draw_image, label_rows, row_grid, state_nothing
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.tables.keys import run_keys
 
 ROW_HEIGHT = 1.75  # inches
 MATRICES = {"means": "class means", "duality": "$W$ with means"}
-PALETTE = "RdBu_r"
 LEAST_RANGE = 0.1  # cosines: below it, a collapsed matrix would show rounding in full colour
 
 
@@ -88,13 +87,10 @@ def _norm(matrices: list[np.ndarray]) -> CenteredNorm:
 def _draw_matrix(axes: Axes, title: str, where: str, matrix: np.ndarray, norm: CenteredNorm) -> None:
     beside = _beside(matrix)
     elsewhere = f"elsewhere {_number(beside.mean())} ± {beside.std():.2f}"
-    axes.imshow(matrix, cmap=PALETTE, norm=norm, interpolation="nearest")
+    draw_image(axes, matrix, norm)
     axes.set_title(f"{title}, {where}", fontsize=9)
     axes.set_xlabel(f"diagonal {_number(np.diag(matrix).mean())}\n{elsewhere}", fontsize=7.5)
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(True)
     ends = [0, len(matrix) - 1]
-    axes.set_xticks([])
     axes.set_yticks(ends, [str(end) for end in ends])
     axes.tick_params(length=2, labelsize=7)
 

@@ -1,13 +1,11 @@
 """Collapse against the layer, a row per experiment and a line per depth."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from ncpipe.figures.panels import (
     DASHES,
@@ -16,6 +14,7 @@ from ncpipe.figures.panels import (
     draw_key,
     draw_legend,
     has_test,
+    key_entry,
     label_rows,
     row_grid,
     selected_by_place,
@@ -34,19 +33,7 @@ LAW_DASHES = (0, (6.0, 1.5, 1.0, 1.5))  # not to be taken for the test split
 FEWEST_LAYERS = 4  # of a line whose R^2 says something: any three values that fall are close to one
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Holds a column: a metric and the splits on which it is drawn."""
-
-    metric: str
-    splits: tuple[str, ...]
-
-
-PANELS = (
-    Panel(LAW_METRIC, ("train",)),
-    Panel(NC2, ("train",)),
-    Panel("ncc_error", ("train", "test")),
-)
+PANELS = {LAW_METRIC: ("train",), NC2: ("train",), "ncc_error": ("train", "test")}  # metric -> its splits
 
 
 def layer_profiles(
@@ -69,34 +56,34 @@ def layer_profiles(
         for line, name in zip(grid, labels, strict=True):
             own = profile[profile["experiment"] == name]
             selected = selected_by_place(runs[runs["experiment"] == name], x_axis)
-            for axes, panel in zip(line, panels, strict=True):
-                _draw_panel(axes, own, x_axis, panel, colours, selected)
+            for axes, (metric, drawn) in zip(line, panels.items(), strict=True):
+                _draw_panel(axes, own[own["split"].isin(drawn)], x_axis, metric, colours, selected)
             _draw_law(line[0], own, law[law["experiment"] == name], x_axis)
-        titles = [entry(panel.metric).title for panel in panels]
+        titles = [entry(metric).title for metric in panels]
         label_rows(grid, labels.values(), titles, "relative layer position")
         _draw_key(figure, x_axis, colours, has_test(runs))
     return figure
 
 
-def _panels(profile: pd.DataFrame) -> tuple[Panel, ...]:
+def _panels(profile: pd.DataFrame) -> Mapping[str, tuple[str, ...]]:
     """Return PANELS, with GNC2 for NC2 if no experiment has an NC2: K > d + 1 classes have no simplex."""
     usable = profile.loc[profile["log10_mean"].notna(), "metric"]
     if (usable == NC2).any() or not (usable == GNC2).any():
         return PANELS
-    return tuple(Panel(GNC2, panel.splits) if panel.metric == NC2 else panel for panel in PANELS)
+    return {GNC2 if metric == NC2 else metric: splits for metric, splits in PANELS.items()}
 
 
 def _draw_panel(
     axes: Axes,
     own: pd.DataFrame,
     x_axis: XAxis,
-    panel: Panel,
+    metric: str,
     colours: Mapping[float, Colour],
     selected: Mapping[float, int],
 ) -> None:
-    logarithmic = entry(panel.metric).scale == "log"
+    logarithmic = entry(metric).scale == "log"
     mean = "log10_mean" if logarithmic else "mean"
-    rows = own[(own["metric"] == panel.metric) & own["split"].isin(panel.splits) & own[mean].notna()]
+    rows = own[(own["metric"] == metric) & own[mean].notna()]
     axes.set_xlim(-0.03, 1.03)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
     if rows.empty:
@@ -150,8 +137,8 @@ def _draw_key(figure: Figure, x_axis: XAxis, colours: Mapping[float, Colour], te
     law = rf"law NC1 $\propto \rho^{{\,l}}$ fitted to the largest ${x_axis.symbol}$"
     handles = [
         *x_axis.handles(colours),
-        Line2D([], [], color=INK, linewidth=1.2, label="train"),
-        *([Line2D([], [], color=INK, linewidth=0.9, linestyle=DASHES, label="test")] if tested else []),
-        Line2D([], [], color=INK, linewidth=0.9, linestyle=LAW_DASHES, label=law),
+        key_entry("train", linewidth=1.2),
+        *([key_entry("test", linewidth=0.9, linestyle=DASHES)] if tested else []),
+        key_entry(law, linewidth=0.9, linestyle=LAW_DASHES),
     ]
     draw_key(figure, handles, 5)

@@ -7,10 +7,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from ncpipe.figures.labels import Column
-from ncpipe.figures.panels import draw_key, label_rows, last_layer, row_grid, state_nothing, thin_ticks
+from ncpipe.figures.panels import (
+    draw_key,
+    key_entry,
+    label_rows,
+    last_layer,
+    row_grid,
+    state_nothing,
+    thin_ticks,
+)
 from ncpipe.figures.style import PAGE_WIDTH, Colour, metric_colours
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.study_metrics import entry
@@ -36,21 +43,15 @@ def own_metrics_figure(
         for line, name in zip(grid, labels, strict=True):
             own = runs[runs["experiment"] == name]
             for axes, column, colour in zip(line, columns, colours, strict=True):
-                _draw(
-                    axes,
-                    last_layer(points, name, column),
-                    np.unique(own[x_axis.column]),
-                    x_axis,
-                    column,
-                    colour,
-                )
+                places = np.unique(own[x_axis.column])
+                _draw(axes, last_layer(points, name, column), places, x_axis, column, colour)
         titles = [
             "\n".join(textwrap.fill(line, LONGEST) for line in column.title.split(", ")) for column in columns
         ]
         label_rows(grid, labels.values(), titles, x_axis.label)
         handles = [
-            Line2D([], [], color="0.3", marker="o", markersize=4, label="mean"),
-            Line2D([], [], color="0.3", marker="o", markersize=3, linewidth=0, label="one run"),
+            key_entry("mean", "0.3", marker="o", markersize=4),
+            key_entry("one run", "0.3", marker="o", markersize=3, linewidth=0),
         ]
         draw_key(figure, handles, 2)
     return figure

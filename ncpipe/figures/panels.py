@@ -1,22 +1,24 @@
-"""Draw what several figures share: grids of panels and their key, notes in empty ones, fitted lines, ticks.
+"""Draw small multiples: the grid of panels and the key of every figure, and what several of them have inside.
 
 `ncpipe.figures.x_axis` has the axis of depths.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from ncpipe.figures.labels import Column, slope_label
-from ncpipe.figures.style import FAINT, PAGE_WIDTH, lay_out, paper_style
+from ncpipe.figures.labels import Column
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis
 from ncpipe.tables.points import LAST
 
@@ -28,29 +30,17 @@ NOTE: dict[str, Any] = {"color": FAINT, "bbox": {"facecolor": "white", "edgecolo
 NO_RUN = "no run used"
 
 
-def panel_grid(count: int, columns: int, height: float, key: float = 0.0) -> tuple[Figure, list[Axes]]:
-    """Return a figure of `count` panels, so many columns of them. height: of a row; key: of the legend.
-
-    Fewer panels than columns make a narrower figure.
-    """
-    width, columns = PAGE_WIDTH * min(1.0, count / columns), min(count, columns)
-    rows = -(-count // columns)
-    figure = Figure(figsize=(width, height * rows + key), layout="constrained")
-    panels: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
-    for axes in panels[count:]:
-        axes.set_visible(False)
-    return figure, panels[:count]
-
-
 @contextmanager
 def row_grid(
     rows: int,
     columns: int,
-    key: float,
-    *,
     height: float = ROW_HEIGHT,
+    key: float = 0.0,
+    *,
     width: float = PAGE_WIDTH,
+    title: str = "",
     sharex: bool = False,
+    sharey: Literal[False, "row"] = False,
 ) -> Iterator[tuple[Figure, np.ndarray]]:
     """Set the style for a figure and yield it with its panels (rows, columns); lay it out at the end.
 
@@ -58,13 +48,70 @@ def row_grid(
     """
     with paper_style():
         figure = Figure(figsize=(width, height * rows + key), layout="constrained")
-        yield figure, figure.subplots(rows, columns, squeeze=False, sharex=sharex)
+        if title:
+            figure.suptitle(title, fontsize=10)
+        yield figure, figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
         lay_out(figure)
 
 
+@contextmanager
+def panel_grid(
+    count: int, columns: int, height: float, key: float = 0.0, title: str = ""
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Yield a figure with so many panels in rows, as `row_grid` does; fewer than a row make it narrower."""
+    across = min(count, columns)
+    width = PAGE_WIDTH * across / columns
+    with row_grid(-(-count // across), across, height, key, width=width, title=title) as (figure, grid):
+        for axes in grid.flat[count:]:
+            axes.set_visible(False)
+        yield figure, grid.flat[:count].tolist()
+
+
+def key_entry(label: str, color: Colour | str = INK, **style: Any) -> Line2D:
+    """Return an entry of a legend, drawn as the lines and markers of this style are."""
+    return Line2D([], [], color=color, label=label, **style)
+
+
 def draw_key(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
-    """Draw a legend of labelled handles below all panels, in so many columns."""
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+    """Draw a legend of labelled handles below all panels, in at most so many columns."""
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+
+
+def set_log(axes: Axes, names: str, scale: str = "log") -> None:
+    """Make axes named x or y logarithmic, with numbers at powers of ten alone."""
+    for name in names:
+        axes.set(**{f"{name}scale": scale})
+        getattr(axes, f"{name}axis").set_minor_formatter(NullFormatter())
+
+
+def draw_means(axes: Axes, x: Any, mean: Any, std: Any, **style: Any) -> Line2D:
+    """Draw means with bars and return their line; std: one deviation, or both reaches of the bars (2, n)."""
+    usual: dict[str, Any] = {
+        "marker": "o",
+        "markersize": 3,
+        "linewidth": 1.3,
+        "elinewidth": 0.9,
+        "capsize": 2,
+    }
+    line: Line2D = axes.errorbar(x, mean, yerr=std, **(usual | style)).lines[0]
+    return line
+
+
+def draw_band(axes: Axes, table: pd.DataFrame, x: str, y: str, colour: Colour) -> None:
+    """Draw the mean of y at each x, and one standard deviation about it."""
+    steady = table.groupby(x)[y].agg(["mean", "std"]).fillna(0)
+    axes.plot(steady.index, steady["mean"], color=colour, linewidth=1.5)
+    low, high = steady["mean"] - steady["std"], steady["mean"] + steady["std"]
+    axes.fill_between(steady.index, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def draw_image(axes: Axes, matrix: np.ndarray, norm: Normalize, **more: Any) -> AxesImage:
+    """Draw a matrix of signed values in a frame without ticks."""
+    image = axes.imshow(matrix, cmap="RdBu_r", norm=norm, interpolation="nearest", **more)
+    axes.grid(visible=False)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(True)
+    return image
 
 
 def label_rows(
@@ -86,20 +133,6 @@ def last_layer(table: pd.DataFrame, experiment: str, column: Column) -> pd.DataF
     return table[own & (table["split"] == column.split) & (table["metric"] == column.metric)]
 
 
-def draw_power(
-    axes: Axes, fit: pd.Series, places: np.ndarray, x_axis: XAxis, *, mark: str = "", **style: Any
-) -> Line2D:
-    """Draw a row of `tables.slopes` as a line over the x that it was fitted to, labelled by its slope.
-
-    mark: behind the label.
-    """
-    ends = np.array([places.min(), places.max()])
-    heights = fit["intercept"] + fit["slope"] * np.log10(ends)
-    label = slope_label(fit["slope"], fit["low"], fit["high"], x_axis.symbol) + mark
-    (line,) = axes.plot(ends, heights, label=label, linewidth=0.9, **style)
-    return line
-
-
 def draw_legend(axes: Axes, lines: list[Line2D], room: float, handlelength: float) -> None:
     """Draw a legend in the upper right corner of a panel, above everything that is drawn.
 
@@ -107,7 +140,7 @@ def draw_legend(axes: Axes, lines: list[Line2D], room: float, handlelength: floa
     """
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + room * (high - low))
-    axes.legend(handles=lines, loc="upper right", frameon=False, borderaxespad=0.1, handlelength=handlelength)
+    axes.legend(handles=lines, loc="upper right", borderaxespad=0.1, handlelength=handlelength)
 
 
 def state_nothing(axes: Axes, note: str) -> None:

@@ -6,16 +6,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from ncpipe.figures.panels import (
     FIT_DASHES,
     absence,
     draw_key,
+    key_entry,
     label_rows,
     row_grid,
     selected_by_place,
+    set_log,
     state_missing,
     state_nothing,
 )
@@ -108,8 +109,7 @@ def _draw_panel(
         )
     if equal is not None:
         axes.plot([1, equal], [1, 1], color=INK, linestyle=FIT_DASHES, linewidth=0.9, zorder=3)
-    axes.set_yscale("log")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    set_log(axes, "y")
     kept = own.loc[own["index"] <= (equal or classes - 1), "log10"].min()
     axes.set_ylim(min(10**kept / 1.5, FLOOR), 1.4)
     _state_lowest(axes, own)
@@ -137,6 +137,5 @@ def _rounded(value: float) -> str:
 def _draw_key(figure: Figure, x_axis: XAxis, colours: Mapping[float, Colour], collapsed: bool) -> None:
     handles = x_axis.handles(colours)
     if collapsed:
-        line = Line2D([], [], color=INK, linestyle=FIT_DASHES, linewidth=0.9, label="collapsed")
-        handles.append(line)
+        handles.append(key_entry("collapsed", linestyle=FIT_DASHES, linewidth=0.9))
     draw_key(figure, handles, 4)

@@ -25,6 +25,7 @@ SETTINGS = {
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
     "legend.fontsize": 8,
+    "legend.frameon": False,
     "axes.linewidth": 0.7,
     "axes.edgecolor": INK,
     "axes.spines.top": False,

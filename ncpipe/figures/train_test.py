@@ -1,6 +1,6 @@
 """Collapse on the training samples against collapse on held-out ones, by depth."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,10 @@ from ncpipe.figures.panels import (
     DASHES,
     NOTE,
     absence,
+    draw_key,
+    draw_means,
     has_test,
+    key_entry,
     label_rows,
     row_grid,
     selected_by_place,
@@ -53,40 +56,20 @@ class Series:
     hollow: bool = False
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Holds a column: its lines, and its title if that is not the title of the first line's metric."""
-
-    lines: tuple[Series, ...]
-    title: str = ""
-
-    @property
-    def is_of_test(self) -> bool:
-        """Whether all its lines are of test samples."""
-        return all(line.split == "test" for line in self.lines)
-
-
-PANELS = (
-    Panel(
-        (
-            Series("nc1_trace_ratio", "train", NC1),
-            Series("nc1_trace_ratio", "test", NC1),
-        ),
+PANELS = {  # title -> lines
+    entry("nc1_trace_ratio").title: (
+        Series("nc1_trace_ratio", "train", NC1),
+        Series("nc1_trace_ratio", "test", NC1),
     ),
-    Panel(
-        (
-            Series("weak_test_collapse", "test", WEAK, "weak", hollow=True),
-            Series("strong_test_collapse", "test", STRONG, "strong"),
-        ),
-        r"$\log_{10}$ test collapse",
+    r"$\log_{10}$ test collapse": (
+        Series("weak_test_collapse", "test", WEAK, "weak", hollow=True),
+        Series("strong_test_collapse", "test", STRONG, "strong"),
     ),
-    Panel(
-        (
-            Series("nc4_mismatch", "train", NC4),
-            Series("nc4_mismatch", "test", NC4),
-        ),
+    entry("nc4_mismatch").title: (
+        Series("nc4_mismatch", "train", NC4),
+        Series("nc4_mismatch", "test", NC4),
     ),
-)
+}
 
 
 def train_against_test(
@@ -105,33 +88,36 @@ def train_against_test(
     """
     x_axis = x_axis_of(runs)
     last = profile[profile["layer"] == LAST]
-    panels = [panel for panel in PANELS if has_test(runs) or not panel.is_of_test]
+    panels = {title: lines for title, lines in PANELS.items() if has_test(runs) or not _of_test(lines)}
     with row_grid(len(labels), len(panels) + 1, key=0.7) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
             own = last[last["experiment"] == name]
             own_runs = runs[runs["experiment"] == name]
             selected = selected_by_place(own_runs, x_axis)
-            for axes, panel in zip(line, panels, strict=False):
-                if panel.is_of_test and not has_test(own_runs):
+            for axes, lines in zip(line, panels.values(), strict=False):
+                if _of_test(lines) and not has_test(own_runs):
                     axes.set_xticks([])
                     state_nothing(axes, "no test samples")
                 else:
-                    _draw_panel(axes, own, x_axis, panel, selected)
+                    _draw_panel(axes, own, x_axis, lines, selected)
             _draw_effective(line[-1], effective[effective["experiment"] == name], x_axis, selected)
-        titles = [panel.title or entry(panel.lines[0].metric).title for panel in panels]
-        label_rows(grid, labels.values(), [*titles, "effective depth"], x_axis.label)
+        label_rows(grid, labels.values(), [*panels, "effective depth"], x_axis.label)
         _draw_key(figure, grid)
     return figure
 
 
+def _of_test(lines: Sequence[Series]) -> bool:
+    return all(line.split == "test" for line in lines)
+
+
 def _draw_panel(
-    axes: Axes, own: pd.DataFrame, x_axis: XAxis, panel: Panel, selected: Mapping[float, int]
+    axes: Axes, own: pd.DataFrame, x_axis: XAxis, shown: Sequence[Series], selected: Mapping[float, int]
 ) -> None:
     drawn: set[float] = set()
     lines: list[Line2D] = []
-    logarithmic = entry(panel.lines[0].metric).scale == "log"
+    logarithmic = entry(shown[0].metric).scale == "log"
     mean, std = (f"log10_{name}" if logarithmic else name for name in ("mean", "std"))
-    for series in panel.lines:
+    for series in shown:
         rows = own[(own["metric"] == series.metric) & (own["split"] == series.split) & own[mean].notna()]
         lines += _draw_line(axes, rows[x_axis.column], rows[mean], rows[std], series)
         drawn |= set(rows[x_axis.column])
@@ -147,21 +133,9 @@ def _draw_line(
     if places.empty:
         return []
     marker, dashes = SPLITS[series.split]
-    drawn = axes.errorbar(
-        places,
-        mean,
-        yerr=std.fillna(0),
-        color=series.colour,
-        marker=marker,
-        linestyle=dashes,
-        markersize=6 if series.hollow else 3,
-        markerfacecolor="none" if series.hollow else series.colour,
-        linewidth=1.2,
-        elinewidth=0.9,
-        capsize=2,
-        label=series.label or None,
-    )
-    return [drawn.lines[0]]
+    hollow = {"markersize": 6, "markerfacecolor": "none"} if series.hollow else {}
+    style = {"color": series.colour, "marker": marker, "linestyle": dashes, "linewidth": 1.2} | hollow
+    return [draw_means(axes, places, mean, std.fillna(0), label=series.label or None, **style)]
 
 
 def _draw_effective(axes: Axes, own: pd.DataFrame, x_axis: XAxis, selected: Mapping[float, int]) -> None:
@@ -209,10 +183,8 @@ def _draw_key(figure: Figure, grid: np.ndarray) -> None:
     entries: dict[str, Artist] = {}
     for split, (marker, dashes) in SPLITS.items():
         if ("-" if dashes == "-" else "--") in drawn:
-            style: dict[str, Any] = {"color": INK, "marker": marker, "linestyle": dashes}
-            entries[split] = Line2D([], [], markersize=3, linewidth=1.2, **style)
+            entries[split] = key_entry(split, marker=marker, linestyle=dashes, markersize=3, linewidth=1.2)
     for axes in grid.flat:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    handles, names = list(entries.values()), list(entries)
-    figure.legend(handles, names, loc="outside lower center", ncols=5, frameon=False)
+    draw_key(figure, list(entries.values()), 5)

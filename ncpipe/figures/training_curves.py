@@ -5,15 +5,14 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ncpipe.figures.labels import LOSS_NAMES
-from ncpipe.figures.panels import draw_key
-from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours, lay_out, paper_style
+from ncpipe.figures.panels import draw_key, key_entry, row_grid
+from ncpipe.figures.style import Colour, depth_colours
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import SUFFIXES
 from ncpipe.metrics.study_metrics import series_entry
@@ -55,15 +54,15 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
     table = history.merge(runs[[*keys, "finished"]], on=keys).replace([np.inf, -np.inf], np.nan)
     table = table.astype({"finished": bool}).sort_values([x_axis.column, "seed", "epoch"], ignore_index=True)
     colours = depth_colours(runs[x_axis.column])
-    with paper_style():
-        metrics = _metric_panels(table)
-        known = {name: own for name, own in PANELS.items() if table[list(own)].notna().any(axis=None)}
-        if FIT not in known and WHOLE in known:
-            known = {"loss": known.pop(WHOLE)} | known
-        shown = known | metrics
-        rows = -(-len(shown) // 2)
-        figure = Figure(figsize=(PAGE_WIDTH, 2.0 * rows + 0.5), layout="constrained")
-        grid = figure.subplots(rows, 2, sharex=True, squeeze=False)
+    metrics = _metric_panels(table)
+    known = {name: own for name, own in PANELS.items() if table[list(own)].notna().any(axis=None)}
+    if FIT not in known and WHOLE in known:
+        known = {"loss": known.pop(WHOLE)} | known
+    shown = known | metrics
+    with row_grid(-(-len(shown) // 2), 2, 2.0, key=0.5, title=title.replace("\n", ", "), sharex=True) as (
+        figure,
+        grid,
+    ):
         lowest = list(grid[-1])
         if len(shown) % 2:
             grid[-1, -1].set_visible(False)
@@ -81,9 +80,7 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
         for axes in lowest:
             axes.set_xlabel("epoch")
         _scale_epochs(grid[0, 0], table["epoch"])
-        figure.suptitle(title.replace("\n", ", "), fontsize=10)
         _draw_key(figure, x_axis.handles(colours, None), diverged=not runs["finished"].astype(bool).all())
-        lay_out(figure)
     return figure
 
 
@@ -108,26 +105,16 @@ def _draw_quantity(
     colours: Colours,
     marker: str,
 ) -> None:
-    shared: dict[str, Any] = {
-        "x": "epoch",
-        "y": quantity,
-        "hue": x_axis.column,
-        "palette": colours,
-        "ax": axes,
-        "legend": False,
-        "estimator": None,
-        "linestyle": dashes,
-    }
+    style: dict[str, Any] = {"linestyle": dashes}
     if marker:  # few epochs
-        shared |= {"marker": marker, "markersize": 3, "markeredgewidth": 0}
+        style |= {"marker": marker, "markersize": 3, "markeredgewidth": 0}
     drawn = table.dropna(subset=[quantity])
-    if drawn.empty:
-        return
-    sns.lineplot(data=drawn, **shared, units="seed", linewidth=0.7, alpha=0.6)
-    # seaborn's own estimator takes most of the time of the whole figure
-    means = drawn[drawn["finished"]].groupby([x_axis.column, "epoch"], as_index=False)[quantity].mean()
-    if len(means):
-        sns.lineplot(data=means, **shared, linewidth=1.5)
+    for _, own in drawn.groupby([x_axis.column, "seed"]):
+        colour = colours[own[x_axis.column].iloc[0]]
+        axes.plot(own["epoch"], own[quantity], color=colour, linewidth=0.7, alpha=0.6, **style)
+    for _, own in drawn[drawn["finished"]].groupby(x_axis.column):
+        means, colour = own.groupby("epoch")[quantity].mean(), colours[own[x_axis.column].iloc[0]]
+        axes.plot(means.index, means, color=colour, linewidth=1.5, **style)
 
 
 def _scale_panel(axes: Axes, table: pd.DataFrame, quantities: list[str], log: bool) -> None:
@@ -186,16 +173,12 @@ def _draw_splits(axes: Axes, splits: Sequence[Dashes]) -> None:
     if len(splits) < 2:
         return
     names = {dashes: split.replace("_", " ") for split, dashes in DASHES.items()}
-    handles = [
-        Line2D([], [], color=INK, linewidth=1.1, linestyle=dashes, label=names[dashes]) for dashes in splits
-    ]
-    axes.legend(handles=handles, loc="best", frameon=False, borderaxespad=0.2)
+    handles = [key_entry(names[dashes], linewidth=1.1, linestyle=dashes) for dashes in splits]
+    axes.legend(handles=handles, loc="best", borderaxespad=0.2)
 
 
 def _draw_key(figure: Figure, handles: list[Line2D], diverged: bool) -> None:
-    handles.append(Line2D([], [], color=INK, alpha=0.6, linewidth=0.7, label="one run"))
+    handles.append(key_entry("one run", alpha=0.6, linewidth=0.7))
     if diverged:
-        handles.append(
-            Line2D([], [], color=INK, marker="x", linewidth=0, markersize=5, mew=1.4, label="diverged")
-        )
-    draw_key(figure, handles, min(len(handles), 7))
+        handles.append(key_entry("diverged", marker="x", linewidth=0, markersize=5, mew=1.4))
+    draw_key(figure, handles, 7)

@@ -6,10 +6,9 @@ from typing import Literal
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
 
-from ncpipe.figures.panels import panel_grid
-from ncpipe.figures.style import FAINT, INK, lay_out, metric_colours, paper_style
+from ncpipe.figures.panels import panel_grid, set_log
+from ncpipe.figures.style import FAINT, INK, metric_colours
 
 COLUMNS = 3
 ROW_HEIGHT = 1.85
@@ -89,11 +88,9 @@ PANELS = {
 def model_curves(points: pd.DataFrame) -> Figure:
     """Draw a panel for each model with rows; points: panel, series, how, x, y of `k23.curves`."""
     shown = [name for name in PANELS if name in set(points["panel"])]
-    with paper_style():
-        figure, grid = panel_grid(len(shown), COLUMNS, ROW_HEIGHT)
+    with panel_grid(len(shown), COLUMNS, ROW_HEIGHT) as (figure, grid):
         for axes, name in zip(grid, shown, strict=True):
             _draw(axes, points[points["panel"] == name], PANELS[name])
-        lay_out(figure)
     return figure
 
 
@@ -121,16 +118,9 @@ def _draw(axes: Axes, own: pd.DataFrame, panel: Panel) -> None:
     axes.set(xlabel=panel.x, ylabel=panel.y)
     if panel.limits:
         axes.set_ylim(*panel.limits)
-    if "x" in panel.log:
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(NullFormatter())
-    if "y" in panel.log:
-        axes.set_yscale("log")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+    set_log(axes, panel.log)
     if any(panel.series.values()):
-        axes.legend(
-            loc=panel.legend, frameon=False, handlelength=1.2, fontsize=7, labelcolor=INK, borderaxespad=0.2
-        )
+        axes.legend(loc=panel.legend, handlelength=1.2, fontsize=7, labelcolor=INK, borderaxespad=0.2)
     axes.tick_params(colors=INK)
     axes.xaxis.label.set_color(INK)
     axes.grid(visible=True, color=FAINT, alpha=0.2)

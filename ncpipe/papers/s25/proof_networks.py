@@ -9,10 +9,19 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullLocator
 
-from ncpipe.figures.panels import DASHES, ROW_HEIGHT, label_rows
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, lay_out, metric_colours, paper_style
+from ncpipe.figures.panels import (
+    DASHES,
+    ROW_HEIGHT,
+    draw_key,
+    draw_means,
+    key_entry,
+    label_rows,
+    row_grid,
+    set_log,
+)
+from ncpipe.figures.style import FAINT, INK, Colour, metric_colours
 from ncpipe.metrics.study_metrics import entry
 from ncpipe.papers.s25.proof_slopes import NOTHING
 
@@ -45,10 +54,7 @@ def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure
     experiment -> title, in the order of the panels. The bound is the sum of both stages' for the network of
     the printed strengths; the dotted line is L*_GUFM, the size of the loss itself.
     """
-    with paper_style():
-        rows = -(-len(labels) // 2)
-        figure = Figure(figsize=(PAGE_WIDTH, 1.35 * ROW_HEIGHT * rows + 0.7), layout="constrained")
-        grid = figure.subplots(rows, 2, squeeze=False)
+    with row_grid(-(-len(labels) // 2), 2, 1.35 * ROW_HEIGHT, key=0.7) as (figure, grid):
         for axes in grid.flat[len(labels) :]:
             axes.set_visible(False)
         for axes, (name, label) in zip(grid.flat, labels.items(), strict=False):
@@ -69,12 +75,11 @@ def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure
             axes.set_xlabel("depth $L$")
         handles = [
             *(_handle(KINDS[kind]) for kind in ("printed", "sharp", "shifts")),
-            Line2D([], [], color=INK, linestyle=DASHES, linewidth=0.9, label="bound of the proof"),
-            Line2D([], [], color=FAINT, linestyle=":", linewidth=0.9, label=r"$L^*_{\mathrm{GUFM}}$ itself"),
+            key_entry("bound of the proof", linestyle=DASHES, linewidth=0.9),
+            key_entry(r"$L^*_{\mathrm{GUFM}}$ itself", FAINT, linestyle=":", linewidth=0.9),
             _nothing(),
         ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
-        lay_out(figure)
+        draw_key(figure, handles, 3)
     return figure
 
 
@@ -96,9 +101,7 @@ def trained_and_constructed(
     depth, metric (a name of COLUMNS), log10_mean and log10_std over the seeds used. labels: experiment ->
     row label.
     """
-    with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(labels) + 0.7), layout="constrained")
-        grid = figure.subplots(len(labels), len(COLUMNS), squeeze=False, sharex=True)
+    with row_grid(len(labels), len(COLUMNS), key=0.7, sharex=True) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
             own = networks[networks["experiment"] == name]
             for axes, metric in zip(line, COLUMNS, strict=True):
@@ -110,8 +113,7 @@ def trained_and_constructed(
                 _scale(axes)
         label_rows(grid, labels.values(), list(COLUMNS.values()), "depth $L$")
         handles = [*(_handle(KINDS[kind]) for kind in ("trained", *BESIDE_TRAINED)), _nothing()]
-        figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
-        lay_out(figure)
+        draw_key(figure, handles, 2)
     return figure
 
 
@@ -129,54 +131,38 @@ def counterexample(table: pd.DataFrame) -> Figure:
     table: rows of `proofs.study_rows.counterexample_rows`. Solid lines: noise beside the span of the class
     means; dashed: within it, as in the text.
     """
-    with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.9), layout="constrained")
-        left, right = figure.subplots(1, 2)
+    with row_grid(1, 2, 2.9) as (figure, ((left, right),)):
         shallow, size = table["depth"].min(), table["size"].iloc[0]
         for place, style in PLACES.items():
             own = table[table["place"] == place]
             sizes = own[(own["regime"] == "constant") & (own["depth"] == shallow)].sort_values("size")
             for column, colour, marker in (("motionless_gap", PURPLE, "D"), ("price", INK, "")):
-                left.plot(
-                    sizes["size"], sizes[column], color=colour, linestyle=style, marker=marker, markersize=3
-                )
-            for regime, (_, colour, marker, size_of_marker) in REGIMES.items():
+                shape: dict[str, Any] = {"linestyle": style, "marker": marker, "markersize": 3}
+                left.plot(sizes["size"], sizes[column], color=colour, **shape)
+            for regime, (_, colour, marker, large) in REGIMES.items():
                 depths = own[(own["regime"] == regime) & (own["size"] == size)].sort_values("depth")
-                right.plot(
-                    depths["depth"],
-                    depths["kept_share"],
-                    color=colour,
-                    linestyle=style,
-                    marker=marker,
-                    markersize=size_of_marker,
-                    clip_on=False,
-                )
-        left.set(
-            xscale="log", yscale="log", xlabel=r"$\varepsilon$", title=r"collapse under a constant $\lambda$"
-        )
-        left.set_ylabel("loss")
-        right.set(xscale="log", xlabel="depth $L$", ylim=(0, 1))
+                shape = {"linestyle": style, "marker": marker, "markersize": large, "clip_on": False}
+                right.plot(depths["depth"], depths["kept_share"], color=colour, **shape)
+        left.set(xlabel=r"$\varepsilon$", ylabel="loss", title=r"collapse under a constant $\lambda$")
+        right.set(xlabel="depth $L$", ylim=(0, 1))
         right.set_title(rf"share of the spread kept at least, $\varepsilon = {size:g}$")
+        left.set_yscale("log")
         for axes in (left, right):
-            axes.xaxis.set_minor_formatter(NullFormatter())
-        left.legend(
-            handles=[
-                Line2D([], [], color=INK, label="price, at least"),
-                Line2D([], [], color=PURPLE, marker="D", markersize=3, label="gain, at most"),
-            ],
-            loc="upper left",
-            frameon=False,
-        )
+            set_log(axes, "x")
+        lines = [
+            key_entry("price, at least"),
+            key_entry("gain, at most", PURPLE, marker="D", markersize=3),
+        ]
+        left.legend(handles=lines, loc="upper left")
         handles = [
             *(
-                Line2D([], [], color=colour, marker=marker, markersize=large, label=label)
+                key_entry(label, colour, marker=marker, markersize=large)
                 for label, colour, marker, large in REGIMES.values()
             ),
-            Line2D([], [], color=FAINT, linestyle="-", label="noise beside the class means' span"),
-            Line2D([], [], color=FAINT, linestyle=PLACES["within"], label="noise within it"),
+            key_entry("noise beside the class means' span", FAINT),
+            key_entry("noise within it", FAINT, linestyle=PLACES["within"]),
         ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
-        lay_out(figure)
+        draw_key(figure, handles, 3)
     return figure
 
 
@@ -195,17 +181,7 @@ def _draw_trained(axes: Axes, own: pd.DataFrame) -> None:
     centre = 10**mean
     bars = np.array([centre - 10 ** (mean - std), 10 ** (mean + std) - centre])
     kind = KINDS["trained"]
-    axes.errorbar(
-        own["depth"],
-        centre,
-        yerr=bars,
-        color=kind.colour,
-        marker=kind.marker,
-        markersize=3,
-        linewidth=1.3,
-        elinewidth=0.9,
-        capsize=2,
-    )
+    draw_means(axes, own["depth"], centre, bars, color=kind.colour, marker=kind.marker)
 
 
 def _scale(axes: Axes) -> None:
@@ -222,10 +198,8 @@ def _scale(axes: Axes) -> None:
 
 
 def _handle(kind: Kind) -> Line2D:
-    return Line2D(
-        [], [], color=kind.colour, marker=kind.marker, markersize=3, linewidth=1.2, label=kind.label
-    )
+    return key_entry(kind.label, kind.colour, marker=kind.marker, markersize=3, linewidth=1.2)
 
 
 def _nothing() -> Line2D:
-    return Line2D([], [], color=FAINT, label="0, up to rounding", **ZERO)
+    return key_entry("0, up to rounding", FAINT, **ZERO)

@@ -9,18 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from ncpipe.figures.style import PAGE_WIDTH, lay_out, metric_colours, paper_style
-from ncpipe.papers.s24.figures.low_rank import (
-    FLOOR,
-    layer_name,
-    mark_levels,
-    place_name,
-    singular_lines,
-)
+from ncpipe.figures.panels import draw_image, row_grid
+from ncpipe.figures.style import metric_colours
+from ncpipe.papers.s24.figures.low_rank import FLOOR, layer_name, mark_levels, place_name, singular_lines
 
 SILENT = 1e-3  # of the largest entry: units that stay below it are left out
 TERMS = {"loss": "loss", "penalty": "penalty", "fit": "error"}
@@ -34,9 +30,7 @@ def class_means(means: pd.DataFrame, rows: Mapping[str, str], title: str) -> Fig
     others are ordered by the classes that they respond to. Colours go from minus to plus the largest entry;
     Gram matrices are divided by their mean diagonal.
     """
-    with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 1.45 * len(rows) + 0.6), layout="constrained")
-        grid = figure.subplots(len(rows), 4, squeeze=False)
+    with row_grid(len(rows), 4, 1.45, key=0.6, title=title) as (figure, grid):
         for index, (line, (name, label)) in enumerate(zip(grid, rows.items(), strict=True)):
             own = means[means["experiment"] == name]
             depth = int(own["layer"].str.removeprefix("~").str[1:].astype(int).max())
@@ -50,8 +44,6 @@ def class_means(means: pd.DataFrame, rows: Mapping[str, str], title: str) -> Fig
                     line[2 * at + 1].set_title(f"Gram of {layer_name(layer)}")
             line[0].set_ylabel(label, fontsize=8)
         figure.colorbar(image, ax=grid.ravel().tolist(), shrink=0.6 / len(rows) ** 0.5, aspect=18, pad=0.02)
-        figure.suptitle(title, fontsize=10)
-        lay_out(figure)
     return figure
 
 
@@ -65,10 +57,11 @@ def run_figure(
     M~_{L-1} and M_{L-1}, which differ.
     """
     depth = int(run["depth"])
-    with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 4.3), layout="constrained")
-        grid = figure.subplots(2, 3).ravel()
-        inner = f"~M{depth - 1}"
+    inner = f"~M{depth - 1}"
+    share = f"{run['loss_over_dnc']:.4f} of DNC"
+    title = f"{place_name(run)}: ranks {run['ranks']}, {share}, {run['structure']}"
+    with row_grid(2, 3, 2.15, title=title) as (figure, panels):
+        grid = panels.ravel()
         if depth < DEEP:
             show_gram(grid[0], matrix_of(means, inner))
             grid[0].set_title(f"Gram of {layer_name(inner)}")
@@ -78,19 +71,10 @@ def run_figure(
             axes.set_title(layer_name(layer))
             axes.set_xlabel("class")
         _loss_by_terms(grid[3], history, run)
-        _singular_values(
-            grid[4], singular, [layer for layer in singular["layer"].unique() if layer[0] == "~"]
-        )
-        _singular_values(
-            grid[5], singular, [layer for layer in singular["layer"].unique() if layer[0] != "~"]
-        )
-        grid[4].set_title("before the ReLU")
-        grid[5].set_title("after the ReLU")
-        figure.suptitle(
-            f"{place_name(run)}: ranks {run['ranks']}, {run['loss_over_dnc']:.4f} of DNC, {run['structure']}",
-            fontsize=10,
-        )
-        lay_out(figure)
+        for axes, before, where in ((grid[4], True, "before"), (grid[5], False, "after")):
+            layers = singular["layer"].unique()
+            _singular_values(axes, singular, [layer for layer in layers if (layer[0] == "~") == before])
+            axes.set_title(f"{where} the ReLU")
     return figure
 
 
@@ -114,22 +98,14 @@ def show_means(axes: Axes, matrix: np.ndarray) -> AxesImage:
     """Draw a matrix of class means (units, K) as an image with colours symmetric about 0."""
     rows = ordered(matrix)
     size = np.abs(rows).max() if rows.size else 1.0
-    return _image(axes, rows, size)
+    return draw_image(axes, rows, Normalize(-size, size), aspect="auto")
 
 
 def show_gram(axes: Axes, matrix: np.ndarray) -> AxesImage:
     """Draw the Gram matrix of the class means, the columns of (units, K), over its mean diagonal."""
     gram = matrix.T @ matrix
-    image = _image(axes, gram / np.diagonal(gram).mean(), 1.0)
+    image = draw_image(axes, gram / np.diagonal(gram).mean(), Normalize(-1, 1), aspect="auto")
     axes.set_box_aspect(1)
-    return image
-
-
-def _image(axes: Axes, values: np.ndarray, size: float) -> AxesImage:
-    image = axes.imshow(values, cmap="RdBu_r", vmin=-size, vmax=size, interpolation="nearest", aspect="auto")
-    axes.grid(visible=False)
-    axes.set(xticks=[], yticks=[])
-    axes.spines[:].set_visible(True)
     return image
 
 
@@ -141,7 +117,7 @@ def _loss_by_terms(axes: Axes, history: pd.DataFrame, run: Mapping[Any, Any]) ->
         axes.plot(rows["epoch"], rows[column], color=colour, linewidth=1.2, label=label)
     mark_levels(axes, run["loss_dnc"], run["loss_srg"], label=True)
     axes.set(xscale="log", xlabel="step", ylim=(0, 1.6 * run["loss_dnc"]), title="loss by its terms")
-    axes.legend(frameon=False, fontsize=7, ncols=2, loc="best", handlelength=1.4, columnspacing=1)
+    axes.legend(fontsize=7, ncols=2, loc="best", handlelength=1.4, columnspacing=1)
 
 
 def _singular_values(axes: Axes, singular: pd.DataFrame, layers: Sequence[str]) -> None:
@@ -149,4 +125,4 @@ def _singular_values(axes: Axes, singular: pd.DataFrame, layers: Sequence[str]) 
     singular_lines(axes, singular, {layer: colours[int(layer.removeprefix("~")[1:]) - 2] for layer in layers})
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(yscale="log", ylim=(FLOOR / 2, 3), xlabel="place", ylabel=r"$s_i / s_1$")
-    axes.legend(frameon=False, fontsize=7, loc="lower left", handlelength=1.2)
+    axes.legend(fontsize=7, loc="lower left", handlelength=1.2)

@@ -4,25 +4,27 @@ runs: those of a study, with the columns of `ncpipe.papers.s24.tables.heads`; ea
 are its panels, or the places on its axis. What loses classes or diverges is drawn apart and enters no mean.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, lay_out, metric_colours, paper_style
+from ncpipe.figures.panels import draw_image, draw_key, key_entry, row_grid, set_log
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours
 from ncpipe.papers.s24.figures.low_rank import (
     DNC_DASHES,
     SRG_DASHES,
     count_lost,
-    finish,
+    draw_ranks,
     layer_name,
     level_handles,
-    lost_handle,
     mark_levels,
+    rank_handles,
     value_ticks,
 )
 from ncpipe.tables.keys import run_keys
@@ -30,6 +32,11 @@ from ncpipe.tables.keys import run_keys
 KEPT, LOST = metric_colours(2)
 FLOOR = 1e-4  # of s_1: what is drawn
 MOST = 7  # columns of a legend
+ENDS: dict[str, dict[str, Any]] = {  # of a run, and how it is drawn
+    "low rank": {"color": KEPT, "marker": "o"},
+    "rank K": {"color": KEPT, "marker": "o", "markerfacecolor": "none"},
+    "loses classes": {"color": LOST, "marker": "x"},
+}
 
 
 def training(history: pd.DataFrame, runs: pd.DataFrame, spread: str, label: str, title: str) -> Figure:
@@ -39,28 +46,27 @@ def training(history: pd.DataFrame, runs: pd.DataFrame, spread: str, label: str,
     """
     table = history.merge(runs[[*run_keys(runs), "kept", "at"]], on=run_keys(runs))
     values = sorted(runs["at"].unique())
-    with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 3.6), layout="constrained")
-        grid = figure.subplots(2, len(values), sharex=True, sharey="row", squeeze=False)
+    with row_grid(2, len(values), 1.8, title=title, sharex=True, sharey="row") as (figure, grid):
         for column, value in enumerate(values):
             own, curves = runs[runs["at"] == value], table[table["at"] == value]
             top, below = grid[:, column]
             for (_, kept), line in curves.groupby(["seed", "kept"]):
                 colour = KEPT if kept else LOST
                 top.plot(line["epoch"], line["loss"], color=colour, linewidth=0.9, alpha=0.8)
-                measured = line[line[spread] > 0] if spread in line else line.iloc[:0]
-                below.plot(
-                    measured["epoch"], measured[spread] if spread in line else [], ".-", color=colour,
-                    linewidth=0.9, markersize=4, alpha=0.8,
-                )  # fmt: skip
+                measured = line[line[spread] > 0] if spread in line else line.iloc[:0].assign(**{spread: 0.0})
+                style = {"color": colour, "linewidth": 0.9, "markersize": 4, "alpha": 0.8}
+                below.plot(measured["epoch"], measured[spread], ".-", **style)
             mark_levels(top, *own[["loss_dnc", "loss_srg"]].iloc[0])
             top.set_title(f"{label} = {value:g}")
             top.set_ylim(0, 0.65)
             below.set(yscale="log", xlabel="epoch")
         grid[0, 0].set_ylabel("regularised loss")
         grid[1, 0].set_ylabel(r"tr $\Sigma_W$ / tr $\Sigma_B$ of $H_L$")
+        handles = [key_entry("a run", KEPT, linewidth=0.9)]
+        if not runs["kept"].all():
+            handles.append(key_entry("a run that loses classes", LOST, linewidth=0.9))
         levels = [] if runs["loss_dnc"].isna().all() else level_handles()
-        finish(figure, [*_colours(runs), *levels], title, MOST)
+        draw_key(figure, [*handles, *levels], MOST)
     return figure
 
 
@@ -72,9 +78,7 @@ def singular_values(singular: pd.DataFrame, runs: pd.DataFrame, cut: float, labe
     table = singular.merge(runs[[*run_keys(runs), "kept", "at"]], on=run_keys(runs))
     values, layers = sorted(runs["at"].unique()), list(singular["layer"].unique())
     colours = dict(zip(layers, metric_colours(len(layers)), strict=True))
-    with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.4), layout="constrained")
-        panels = figure.subplots(1, len(values), sharey=True, squeeze=False)[0]
+    with row_grid(1, len(values), 2.4, title=title, sharey="row") as (figure, (panels,)):
         for axes, value in zip(panels, values, strict=True):
             own = table[(table["at"] == value) & table["kept"] & (table["place"] <= 10)]
             for (layer, _), line in own.groupby(["layer", "seed"], sort=False):
@@ -89,11 +93,11 @@ def singular_values(singular: pd.DataFrame, runs: pd.DataFrame, cut: float, labe
             axes.set_xlabel("place")
         panels[0].set_ylabel("$s_i / s_1$")
         handles = [
-            Line2D([], [], color=colour, marker=".", linewidth=0.7, label=layer_name(layer))
+            key_entry(layer_name(layer), colour, marker=".", linewidth=0.7)
             for layer, colour in colours.items()
         ]
-        handles.append(Line2D([], [], color=INK, linewidth=0.8, linestyle=DNC_DASHES, label="counts above"))
-        finish(figure, handles, title, MOST)
+        handles.append(key_entry("counts above", linewidth=0.8, linestyle=DNC_DASHES))
+        draw_key(figure, handles, MOST)
     return figure
 
 
@@ -104,10 +108,10 @@ def gram_matrices(gram: pd.DataFrame, best: pd.DataFrame, label: str, names: Map
     """
     columns = max(best.groupby("experiment").size())
     shown = [name for name in names if (best["experiment"] == name).any()]
-    with paper_style():
-        width = min(PAGE_WIDTH, 1.6 * columns + 1.2)
-        figure = Figure(figsize=(width, 1.75 * len(shown) + 0.5), layout="constrained")
-        grid = figure.subplots(len(shown), columns, squeeze=False)
+    width = min(PAGE_WIDTH, 1.6 * columns + 1.2)
+    means = layer_name(gram["layer"].iloc[0])
+    title = rf"Gram matrices of {means}, ranks of $M_1$, $\tilde M_2, \ldots$"
+    with row_grid(len(shown), columns, 1.75, key=0.5, width=width, title=title) as (figure, grid):
         for line, name in zip(grid, shown, strict=True):
             rows = best[best["experiment"] == name].sort_values("at").to_dict("records")
             for axes in line[len(rows) :]:
@@ -117,46 +121,24 @@ def gram_matrices(gram: pd.DataFrame, best: pd.DataFrame, label: str, names: Map
                 for key in run_keys(best):
                     own = own[own[key] == row[key]]
                 square = own.pivot(index="row", columns="column", values="value")
-                image = axes.imshow(
-                    square.to_numpy(), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest"
-                )
-                axes.grid(visible=False)
-                axes.set(xticks=[], yticks=[], title=f"{label} = {row['at']:g}")
-                axes.spines[:].set_visible(True)
+                image = draw_image(axes, square.to_numpy(), Normalize(-1, 1))
+                axes.set_title(f"{label} = {row['at']:g}")
                 axes.set_xlabel(f"ranks {row['rank_features']:.0f}, {row['ranks_before']}", fontsize=7)
             line[0].set_ylabel(names[name], fontsize=8)
         figure.colorbar(image, ax=grid.ravel().tolist(), shrink=0.6, aspect=18, pad=0.01)
-        means = layer_name(gram["layer"].iloc[0])
-        title = rf"Gram matrices of {means}, ranks of $M_1$, $\tilde M_2, \ldots$"
-        figure.suptitle(title, fontsize=10)
-        lay_out(figure)
     return figure
 
 
 def ranks_by_value(runs: pd.DataFrame, classes: int, label: str, names: Mapping[str, str]) -> Figure:
     """Draw the mean rank of M_2, ..., M_{L-1} against lambda or another key, a panel per experiment."""
-    with paper_style():
-        figure, panels = _panels(names, 2.3)
-        for axes, name in zip(panels, names, strict=True):
+    ylabel = r"mean rank of $M_2, \ldots, M_{L-1}$"
+    with _panels(names, 2.3, "Rank of the head's class means", ylabel) as (figure, panels):
+        for name, axes in panels.items():
             own = runs[runs["experiment"] == name]
-            kept = own[own["kept"]]
-            axes.plot(kept["at"], kept["mean_rank"], "o", color=KEPT, markersize=4, alpha=0.35, mew=0)
-            means = kept.groupby("at")["mean_rank"].mean()
-            axes.plot(means.index, means, color=KEPT, linewidth=1.3)
-            axes.axhline(classes, color=INK, linewidth=1, linestyle=DNC_DASHES)
+            draw_ranks(axes, own, "at", classes, alpha=0.35)
             _value_axis(axes, own, label)
             count_lost(axes, own[~own["kept"]].groupby("at").size(), 0.2, above=2)
-            axes.set_ylim(0, 1.12 * classes)
-            axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-            axes.set_title(names[name])
-        panels[0].set_ylabel("mean rank of $M_2, \\ldots, M_{L-1}$")
-        handles = [
-            Line2D([], [], color=KEPT, linewidth=1.3, label="mean"),
-            Line2D([], [], color=KEPT, marker="o", linewidth=0, markersize=4, alpha=0.5, label="runs"),
-            Line2D([], [], color=INK, linewidth=1, linestyle=DNC_DASHES, label="K"),
-            *lost_handle(runs),
-        ]
-        finish(figure, handles, "Rank of the head's class means", MOST)
+        draw_key(figure, rank_handles(runs), MOST)
     return figure
 
 
@@ -165,40 +147,25 @@ def losses_by_value(runs: pd.DataFrame, label: str, names: Mapping[str, str]) ->
 
     Filled: low rank; hollow: all classes, full rank. Those that lose classes stand above, near 1/2.
     """
-    with paper_style():
-        figure, panels = _panels(names, 2.5)
-        for axes, name in zip(panels, names, strict=True):
+    title = "Loss against the levels of the head's features model"
+    with _panels(names, 2.5, title, "loss / $L_{DNC}$") as (figure, panels):
+        for name, axes in panels.items():
             own = runs[runs["experiment"] == name].sort_values("at")
-            for choice, style in (
-                (own["kept"] & own["low_rank"], {"color": KEPT, "marker": "o"}),
-                (own["kept"] & ~own["low_rank"], {"color": KEPT, "marker": "o", "markerfacecolor": "none"}),
-                (~own["kept"], {"color": LOST, "marker": "x"}),
-            ):
-                some = own[choice]
-                axes.plot(some["at"], some["loss_over_dnc"], linewidth=0, markersize=4.5, **style)  # type: ignore[arg-type]
+            kept, low = own["kept"], own["low_rank"]
+            for some, style in zip((kept & low, kept & ~low, ~kept), ENDS.values(), strict=True):
+                axes.plot(own[some]["at"], own[some]["loss_over_dnc"], linewidth=0, markersize=4.5, **style)
             levels = own.groupby("at")[["loss_dnc", "loss_srg"]].first()
             axes.axhline(1, color=INK, linewidth=1, linestyle=DNC_DASHES)
-            axes.plot(
-                levels.index, levels["loss_srg"] / levels["loss_dnc"], color=INK, linewidth=1,
-                linestyle=SRG_DASHES,
-            )  # fmt: skip
+            share = levels["loss_srg"] / levels["loss_dnc"]
+            axes.plot(levels.index, share, color=INK, linewidth=1, linestyle=SRG_DASHES)
             axes.plot(levels.index, 0.5 / levels["loss_dnc"], color=FAINT, linewidth=0.8)
             _value_axis(axes, own, label)
-            axes.set_yscale("log")
-            axes.yaxis.set_minor_formatter(NullFormatter())
+            set_log(axes, "y")
             axes.set_yticks([0.8, 1, 1.5, 2, 3, 5], ["0.8", "1", "1.5", "2", "3", "5"])
             axes.set_ylim(0.75, 1.1 * max(1.5, float((0.5 / levels["loss_dnc"]).max())))
-            axes.set_title(names[name])
-        panels[0].set_ylabel("loss / $L_{DNC}$")
-        handles = [
-            Line2D([], [], color=KEPT, marker="o", linewidth=0, markersize=4.5, label="low rank"),
-            Line2D([], [], color=KEPT, marker="o", linewidth=0, markersize=4.5, markerfacecolor="none",
-                   label="rank K"),
-            Line2D([], [], color=LOST, marker="x", linewidth=0, markersize=4.5, label="loses classes"),
-            *level_handles(),
-            Line2D([], [], color=FAINT, linewidth=0.8, label="all zero: 1/2"),
-        ]  # fmt: skip
-        finish(figure, handles, "Loss against the levels of the head's features model", MOST)
+        handles = [key_entry(end, linewidth=0, markersize=4.5, **style) for end, style in ENDS.items()]
+        handles += [*level_handles(), key_entry("all zero: 1/2", FAINT, linewidth=0.8)]
+        draw_key(figure, handles, MOST)
     return figure
 
 
@@ -213,31 +180,34 @@ def collapse_by_layer(
     layers = list(spreads["layer"].unique())
     values = sorted(runs["at"].unique())
     shades = metric_colours(9)
-    with paper_style():
-        figure, panels = _panels(names, 2.4)
-        for axes, name in zip(panels, names, strict=True):
+    title = f"Collapse (DNC1) by layer of the head, for each {label}"
+    with _panels(names, 2.4, title, r"tr $\Sigma_W$ / tr $\Sigma_B$") as (figure, panels):
+        for name, axes in panels.items():
             own = table[(table["experiment"] == name) & table["kept"]]
             for (value, _), line in own.groupby(["at", "seed"]):
                 colour = shades[values.index(value) % len(shades)]
-                axes.plot(
-                    [layers.index(layer) + 1 for layer in line["layer"]], line["value"], ".-", color=colour,
-                    linewidth=0.8, markersize=4,
-                )  # fmt: skip
+                places = [layers.index(layer) + 1 for layer in line["layer"]]
+                axes.plot(places, line["value"], ".-", color=colour, linewidth=0.8, markersize=4)
             axes.set_yscale("log")
             axes.set_xticks(range(1, len(layers) + 1), [f"$H_{at}$" for at in range(1, len(layers) + 1)])
-            axes.set_title(names[name])
-        panels[0].set_ylabel(r"tr $\Sigma_W$ / tr $\Sigma_B$")
         handles = [
-            Line2D([], [], color=shades[at % len(shades)], marker=".", linewidth=0.8, label=f"{value:g}")
+            key_entry(f"{value:g}", shades[at % len(shades)], marker=".", linewidth=0.8)
             for at, value in enumerate(values)
         ]
-        finish(figure, handles, f"Collapse (DNC1) by layer of the head, for each {label}", MOST)
+        draw_key(figure, handles, MOST)
     return figure
 
 
-def _panels(names: Mapping[str, str], height: float) -> tuple[Figure, Sequence[Axes]]:
-    figure = Figure(figsize=(PAGE_WIDTH, height + 0.4), layout="constrained")
-    return figure, figure.subplots(1, len(names), sharey=True, squeeze=False)[0].tolist()
+@contextmanager
+def _panels(
+    names: Mapping[str, str], height: float, title: str, ylabel: str
+) -> Iterator[tuple[Figure, dict[str, Axes]]]:
+    """Yield a panel for each experiment in one row."""
+    with row_grid(1, len(names), height, key=0.4, title=title, sharey="row") as (figure, (panels,)):
+        for axes, name in zip(panels, names.values(), strict=True):
+            axes.set_title(name)
+        panels[0].set_ylabel(ylabel)
+        yield figure, dict(zip(names, panels, strict=True))
 
 
 def _value_axis(axes: Axes, runs: pd.DataFrame, label: str) -> None:
@@ -246,10 +216,3 @@ def _value_axis(axes: Axes, runs: pd.DataFrame, label: str) -> None:
     spread = np.log2(values[-1] / values[0]) if len(values) > 1 else 1.0
     axes.set_xlim(values[0] * 2 ** (-0.08 * spread - 0.02), values[-1] * 2 ** (0.08 * spread + 0.02))
     axes.set_xlabel(label)
-
-
-def _colours(runs: pd.DataFrame) -> list[Line2D]:
-    handles = [Line2D([], [], color=KEPT, linewidth=0.9, label="a run")]
-    if not runs["kept"].all():
-        handles.append(Line2D([], [], color=LOST, linewidth=0.9, label="a run that loses classes"))
-    return handles

@@ -4,7 +4,8 @@ runs: as `ncpipe.papers.s24.commands.low_rank` has them, with kept, mean_rank an
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from ncpipe.figures.panels import draw_key, panel_grid
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, lay_out, metric_colours, paper_style
+from ncpipe.figures.panels import draw_band, draw_key, key_entry, panel_grid, row_grid
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours
 
 COLUMNS = 3  # panels side by side
 DNC_DASHES, SRG_DASHES = (0, (5, 2)), (0, (1, 1.2))
@@ -33,8 +34,8 @@ def loss_curves(history: pd.DataFrame, runs: pd.DataFrame) -> Figure:
     keys = ["experiment", "depth", "seed", *(["x"] if "x" in runs else [])]
     table = history.merge(runs[[*keys, "kept"]], on=keys)
     table = table[table["epoch"] > 0]
-    with paper_style():
-        figure, panels = _panels(runs, 2.1)
+    title = "Loss of deep features models against deep neural collapse"
+    with _panels(runs, 2.1, title, "step", "regularised loss") as (figure, panels):
         for axes, (name, own) in zip(panels, runs.groupby("experiment", sort=False), strict=True):
             curves = table[table["experiment"] == name]
             for (seed, kept), line in curves.groupby(["seed", "kept"]):
@@ -42,10 +43,7 @@ def loss_curves(history: pd.DataFrame, runs: pd.DataFrame) -> Figure:
                 axes.plot(
                     line["epoch"], line["loss"], color=colour, linewidth=0.6, alpha=0.5, label=f"{seed}"
                 )
-            steady = curves[curves["kept"]].groupby("epoch")["loss"].agg(["mean", "std"]).fillna(0)
-            axes.plot(steady.index, steady["mean"], color=TRAINED, linewidth=1.5)
-            low, high = steady["mean"] - steady["std"], steady["mean"] + steady["std"]
-            axes.fill_between(steady.index, low, high, color=TRAINED, alpha=0.2, linewidth=0)
+            draw_band(axes, curves[curves["kept"]], "epoch", "loss", TRAINED)
             levels = [own["loss_dnc"].iloc[0], own["loss_srg"].iloc[0]]
             mark_levels(axes, *levels)
             shown = own[own["kept"]] if own["kept"].any() else own
@@ -54,15 +52,14 @@ def loss_curves(history: pd.DataFrame, runs: pd.DataFrame) -> Figure:
             axes.set_ylim(min(known) - pad, max(known) + 4 * pad)
             axes.set_xscale("log")
             axes.set_title(place_name(own.iloc[0].to_dict()))
-        _outer_labels(panels, "step", "regularised loss")
         handles = [
-            Line2D([], [], color=TRAINED, linewidth=1.5, label="mean ± 1 sd"),
-            Line2D([], [], color=TRAINED, linewidth=0.6, alpha=0.6, label="one run"),
+            key_entry("mean ± 1 sd", TRAINED, linewidth=1.5),
+            key_entry("one run", TRAINED, linewidth=0.6, alpha=0.6),
             *level_handles(),
         ]
         if not runs["kept"].all():
-            handles.append(Line2D([], [], color=DROPPED, linewidth=0.6, label="loses classes, in no mean"))
-        finish(figure, handles, "Loss of deep features models against deep neural collapse")
+            handles.append(key_entry("loses classes, in no mean", DROPPED, linewidth=0.6))
+        draw_key(figure, handles, len(handles))
     return figure
 
 
@@ -70,8 +67,8 @@ def singular_values_by_layer(singular: pd.DataFrame, best: pd.DataFrame) -> Figu
     """Draw singular values of every layer's class means, over the largest, at the end of the best run."""
     layers = list(singular["layer"].unique())
     colours = metric_colours(len(layers))
-    with paper_style():
-        figure, panels = _panels(best, 2.0)
+    title = "Singular values of the class means, runs of the lowest loss"
+    with _panels(best, 2.0, title, "place", r"$s_i / s_1$") as (figure, panels):
         for axes, row in zip(panels, best.to_dict("records"), strict=True):
             own = singular[
                 (singular["experiment"] == row["experiment"]) & (singular["place"] <= row["classes"])
@@ -79,13 +76,11 @@ def singular_values_by_layer(singular: pd.DataFrame, best: pd.DataFrame) -> Figu
             singular_lines(axes, own, dict(zip(layers, colours, strict=True)))
             axes.set(yscale="log", ylim=(FLOOR / 2, 3), title=place_name(row))
             axes.set_xticks([1, int(row["classes"])])
-        _outer_labels(panels, "place", r"$s_i / s_1$")
         handles = [
-            Line2D([], [], color=colour, marker="." if layer.startswith("~") else "o", linewidth=0.7,
-                   markerfacecolor=colour if layer.startswith("~") else "none", label=layer_name(layer))
+            key_entry(layer_name(layer), colour, linewidth=0.7, **_marker(layer))
             for layer, colour in zip(layers, colours, strict=True)
-        ]  # fmt: skip
-        finish(figure, handles, "Singular values of the class means, runs of the lowest loss")
+        ]
+        draw_key(figure, handles, len(handles))
     return figure
 
 
@@ -94,40 +89,44 @@ def ranks_by_penalty(runs: pd.DataFrame) -> Figure:
 
     Points are runs, the line is their mean. Numbers count runs that lose classes.
     """
-    with paper_style():
-        figure, panels = _panels(runs, 1.9)
+    title = r"Rank of the inner layers' class means ($M_2, \ldots, M_{L-1}$)"
+    with _panels(runs, 1.9, title, r"$\lambda$", "mean rank") as (figure, panels):
         for axes, (_, own) in zip(panels, runs.groupby("experiment", sort=False), strict=True):
-            kept = own[own["kept"]]
             classes = int(own["classes"].iloc[0])
-            values = sorted(own["penalty_value"].unique())
-            axes.plot(
-                kept["penalty_value"], kept["mean_rank"], "o", color=TRAINED, markersize=4, alpha=0.3, mew=0
-            )
-            means = kept.groupby("penalty_value")["mean_rank"].mean()
-            axes.plot(means.index, means, color=TRAINED, linewidth=1.3)
-            axes.axhline(classes, color=INK, linewidth=1, linestyle=DNC_DASHES)
-            value_ticks(axes, values, fontsize=7)
-            axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-            axes.set_ylim(0, classes * 1.12)
+            draw_ranks(axes, own, "penalty_value", classes, alpha=0.3)
+            value_ticks(axes, sorted(own["penalty_value"].unique()), fontsize=7)
             axes.set_title(f"$K = {classes}$, $L = {own['depth'].iloc[0]}$")
             count_lost(axes, own[~own["kept"]].groupby("penalty_value").size())
-        _outer_labels(panels, r"$\lambda$", "mean rank")
-        handles = [
-            Line2D([], [], color=TRAINED, linewidth=1.3, label="mean"),
-            Line2D([], [], color=TRAINED, marker="o", linewidth=0, markersize=4, alpha=0.5, label="runs"),
-            Line2D([], [], color=INK, linewidth=1, linestyle=DNC_DASHES, label="K"),
-        ]
-        handles += lost_handle(runs)
-        finish(figure, handles, r"Rank of the inner layers' class means ($M_2, \ldots, M_{L-1}$)")
+        draw_key(figure, rank_handles(runs), 4)
     return figure
+
+
+def draw_ranks(axes: Axes, runs: pd.DataFrame, x: str, classes: int, alpha: float) -> None:
+    """Draw the mean rank of each run that keeps its classes against a column, their means, and K."""
+    kept = runs[runs["kept"]]
+    axes.plot(kept[x], kept["mean_rank"], "o", color=TRAINED, markersize=4, alpha=alpha, mew=0)
+    means = kept.groupby(x)["mean_rank"].mean()
+    axes.plot(means.index, means, color=TRAINED, linewidth=1.3)
+    axes.axhline(classes, color=INK, linewidth=1, linestyle=DNC_DASHES)
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.set_ylim(0, classes * 1.12)
+
+
+def rank_handles(runs: pd.DataFrame) -> list[Line2D]:
+    """Return the legend entries of `draw_ranks` and of `count_lost`."""
+    return [
+        key_entry("mean", TRAINED, linewidth=1.3),
+        key_entry("runs", TRAINED, marker="o", linewidth=0, markersize=4, alpha=0.5),
+        key_entry("K", linewidth=1, linestyle=DNC_DASHES),
+        *lost_handle(runs),
+    ]
 
 
 def loss_split(split: pd.DataFrame) -> Figure:
     """Draw the loss by terms, of the best runs and of the closed solutions [Fig. 5 left]."""
     parts = {"fit": "error", "last_penalty": "penalty of $W_L$", "rest": "penalty of all else"}
     colours = metric_colours(len(parts))
-    with paper_style():
-        figure, panels = _panels(split, 2.0)
+    with _panels(split, 2.0, "Loss by its terms, runs of the lowest loss", "", "loss") as (figure, panels):
         for axes, (_, own) in zip(panels, split.groupby("experiment", sort=False), strict=True):
             bottom = np.zeros(len(own))
             for (part, _), colour in zip(parts.items(), colours, strict=True):
@@ -139,58 +138,56 @@ def loss_split(split: pd.DataFrame) -> Figure:
             axes.set_ylim(0, 1.15 * bottom.max())
             axes.grid(visible=False, axis="x")
             axes.set_title(f"$K = {own['classes'].iloc[0]}$")
-        _outer_labels(panels, "", "loss")
         handles = [
             Patch(color=colour, label=name) for name, colour in zip(parts.values(), colours, strict=True)
         ]
-        finish(figure, handles, "Loss by its terms, runs of the lowest loss")
+        draw_key(figure, handles, len(handles))
     return figure
 
 
 def level_ratios(ratios: pd.DataFrame, per_class: int, decay: float) -> Figure:
     """Draw L_SRG/L_DNC against r for several L, and its limit rho for small lambda [Fig. 3 left]."""
-    with paper_style():
-        figure = Figure(figsize=(0.6 * PAGE_WIDTH, 2.6), layout="constrained")
-        axes = figure.subplots()
+    title = rf"Closed losses, $n = {per_class}$, $\lambda = {_power(decay)}$"
+    with row_grid(1, 1, 2.6, width=0.6 * PAGE_WIDTH, title=title) as (figure, ((axes,),)):
         colours = metric_colours(ratios["depth"].nunique())
         handles = []
         for (depth, own), colour in zip(ratios.groupby("depth"), colours, strict=True):
             axes.plot(own["points"], own["ratio"], "o-", color=colour, markersize=3, linewidth=1.2)
             axes.plot(own["points"], own["limit"], color=colour, linewidth=0.9, linestyle=SRG_DASHES)
-            handles.append(Line2D([], [], color=colour, marker="o", markersize=3, label=f"$L = {depth}$"))
+            handles.append(key_entry(f"$L = {depth}$", colour, marker="o", markersize=3))
         axes.axhline(1, color=INK, linewidth=0.8)
         axes.set(xlabel="$r$, with $K = r(r-1)/2$", ylabel=r"$L_{SRG} / L_{DNC}$")
         axes.set_xticks(range(4, int(ratios["points"].max()) + 1, 4))
-        handles.append(Line2D([], [], color=FAINT, linestyle=SRG_DASHES, label=r"$\rho$, $\lambda \to 0$"))
-        finish(figure, handles, rf"Closed losses, $n = {per_class}$, $\lambda = {_power(decay)}$")
+        handles.append(key_entry(r"$\rho$, $\lambda \to 0$", FAINT, linestyle=SRG_DASHES))
+        draw_key(figure, handles, len(handles))
     return figure
 
 
-def _panels(table: pd.DataFrame, height: float) -> tuple[Figure, list[Axes]]:
-    """Return a panel for each experiment."""
+@contextmanager
+def _panels(
+    table: pd.DataFrame, height: float, title: str, below: str, left: str
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Yield a panel for each experiment; the outer ones get labels below and at the left."""
     count = table["experiment"].nunique()
-    return panel_grid(count, min(count, COLUMNS), height, key=0.5)
-
-
-def _outer_labels(panels: Sequence[Axes], below: str, left: str) -> None:
-    for place, axes in enumerate(panels):
-        axes.set_ylabel(left if place % COLUMNS == 0 else "")
-        axes.set_xlabel(below if place + COLUMNS >= len(panels) else "")
+    with panel_grid(count, min(count, COLUMNS), height, key=0.5, title=title) as (figure, panels):
+        for axes in panels[::COLUMNS]:
+            axes.set_ylabel(left)
+        for axes in panels[-COLUMNS:]:
+            axes.set_xlabel(below)
+        yield figure, panels
 
 
 def mark_levels(axes: Axes, dnc: float, srg: float, label: bool = False) -> None:
     """Draw lines at L_DNC and L_SRG, if there is one; label: for a legend."""
     for level, dashes, name in ((dnc, DNC_DASHES, "DNC"), (srg, SRG_DASHES, "SRG")):
         if math.isfinite(level):
-            axes.axhline(
-                level, color=INK, linewidth=1, linestyle=dashes, label=name if label else "_nolegend_"
-            )
+            axes.axhline(level, color=INK, linewidth=1, linestyle=dashes, label=name if label else None)
 
 
 def level_handles() -> list[Line2D]:
     """Return the legend entries of `mark_levels`."""
     dashes = {"DNC": DNC_DASHES, "SRG": SRG_DASHES}
-    return [Line2D([], [], color=INK, linewidth=1, linestyle=own, label=name) for name, own in dashes.items()]
+    return [key_entry(name, linewidth=1, linestyle=own) for name, own in dashes.items()]
 
 
 def count_lost(axes: Axes, counts: pd.Series, height: float = 0.0, above: float = 3) -> None:
@@ -204,8 +201,7 @@ def count_lost(axes: Axes, counts: pd.Series, height: float = 0.0, above: float 
 
 def lost_handle(runs: pd.DataFrame) -> list[Line2D]:
     """Return the legend entry of `count_lost`, if any run loses classes."""
-    label = r"$n\times$: runs that lose classes"
-    return [] if runs["kept"].all() else [Line2D([], [], linewidth=0, label=label)]
+    return [] if runs["kept"].all() else [key_entry(r"$n\times$: runs that lose classes", linewidth=0)]
 
 
 def value_ticks(axes: Axes, values: Sequence[float], **text: Any) -> None:
@@ -220,19 +216,12 @@ def singular_lines(axes: Axes, singular: pd.DataFrame, colours: Mapping[str, Any
     for layer, colour in colours.items():
         line = singular[singular["layer"] == layer]
         shares = (line["value"] / line["value"].max()).clip(lower=FLOOR)
-        after = not layer.startswith("~")
-        axes.plot(
-            line["place"], shares, "o" if after else ".", color=colour, markersize=6 if after else 5,
-            markerfacecolor="none" if after else colour, linestyle="-", linewidth=0.7,
-            label=layer_name(layer),
-        )  # fmt: skip
+        style = {"markersize": 5 if layer.startswith("~") else 6} | _marker(layer)
+        axes.plot(line["place"], shares, color=colour, linewidth=0.7, label=layer_name(layer), **style)
 
 
-def finish(figure: Figure, handles: Sequence[Line2D | Patch], title: str, columns: int | None = None) -> None:
-    """Add the title, and a legend below with at most so many columns."""
-    figure.suptitle(title, fontsize=10)
-    draw_key(figure, handles, min(len(handles), columns or len(handles)))
-    lay_out(figure)
+def _marker(layer: str) -> dict[str, Any]:
+    return {"marker": "."} if layer.startswith("~") else {"marker": "o", "markerfacecolor": "none"}
 
 
 def place_name(run: Mapping[Any, Any]) -> str:

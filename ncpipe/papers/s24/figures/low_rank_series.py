@@ -7,17 +7,15 @@ import math
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours, paper_style
+from ncpipe.figures.panels import draw_band, draw_key, draw_means, key_entry, row_grid
+from ncpipe.figures.style import FAINT, INK, metric_colours
 from ncpipe.papers.s24.figures.low_rank import (
     DNC_DASHES,
     TRAINED,
     count_lost,
-    finish,
     level_handles,
     lost_handle,
     mark_levels,
@@ -39,14 +37,9 @@ def against_axis(runs: pd.DataFrame, counts: pd.DataFrame, label: str, title: st
     runs that lose classes or diverge; they are no runs that find DNC, and have no rank.
     """
     classes = int(runs["classes"].iloc[0])
-    with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 2.6), layout="constrained")
-        left, right = figure.subplots(1, 2)
+    with row_grid(1, 2, 2.6, title=title) as (figure, ((left, right),)):
         reach = np.abs(counts[["low", "high"]].to_numpy().T - counts["share"].to_numpy())
-        left.errorbar(
-            counts["x"], counts["share"], reach, fmt="o-", color=TRAINED, markersize=4, linewidth=1.2,
-            capsize=2, elinewidth=0.9,
-        )  # fmt: skip
+        draw_means(left, counts["x"], counts["share"], reach, color=TRAINED, markersize=4, linewidth=1.2)
         left.set(ylim=(-0.08, 1.05), ylabel="share of runs that find DNC")
         kept = runs[runs["kept"]]
         right.plot(kept["x"], kept["mean_rank"], "o", color=TRAINED, markersize=4, alpha=0.25, mew=0)
@@ -59,11 +52,11 @@ def against_axis(runs: pd.DataFrame, counts: pd.DataFrame, label: str, title: st
         lost = (counts["runs"] - counts["kept"]).set_axis(counts["x"])
         count_lost(right, lost[lost > 0])
         handles = [
-            Line2D([], [], color=TRAINED, marker="o", markersize=4, linewidth=1.2, label=SHARE),
-            Line2D([], [], color=TRAINED, marker="o", markersize=4, linewidth=0, alpha=0.4, label="runs"),
-            Line2D([], [], color=INK, linewidth=1, linestyle=DNC_DASHES, label="K"),
+            key_entry(SHARE, TRAINED, marker="o", markersize=4, linewidth=1.2),
+            key_entry("runs", TRAINED, marker="o", markersize=4, linewidth=0, alpha=0.4),
+            key_entry("K", linewidth=1, linestyle=DNC_DASHES),
         ]
-        finish(figure, [*handles, *lost_handle(runs)], title)
+        draw_key(figure, [*handles, *lost_handle(runs)], 4)
     return figure
 
 
@@ -79,31 +72,27 @@ def through_training(
     """
     kept = runs[runs["kept"]] if runs["kept"].any() else runs
     lost = set(runs["seed"]) - set(kept["seed"])
-    with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 4.6), layout="constrained")
-        loss, values, printed, plain = figure.subplots(2, 2).ravel()
+    if lost:
+        title = f"{title}; {len(lost)} of them, thin and dark, give samples up"
+    with row_grid(2, 2, 2.3, title=title) as (figure, ((loss, values), (printed, plain))):
         history = history[history["epoch"] > 0]
         for seed, line in history.groupby("seed"):
             colour = INK if seed in lost else TRAINED
             loss.plot(line["epoch"], line["loss"], color=colour, linewidth=0.6, alpha=0.5)
-        _band(loss, _of(history, kept), "epoch", "loss", TRAINED)
+        draw_band(loss, _of(history, kept), "epoch", "loss", TRAINED)
         levels = runs["loss_dnc"].iloc[0], runs["loss_srg"].iloc[0]
         mark_levels(loss, *levels)
         known = [*filter(math.isfinite, levels), *kept["loss"]]
         low, high = min(known), max(known)
-        loss.set(
-            xscale="log",
-            xlabel="step",
-            ylabel="regularised loss",
-            ylim=(low - 0.1 * (high - low), high + (high - low)),
-        )
+        loss.set(xscale="log", xlabel="step", ylabel="regularised loss")
+        loss.set_ylim(low - 0.1 * (high - low), high + (high - low))
         spread = spread[spread["epoch"] > 0]
         layers = sorted(spread["layer"].unique())
         colours = dict(zip(layers, metric_colours(len(layers) + 1)[1:], strict=True))
         for axes, (form, said) in zip((printed, plain), FORMS.items(), strict=True):
             table = spread.assign(value=np.log10(spread[form].clip(lower=LEAST)))
             for layer, own in _of(table, kept).groupby("layer"):
-                _band(axes, own, "epoch", "value", colours[layer])
+                draw_band(axes, own, "epoch", "value", colours[layer])
             last = table[(table["layer"] == layers[-1]) & table["seed"].isin(lost)]
             for _, line in last.groupby("seed"):
                 axes.plot(line["epoch"], line["value"], color=INK, linewidth=0.7, alpha=0.8)
@@ -111,31 +100,19 @@ def through_training(
         largest = singular.groupby(["seed", "layer"])["value"].transform("max")
         scaled = _of(singular.assign(value=singular["value"] / largest), kept)
         for layer in layers[1:]:
-            _band(values, scaled[scaled["layer"] == f"~M{layer[1:]}"], "place", "value", colours[layer])
+            own = scaled[scaled["layer"] == f"~M{layer[1:]}"]
+            draw_band(values, own, "place", "value", colours[layer])
         values.set(xlabel="place", ylabel=r"$s_i / s_1$ of $\tilde M_l$", xlim=(1, runs["classes"].iloc[0]))
         values.xaxis.set_major_locator(MaxNLocator(integer=True))
         handles = [
             *level_handles(),
-            *(
-                Line2D([], [], color=colours[layer], linewidth=1.5, label=f"$l = {layer[1:]}$")
-                for layer in layers
-            ),
-            Line2D([], [], color=FAINT, linewidth=5, alpha=0.3, label="1 sd"),
+            *(key_entry(f"$l = {layer[1:]}$", colours[layer], linewidth=1.5) for layer in layers),
+            key_entry("1 sd", FAINT, linewidth=5, alpha=0.3),
         ]
-        if lost:
-            title = f"{title}; {len(lost)} of them, thin and dark, give samples up"
-        finish(figure, handles, title)
+        draw_key(figure, handles, len(handles))
     return figure
 
 
 def _of(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of these runs."""
     return table[table["seed"].isin(runs["seed"])]
-
-
-def _band(axes: Axes, table: pd.DataFrame, x: str, y: str, colour: object) -> None:
-    """Draw the mean of y at each x, and one standard deviation about it."""
-    steady = table.groupby(x)[y].agg(["mean", "std"]).fillna(0)
-    axes.plot(steady.index, steady["mean"], color=colour, linewidth=1.5)
-    low, high = steady["mean"] - steady["std"], steady["mean"] + steady["std"]
-    axes.fill_between(steady.index, low, high, color=colour, alpha=0.2, linewidth=0)

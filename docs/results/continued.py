@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ncpipe.figures.panels import draw_key, key_entry, label_rows, row_grid
 from ncpipe.figures.save import save_figure
-from ncpipe.figures.style import FAINT, PAGE_WIDTH, lay_out, metric_colours, paper_style
+from ncpipe.figures.style import FAINT, metric_colours
 
 FOLDER = Path(__file__).resolve().parent / "stationary"
 PANELS = {
@@ -42,16 +43,13 @@ def ends() -> dict[str, dict[int, pd.DataFrame]]:
 def draw() -> Figure:
     """Draw a column per panel: log10 of the loss, NC1, NC2 and NC3 against depth, before and after."""
     colours = FAINT, metric_colours(2)[1]
-    with paper_style():
-        figure = Figure(figsize=(PAGE_WIDTH, 5.2), layout="constrained")
-        grid = figure.subplots(len(COLUMNS), len(PANELS), sharex=True, sharey="row", squeeze=False)
-        for column, (name, by_end) in zip(grid.T, ends().items(), strict=True):
+    with row_grid(len(COLUMNS), len(PANELS), 1.2, 0.4, sharex=True, sharey="row") as (figure, grid):
+        for column, by_end in zip(grid.T, ends().values(), strict=True):
             for axes, metric in zip(column, COLUMNS.values(), strict=True):
-                for place, (iterations, rows) in enumerate(by_end.items()):
+                for place, rows in enumerate(by_end.values()):
                     values = np.log10(rows[metric])
                     means = values.groupby("depth").mean()
-                    label = f"after {iterations} iterations of L-BFGS" if place else "end of training by Adam"
-                    axes.plot(means.index, means, color=colours[place], linewidth=1.3, label=label)
+                    axes.plot(means.index, means, color=colours[place], linewidth=1.3)
                     axes.plot(
                         values.index.get_level_values("depth"), values, "o", color=colours[place],
                         markersize=2.5, markerfacecolor="none" if place else None,
@@ -59,13 +57,14 @@ def draw() -> Figure:
                 axes.set_xscale("log")
                 axes.set_xticks(list(means.index), [str(depth) for depth in means.index])
                 axes.minorticks_off()
-            column[0].set_title(PANELS[name])
-            column[-1].set_xlabel("depth $L$")
-        for axes, title in zip(grid[:, 0], COLUMNS, strict=True):
-            axes.set_ylabel(rf"$\log_{{10}}$ {title}")
-        handles, labels = grid[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-        lay_out(figure)
+        label_rows(grid, [rf"$\log_{{10}}$ {title}" for title in COLUMNS], PANELS.values(), "depth $L$")
+        last = max(next(iter(ends().values())))
+        labels = "end of training by Adam", f"after {last} iterations of L-BFGS"
+        draw_key(
+            figure,
+            [key_entry(*pair, marker="o", markersize=3) for pair in zip(labels, colours, strict=True)],
+            2,
+        )
     return figure
 
 

@@ -316,6 +316,20 @@ def test_an_edit_counts_where_it_is_used(edit: str) -> None:
         assert changed(after, digests()) == (EVERY if "effect" in edit else {"plot"})
 
 
+@pytest.mark.parametrize("table", ["NETWORKS", "LOSSES", "OPTIMIZERS"])
+def test_the_function_of_an_entry_counts_beside_its_record(table: str) -> None:
+    """Red: a table that training reads and its digest does not, so that an edited function keeps the result."""
+    functions = "def function():\n    return 2\n"
+    entry = f"from functions import function\nfrom records import Mine\n\n{table} = {{Mine: function}}\n"
+    write({"records.py": "class Mine:\n    x = 1\n", "functions.py": functions, "study.py": entry})
+    choices = Choices(frozenset({"Mine"}), ((table, "Mine"),))
+    clear_code_digests()
+    before = code_digests.experiment_digests(choices)
+    write({"functions.py": functions.replace("2", "3")})
+    clear_code_digests()
+    assert changed(before, code_digests.experiment_digests(choices)) >= {"measure", "train"}
+
+
 EFFECTS = {  # of importing a module, or of its functions later; the line is the last one
     "statement": "random.seed(2)\n",
     "assignment": "_ = random.seed(2)\n",

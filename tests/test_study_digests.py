@@ -318,7 +318,7 @@ def test_an_edit_counts_where_it_is_used(edit: str) -> None:
 
 @pytest.mark.parametrize("table", ["NETWORKS", "LOSSES", "OPTIMIZERS"])
 def test_the_function_of_an_entry_counts_beside_its_record(table: str) -> None:
-    """Red: a table that training reads and its digest does not, so that an edited function keeps the result."""
+    """Red: a table that training reads and its digest does not: an edited function keeps the result."""
     functions = "def function():\n    return 2\n"
     entry = f"from functions import function\nfrom records import Mine\n\n{table} = {{Mine: function}}\n"
     write({"records.py": "class Mine:\n    x = 1\n", "functions.py": functions, "study.py": entry})

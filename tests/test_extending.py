@@ -11,7 +11,7 @@ from pipeline import PARAMS, ROOT, Clone
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
 from ncpipe.commands.code import write_code
-from ncpipe.commands.new import Extras, create_study, render
+from ncpipe.commands.new import create_study, render
 from ncpipe.commands.plot import plot
 from ncpipe.commands.report import report
 from ncpipe.config.study import load_study
@@ -63,7 +63,7 @@ def test_a_study_of_an_own_loop_begins_with_its_section(
     assert rest == "\n\n".join(blocks("python", LOOP))
     assert render("loop_params.yaml", {}) == blocks("yaml", LOOP)[0]
     monkeypatch.chdir(tmp_path)
-    create_study("./resnet", Extras(own_loop=True))
+    create_study("./resnet", own_loop=True)
     monkeypatch.chdir("resnet")
     clear_code_digests()
     try:
@@ -79,7 +79,7 @@ def test_the_page_runs_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     Red: a starter that only a later stage finds wrong, such as parameters without `about`."""
     monkeypatch.chdir(tmp_path)
-    create_study("./spirals", Extras(own_code=True))
+    create_study("./spirals", own_code=True)
     monkeypatch.chdir("spirals")
     try:
         load_study(Path())

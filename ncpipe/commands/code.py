@@ -28,9 +28,10 @@ Stage = tuple[str, str | None]  # its name, and its experiment if it runs once p
 
 
 def write_code() -> None:
-    """Write data/code/sweep and data/code/experiments/NAME, with a file for each stage and a line per module.
+    """Write digests of every other stage's code to data/code, by which DVC detects changes of the code.
 
-    A stage's file changes if its code changes, and not if the code is only formatted differently. The file of
+    data/code/sweep and data/code/experiments/NAME have a file for each stage, with a line per module. A
+    stage's file changes if its code changes, and not if the code is only formatted differently. The file of
     `train` ends with the experiment's parameters as in run.json. A study without params.yaml has no
     experiments.
 

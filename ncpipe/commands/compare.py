@@ -6,9 +6,10 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
+import typer
 
 from ncpipe.commands.revisions import read_revision
 from ncpipe.config.params import PARAMS_FILE, Slopes
@@ -48,8 +49,16 @@ class Comparison:
     identical: dict[str, list[str]]
 
 
-def compare(revisions: Sequence[str], as_csv: bool) -> None:
-    """Print the parameters that differ and a table of counts, slopes and means for each experiment."""
+def compare(
+    revisions: Annotated[
+        list[str],
+        typer.Argument(
+            help="DVC experiments, git revisions or `workspace`. All are compared with the first."
+        ),
+    ],
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print a long CSV table with all digits.")] = False,
+) -> None:
+    """Compare revisions: print parameters that differ, and slopes, gaps and counts of each experiment."""
     comparison = compare_revisions(revisions)
     if as_csv:
         pd.concat(comparison.tables.values()).to_csv(sys.stdout, index=False, lineterminator="\n")

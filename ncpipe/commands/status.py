@@ -6,7 +6,9 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -40,10 +42,14 @@ STATES = {
 }
 
 
-def status(watch: bool) -> None:
-    """Print how many runs of each experiment and depth are in which state, and the batches in training.
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Print again every two seconds until all runs are done.")
+    ] = False,
+) -> None:
+    """Print how many runs of the sweep are done, training (with epoch and time left), waiting and stale.
 
-    watch: print again until all runs are done or Ctrl-C; a terminal shows only the latest.
+    On Ctrl-C, --watch ends too; a terminal shows only the latest state.
     """
     console = Console(highlight=False)
     if not console.is_terminal:

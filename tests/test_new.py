@@ -148,22 +148,6 @@ def test_an_axis_may_be_a_key_that_ones_own_code_is_to_have(checkout: Path, axis
     load_study(checkout)
 
 
-@pytest.mark.parametrize(
-    ("shape", "kind"), [((12, 5), "vector"), ((12, 3, 8, 8), "image")], ids=["vector", "image"]
-)
-def test_a_file_of_data_is_copied_and_watched(
-    checkout: Path, tmp_path: Path, shape: tuple[int, ...], kind: str
-) -> None:
-    file = tmp_path / "mine.npz"
-    np.savez(file, inputs=np.zeros(shape, dtype=np.float32), labels=np.arange(12) % 3)
-    create_study("filed", data=file)
-    study = checkout / "stages/filed"
-    assert (study / "mine.npz").read_bytes() == file.read_bytes()
-    assert "mine.npz" in read_yaml(study / "dvc.yaml")["stages"]["fetch"]["deps"]
-    data = load_params(study / "params.yaml").experiments["mixture_rn1"].data
-    assert (data.source, data.kind, data.file) == ("arrays", kind, "mine.npz")
-
-
 def a_file(folder: Path, inputs: np.ndarray) -> Path:
     np.savez(folder / "mine.npz", inputs=inputs, labels=np.arange(len(inputs)) % 3)
     return folder / "mine.npz"
@@ -172,6 +156,7 @@ def a_file(folder: Path, inputs: np.ndarray) -> Path:
 @pytest.mark.parametrize(
     ("inputs", "kind", "expected"),
     [
+        (VECTORS, None, "vector"),
         (VECTORS > 0.5, "vector", "vector"),
         ((9 * VECTORS).astype(np.uint8), "vector", "vector"),
         ((9 * VECTORS).astype(np.int64), "tokens", "tokens"),

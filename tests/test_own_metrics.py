@@ -215,12 +215,6 @@ MISTAKES = {
         "def nc0",
         "takes 'wieght', which nothing gives; it may name classes",
     ),
-    "labels": (
-        '"labels": labels}',
-        '"labels": labels + 1}',
-        "def spirals(",
-        "what spirals gives: labels has no sample of class 0",
-    ),
     "other role": (
         '{"inner": [self.maps], "last": [self.last]}',
         '{"inner": [self.maps], "classifier": [self.last]}',

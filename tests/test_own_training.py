@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import clear_code_digests, experiment_tree, vector_data, write_params
+from conftest import experiment_tree, vector_data
 
-from ncpipe.commands.code import write_code
 from ncpipe.config.experiment import Experiment
-from ncpipe.config.params import load_params
 from ncpipe.config.records import check, read
 from ncpipe.config.run import Run, as_json
 from ncpipe.config.study import load_study
@@ -25,8 +23,6 @@ from ncpipe.features.objective import fit_of
 from ncpipe.features.passes import extract
 from ncpipe.metrics.loss_functions import focal, label_aware_margins, logit_adjusted
 from ncpipe.models.build import build_network
-from ncpipe.runs.fingerprint import code_digest
-from ncpipe.system.artifacts import CODE
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
 from ncpipe.training.muon import orthogonalised
@@ -368,7 +364,6 @@ LOSSES = {PolyLoss: poly, PairLoss: pairs}
 OPTIMIZERS = {HeavyBall: heavy_ball}
 """
 HEAVY = {"name": "heavy_ball", "learning_rate": 0.05, "momentum": 0.9}
-OWN = experiment_tree(loss={"name": "poly", "epsilon": 1.0}, optimizer=HEAVY)
 
 
 def write_study(text: str = STUDY) -> None:
@@ -413,9 +408,6 @@ def test_a_loss_of_ones_own_is_what_its_measurements_say() -> None:
         ("def poly(logits,", "def poly(logit,", r"LOSSES\[PolyLoss\] takes 'logit'"),
         ("heavy_ball(weights,", "heavy_ball(theta,", r"OPTIMIZERS\[HeavyBall\] takes 'theta', .*weights"),
         ("class PolyLoss(OwnLoss)", "class PolyLoss", "PolyLoss in LOSSES is no spec: .* below OwnLoss"),
-        ('Literal["poly"]', 'Literal["focal"]', "name 'focal' exists already, in the package"),
-        ('Literal["heavy_ball"]', 'Literal["sgd"]', "name 'sgd' exists already, in the package"),
-        ("    learning_rate: Positive\n", "", "HeavyBall has no learning_rate"),
     ],
 )  # fmt: skip
 def test_a_wrong_definition_is_one_line(before: str, after: str, message: str) -> None:
@@ -491,40 +483,6 @@ def test_own_names_join_their_own_union_alone() -> None:
     ):
         _, [mistake] = check(Experiment, experiment_tree(**{key: value}), "")
         assert f"{key}.name: {value['name']!r} is unknown" in mistake
-
-
-def digests(text: str) -> dict[str, str]:
-    write_study(text)
-    clear_code_digests()
-    write_code()
-    return {path.relative_to(CODE).as_posix(): path.read_text() for path in CODE.rglob("experiments/*/*.txt")}
-
-
-def test_an_edit_changes_the_digests_of_what_uses_it() -> None:
-    """Of a loss, an optimizer, another loss. Red: a table that a stage's digest does not look into; a digest
-    of study.py for an experiment that uses none of it."""
-    write_params([2], [0], own=OWN, plain=experiment_tree())
-    first = digests(STUDY)
-    changed = {"train", "series", "construct", "extract", "measure"}
-    for before, after in (
-        ("spec.epsilon * (1", "2 * spec.epsilon * (1"),
-        ("value - rate", "value - 2 * rate"),
-        ("torch.cdist(features, features)", "2 * torch.cdist(features, features)"),
-    ):
-        second = digests(STUDY.replace(before, after))
-        found = {name for name in first if first[name] != second[name]}
-        assert found == {f"experiments/own/{stage}.txt" for stage in changed}, before
-
-
-def test_a_runs_stamp_has_its_loss_and_its_optimizer() -> None:
-    write_params([2], [0], own=OWN, plain=experiment_tree())
-    codes = []
-    for edit in (("", ""), ("spec.epsilon * (1", "2 * (1"), ("value - rate", "value - 2 * rate")):
-        write_study(STUDY.replace(*edit) if edit[0] else STUDY)
-        clear_code_digests()
-        codes.append({name: code_digest(spec) for name, spec in load_params().experiments.items()})
-    assert len({code["own"] for code in codes}) == 3
-    assert len({code["plain"] for code in codes}) == 1
 
 
 def test_no_bound_is_claimed_for_such_a_loss() -> None:

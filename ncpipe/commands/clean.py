@@ -9,7 +9,7 @@ import typer
 
 from ncpipe.config.params import check_there
 from ncpipe.runs.dvc import dvc_folder
-from ncpipe.runs.store import CHECKPOINT, link_runs_to_dvc_cache
+from ncpipe.runs.store import CHECKPOINT, link_to_dvc_cache
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import remove
 from ncpipe.system.console import plural, say
@@ -43,7 +43,7 @@ def clean(
     store, now, rows = store_folder(), time.time(), []
     if dvc_folder() is None and not store.is_dir():
         check_there()
-    link_runs_to_dvc_cache()
+    link_to_dvc_cache()
     for path in store.glob("*"):
         age, kind = now - _last_use(path), _kind(path)
         if kind and age >= (max(seconds, HOUR) if kind == "partial" else seconds):

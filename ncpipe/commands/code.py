@@ -16,7 +16,7 @@ from ncpipe.papers import stages
 from ncpipe.runs.closures import ROOT
 from ncpipe.runs.code_digests import TRAIN, at_start, experiment_digests, files_digest, sweep_digests
 from ncpipe.runs.fingerprint import choices_of, shared_inputs
-from ncpipe.runs.store import import_runs, link_runs_to_dvc_cache
+from ncpipe.runs.store import import_runs, link_to_dvc_cache
 from ncpipe.runs.study_code import study_effect
 from ncpipe.system.artifacts import CODE, CODE_FILES, digest_of, json_text, publish_folder
 from ncpipe.system.console import say
@@ -41,7 +41,7 @@ def write_code() -> None:
     if params is not None:
         _check_copies()
     import_runs()
-    link_runs_to_dvc_cache()
+    link_to_dvc_cache()
     _check_link()
     if params is not None:
         _check_keys()

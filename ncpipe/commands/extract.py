@@ -63,7 +63,7 @@ def extract_experiment(experiment: Experiment, device: Device = None, workers: P
                 written.append(files)
                 bar.update()
     kept.keep(zip([subject for _, subject in missing], written, strict=True))
-    link_to_dvc_cache(RUNS / run.path for run in runs)  # DVC's cache has the runs by now
+    link_to_dvc_cache()  # DVC's cache has the runs by now
 
 
 def double_compute(compute: Compute, device: DeviceName | None) -> Compute:

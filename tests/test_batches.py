@@ -13,11 +13,10 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import Terminal, contents, experiment_tree, write_params
+from conftest import Terminal, contents, experiment_tree, prepare_sweep
 
 from ncpipe.commands import stale, sweep
 from ncpipe.commands.code import write_code
-from ncpipe.commands.fetch import fetch
 from ncpipe.commands.fill import fill_store
 from ncpipe.commands.train import train as train_run
 from ncpipe.config.params import load_params
@@ -42,8 +41,7 @@ train = functools.partial(train_run, workers=1)  # a batch in one piece, whateve
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with two depths and three seeds of one experiment, its data prepared."""
     monkeypatch.chdir(tmp_path)
-    write_params([2, 3], [0, 1, 2], one=experiment_tree())
-    fetch("one")
+    prepare_sweep([2, 3], [0, 1, 2], one=experiment_tree())
     return tmp_path
 
 
@@ -128,9 +126,7 @@ def test_experiments_of_one_shape_share_a_batch(
     )
     rate["optimizer"]["learning_rate"] = 0.5
     others = {"wide": experiment_tree(model={"width": 9}), "longer": experiment_tree(epochs=21)}
-    write_params([2, 3], [0], one=experiment_tree(), rate=rate, penalty=penalty, **others)
-    for name in ("rate", "penalty", "wide", "longer"):
-        fetch(name)
+    prepare_sweep([2, 3], [0], one=experiment_tree(), rate=rate, penalty=penalty, **others)
     fill_store(None, 1, 60.0)
     said = capsys.readouterr().err
     assert "train one L=2 seed=0 together with rate seed 0, penalty seed 0:" in said
@@ -180,8 +176,7 @@ def test_what_trains_one_at_a_time_is_stored_one_at_a_time(
 ) -> None:
     """Stopped in the third run, whose checkpoint is written. Red: the two finished runs are lost."""
     monkeypatch.chdir(tmp_path)
-    write_params([2], [0, 1, 2, 3], one=experiment_tree() | {"optimizer": optimizer})
-    fetch("one")
+    prepare_sweep([2], [0, 1, 2, 3], one=experiment_tree() | {"optimizer": optimizer})
     params, stop = load_params(), threading.Event()
     fingerprints = sweep_fingerprints(params, params.compute)
 

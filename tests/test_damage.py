@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import contents, experiment_tree, write_params
+from conftest import contents, experiment_tree, fingerprints, write_params
 
 from ncpipe.__main__ import main
 from ncpipe.commands.extract import extract_experiment
@@ -19,9 +19,6 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
 from ncpipe.commands.train import train
-from ncpipe.config.params import load_params
-from ncpipe.runs.fingerprint import RunFingerprint
-from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE, verify_stored
 from ncpipe.system.artifacts import MANIFEST, RUNS, publish_file, publish_folder
 from ncpipe.system.errors import InputError
@@ -50,11 +47,6 @@ def project(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     shutil.copytree(trained, tmp_path / "project")
     monkeypatch.chdir(tmp_path / "project")
     return tmp_path / "project"
-
-
-def fingerprints() -> list[RunFingerprint]:
-    params = load_params()
-    return sweep_fingerprints(params, params.compute)
 
 
 def waiting(seed: int = 1) -> Path:

@@ -24,10 +24,9 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import experiment_tree, write_params
+from conftest import experiment_tree, fingerprints, prepare_sweep
 from pipeline import PARAMS, Clone
 
-from ncpipe.commands.fetch import fetch
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Compute
 from ncpipe.runs.engines import ray_cluster
@@ -44,9 +43,8 @@ from ncpipe.runs.engines.ray_cluster import (
     unpack,
 )
 from ncpipe.runs.fill import fill
-from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.run_claims import claimed
-from ncpipe.runs.store import has, sweep_fingerprints
+from ncpipe.runs.store import has
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import PREPARED, sha256_of
 from ncpipe.system.errors import InputError
@@ -68,9 +66,7 @@ def make_project(folder: Path, seeds: int, epochs: int = 20) -> None:
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
     one, two = experiment_tree(epochs=epochs), experiment_tree(epochs=epochs, loss="mse")
-    write_params([2], list(range(seeds)), one=one, two=two)
-    for name in ("one", "two"):
-        fetch(name)
+    prepare_sweep([2], list(range(seeds)), one=one, two=two)
 
 
 @pytest.fixture
@@ -84,10 +80,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def settings(runs: int = 4) -> Settings:
     return Settings(load_params().compute, None, 60.0, True, runs)
-
-
-def fingerprints() -> list[RunFingerprint]:
-    return sweep_fingerprints(load_params(), load_params().compute)
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -394,14 +394,6 @@ def test_a_network_without_a_last_layer_is_one_line_with_a_way_out() -> None:
         train_batch([run], data, CPU, "float32")
 
 
-def test_data_with_gradients_are_taken_as_numbers() -> None:
-    """Red: RuntimeError of .numpy()."""
-    points = "points + 3 * labels[:, None]"
-    run = written((points, f"torch.as_tensor({points}).requires_grad_()"))
-    data = prepare(run.spec.data, Path("raw"), None, progress=False)
-    assert not data.train.inputs.requires_grad
-
-
 def test_init_weights_takes_biases_of_gru_and_names_a_way_out_for_the_rest() -> None:
     """Red: GRU's biases refused; a message without the argument that helps."""
     init_weights(nn.GRU(3, 4), 1.0, False, torch.Generator())

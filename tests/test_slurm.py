@@ -27,7 +27,6 @@ from conftest import (
     prepare_sweep,
     stored_runs,
 )
-from pipeline import PARAMS, Clone
 
 from ncpipe.commands import stale, sweep
 from ncpipe.commands.fill import fill_store
@@ -649,33 +648,3 @@ def test_jobs_are_counted_and_cancelled(cluster: None, folder: Path) -> None:
     sweep.cancel_jobs()
     until(lambda: not running())
     assert read_arrays() == []
-
-
-@pytest.mark.long
-@pytest.mark.pipeline
-def test_jobs_give_what_dvc_repro_gives(swept: Clone, tmp_path: Path) -> None:
-    """Submitted by one command, waited for by another: every output to the byte, and the digests in dvc.lock.
-
-    Red: runs that are taken before they are there, or that train again; a `dvc repro` beside the jobs.
-    """
-    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
-    outputs = ("data/runs", "data/metrics", "data/results", "data/figures")
-    place = tmp_path / "slurm"
-    told = slurm_stand_in.install(place) | {"PATH": f"{place / 'bin'}:{clone.environment['PATH']}"}
-    engine = ("--engine", "slurm", "-o", "array=2", "-o", "at_once=1")
-
-    def states() -> list[str]:
-        return sorted(file.read_text().split()[0] for file in (place / "jobs").glob("[0-9]*"))
-
-    (place / "hold").touch()
-    clone.run("ncpipe", "sweep", *engine, "--detach", env=told)
-    refused = clone.run("dvc", "repro", check=False, env=told)
-    assert refused.code != 0
-    assert "array 1 of Slurm trains these runs" in refused.err
-    assert refused.trained == []
-    (place / "hold").unlink()
-    until(lambda: states() == ["COMPLETED", "COMPLETED"], 600)
-    assert clone.run("ncpipe", "sweep", env=told).trained == []
-    assert clone.stale() == []
-    assert clone.digests(*outputs) == swept.digests(*outputs)
-    assert clone.lock() == swept.lock()

@@ -18,8 +18,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from ncpipe.metrics.conformance.suite import (
     ARRAYS,
@@ -34,6 +32,7 @@ from ncpipe.metrics.conformance.suite import (
 )
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
+from ncpipe.system.text_table import aligned
 
 TIMEOUT = 600  # seconds that a command may take for one file
 
@@ -171,22 +170,21 @@ def by_metric(returned: Any, metric: str | None) -> dict[str, float]:
     return {metric: float(returned)}
 
 
-def print_scores(rows: list[Score]) -> None:
+def print_scores(found: list[Score]) -> None:
     """Print a table with a row for each metric."""
-    table = Table(
-        "metric", "conform", "to 1e-3", "largest error", "smallest wrong file", "kinds of wrong files"
-    )
-    for score in rows:
-        wrong, worst = score.smallest, score.worst
-        table.add_row(
+    rows = [["metric", "conform", "to 1e-3", "largest error", "smallest wrong file", "kinds of wrong files"]]
+    rows += [
+        [
             score.metric,
             f"{score.conforming} of {score.asked}",
             f"{score.roughly} of {score.asked}",
-            "" if worst is None else f"{worst.error:.1e}",
-            "" if wrong is None else shown(wrong),
+            "" if score.worst is None else f"{score.worst.error:.1e}",
+            "" if score.smallest is None else shown(score.smallest),
             "; ".join(score.kinds),
-        )
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+        ]
+        for score in found
+    ]
+    print(*aligned(rows), sep="\n")
 
 
 def shown(verdict: Verdict) -> str:

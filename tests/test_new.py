@@ -217,31 +217,24 @@ def test_a_study_asks_its_own_questions(checkout: Path, tmp_path: Path) -> None:
     create_study("wider", axis="model.width")
     create_study("smoothed", axis="schedule.final")
     create_study("sines", own_code=True, axis="model.width")
-    asked, claimed = {}, {}
+    asked, found = {}, {}
     for name in ("filed", "wider", "smoothed", "sines"):
         params = load_params(checkout / f"stages/{name}/params.yaml")
         claims = load_claims(checkout / f"stages/{name}/claims.yaml", lambda params=params: params)
-        asked[name], claimed[name] = next(iter((params.about or {}).values())).question, claims[-1]
+        asked[name] = next(iter((params.about or {}).values())).question
+        found[name] = (claims[-1].quantity, claims[-1].metric, claims[-1].depth)
         assert (claims[-1].ref, claims[-1].author) == (name, "yours")
         assert {(claim.ref, claim.author) for claim in claims} <= {
             (name, "yours"),
             ("S25 Lemma 4.2", "paper"),
         }
-    assert asked["filed"] == "Do networks on mine.npz collapse more the deeper they are?"
-    assert asked["wider"] == "Do networks collapse more or less with model.width?"
-    found = {
-        name: (claim.quantity, claim.metric, claim.depth, claim.statement) for name, claim in claimed.items()
-    }
+    assert "mine.npz" in asked["filed"]
+    assert "model.width" in asked["wider"]
     assert found == {
-        "filed": ("slope", "nc1_trace_ratio", None, "NC1 improves with depth"),
-        "wider": ("slope", "nc1_trace_ratio", 4, "NC1 falls with model.width at the largest depth"),
-        "smoothed": ("spearman", "nc1_trace_ratio", 4, "NC1 falls with schedule.final at the largest depth"),
-        "sines": (
-            "slope",
-            "spread_between_means",
-            3,
-            "spread between means falls with model.width at the largest depth",
-        ),
+        "filed": ("slope", "nc1_trace_ratio", None),
+        "wider": ("slope", "nc1_trace_ratio", 4),
+        "smoothed": ("spearman", "nc1_trace_ratio", 4),
+        "sines": ("slope", "spread_between_means", 3),
     }
     load_study(checkout)
 

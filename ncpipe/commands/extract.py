@@ -14,7 +14,6 @@ from ncpipe.commands.options import Device, Experiment, Processes
 from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Compute
-from ncpipe.config.run import Device as DeviceName
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.features.files import features_at, write_features
 from ncpipe.features.own_network import extract_own
@@ -66,7 +65,7 @@ def extract_experiment(experiment: Experiment, device: Device = None, workers: P
     link_to_dvc_cache()  # DVC's cache has the runs by now
 
 
-def double_compute(compute: Compute, device: DeviceName | None) -> Compute:
+def double_compute(compute: Compute, device: Device) -> Compute:
     """Return how features are computed: in float64, on a device that supports it."""
     double = dataclasses.replace(compute, device=device or compute.device, precision="float64")
     return dataclasses.replace(double, device="cpu") if double.device == "mps" else double

@@ -42,7 +42,8 @@ def add(app: typer.Typer, name: str, function: str, panel: str | None = None, to
     """
     module, _, own = function.partition(":")
     source = (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
-    about = source.partition(f"\ndef {own}(")[2].split('"""')[1].partition("\n\n")[0]
+    docstring = source.partition(f"\ndef {own}(")[2].partition('"""')[2].partition('"""')[0]
+    about = docstring.partition("\n\n")[0]
 
     class Lazy(TyperCommand):
         def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:

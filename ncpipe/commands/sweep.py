@@ -12,7 +12,6 @@ from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.options import CheckpointSeconds, Device, Workers, announce
 from ncpipe.commands.stale import Stale, find_stale
 from ncpipe.config.params import Params, check_there, load_params
-from ncpipe.config.run import Device as DeviceName
 from ncpipe.runs.dvc import dvc
 from ncpipe.runs.engines.arrays import Array, read_arrays
 from ncpipe.runs.engines.options import LOCAL, EngineName, Options, Settings, load_options
@@ -81,7 +80,7 @@ def sweep(
 
 
 def bring_up_to_date(
-    device: DeviceName | None,
+    device: Device,
     workers: int | None,
     checkpoint_seconds: float,
     keep_going: bool,

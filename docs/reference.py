@@ -222,7 +222,8 @@ def sentence(text: str) -> str:
 def commands_page() -> str:
     """Return the page of every command: its help, its arguments and its options."""
     lines = ["# Commands", "", NOTE, "Each command prints this text with `ncpipe COMMAND --help`."]
-    for name, command in commands("", typer.main.get_command(app)):
+    for name, lazy in commands("", typer.main.get_command(app)):
+        command = lazy.loaded()
         needed = [
             argument(own) if own.param_type_name == "argument" else f"{own.opts[0]} {own.metavar}"
             for own in command.params

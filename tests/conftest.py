@@ -23,6 +23,8 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.table import Measurement
 from ncpipe.runs import code_digests
 from ncpipe.runs.closures import Reading
+from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.training.device import fix_order_of_sums
@@ -138,6 +140,21 @@ def write_params(depths: list[int], seeds: list[int], **experiments: Any) -> Non
     yaml.representer.ignore_aliases = lambda _: True  # experiments share no mapping in the file
     with Path("params.yaml").open("w", encoding="utf-8") as file:
         yaml.dump(tree, file)
+
+
+def prepare_sweep(depths: list[int], seeds: list[int], **experiments: Any) -> None:
+    """Write params.yaml of a small sweep in the working directory, and prepare its data."""
+    from ncpipe.commands.fetch import fetch
+
+    write_params(depths, seeds, **experiments)
+    for name in experiments:
+        fetch(name)
+
+
+def fingerprints() -> list[RunFingerprint]:
+    """The runs of the sweep in the working directory whose data are prepared."""
+    params = load_params()
+    return sweep_fingerprints(params, params.compute)
 
 
 def measure_runs(*names: str, depths: Sequence[int], seeds: Sequence[int] = (0,)) -> None:

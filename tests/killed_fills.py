@@ -15,9 +15,8 @@ import traceback
 from pathlib import Path
 
 import torch
-from conftest import contents, experiment_tree, write_params
+from conftest import contents, experiment_tree, prepare_sweep
 
-from ncpipe.commands.fetch import fetch
 from ncpipe.commands.fill import fill_store
 from ncpipe.runs import fill  # noqa: F401
 from ncpipe.runs.run_claims import FOLDER
@@ -33,9 +32,7 @@ def make(folder: Path, cache: Path) -> None:
     (folder / ".dvc/config").write_text(f"[cache]\n    dir = {cache}\n")
     os.chdir(folder)
     trees = {f"e{index}": experiment_tree(epochs=600 + index, log_every=100) for index in range(4)}
-    write_params([2], [0, 1], **trees)
-    for name in trees:
-        fetch(name)
+    prepare_sweep([2], [0, 1], **trees)
 
 
 def start(place: Path) -> int:

@@ -13,11 +13,10 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import Terminal, contents, experiment_tree, write_params
+from conftest import Terminal, contents, experiment_tree, prepare_sweep
 
 from ncpipe.commands import stale, sweep
 from ncpipe.commands.code import write_code
-from ncpipe.commands.fetch import fetch
 from ncpipe.commands.fill import fill_store
 from ncpipe.commands.train import train as train_run
 from ncpipe.config.params import load_params
@@ -42,8 +41,7 @@ train = functools.partial(train_run, workers=1)  # a batch in one piece, whateve
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with two depths and three seeds of one experiment, its data prepared."""
     monkeypatch.chdir(tmp_path)
-    write_params([2, 3], [0, 1, 2], one=experiment_tree())
-    fetch("one")
+    prepare_sweep([2, 3], [0, 1, 2], one=experiment_tree())
     return tmp_path
 
 
@@ -128,31 +126,12 @@ def test_experiments_of_one_shape_share_a_batch(
     )
     rate["optimizer"]["learning_rate"] = 0.5
     others = {"wide": experiment_tree(model={"width": 9}), "longer": experiment_tree(epochs=21)}
-    write_params([2, 3], [0], one=experiment_tree(), rate=rate, penalty=penalty, **others)
-    for name in ("rate", "penalty", "wide", "longer"):
-        fetch(name)
+    prepare_sweep([2, 3], [0], one=experiment_tree(), rate=rate, penalty=penalty, **others)
     fill_store(None, 1, 60.0)
     said = capsys.readouterr().err
     assert "train one L=2 seed=0 together with rate seed 0, penalty seed 0:" in said
     assert "train wide L=2 seed=0: " in said
     assert "train longer L=2 seed=0: " in said
-
-
-def test_what_dvc_did_not_take_before_it_was_stopped_does_not_train_again(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The next DVC removes the place and asks again; without DVC the place is still there. Red: a run that
-    leaves the store with the first who asks; a second call that does not look at data/runs."""
-    train("one", 2, 0)
-    whole = contents(Path("data/runs"))
-    monkeypatch.setattr(batches, "train_batch", None)  # from here on nothing may train
-    shutil.rmtree("data/runs")
-    train("one", 2, 0)
-    assert contents(Path("data/runs")) == whole
-    shutil.rmtree("data/.store")
-    train("one", 2, 0)
-    assert contents(Path("data/runs")) == whole
-    assert capsys.readouterr().err.splitlines()[-1] == "train one L=2 seed=0: trained already"
 
 
 def test_out_of_memory_halves_the_batch(
@@ -197,8 +176,7 @@ def test_what_trains_one_at_a_time_is_stored_one_at_a_time(
 ) -> None:
     """Stopped in the third run, whose checkpoint is written. Red: the two finished runs are lost."""
     monkeypatch.chdir(tmp_path)
-    write_params([2], [0, 1, 2, 3], one=experiment_tree() | {"optimizer": optimizer})
-    fetch("one")
+    prepare_sweep([2], [0, 1, 2, 3], one=experiment_tree() | {"optimizer": optimizer})
     params, stop = load_params(), threading.Event()
     fingerprints = sweep_fingerprints(params, params.compute)
 
@@ -259,22 +237,6 @@ def test_memory_grows_with_depth_and_samples(
     assert need(9, twice) - need(8, twice) - weights == pytest.approx(2 * activations, rel=0.02)
 
 
-def test_the_plan_states_training_and_the_rest_apart(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(stale, "stale_stages", lambda: {"train@one-2-0"})
-    before = contents(project)
-    sweep.print_plan(stale.find_stale(load_params(), None), 2)
-    lines = capsys.readouterr().out.splitlines()
-    assert contents(project) == before
-    assert [line.split() for line in lines[:3]] == [
-        ["shape", "runs", "epochs"],
-        ["one", "L=2", "3", "20"],
-        ["one", "L=3", "3", "20"],
-    ]
-    assert lines[-2:] == ["6 runs to train", "other stages are to run"]
-
-
 @pytest.mark.parametrize(("stages", "said"), [(set(), "up to date"), ({"plot"}, "are to run")])
 def test_a_plan_without_training_still_knows_the_rest(
     project: Path,
@@ -286,9 +248,7 @@ def test_a_plan_without_training_still_knows_the_rest(
     write_code()
     monkeypatch.setattr(stale, "stale_stages", lambda: stages | {"code"})
     monkeypatch.setattr(stale, "needs_training", lambda fingerprint: False)
-    found = stale.find_stale(load_params(), None)
-    assert found.nothing == (not stages)
-    sweep.print_plan(found, 2)
+    sweep.print_plan(stale.find_stale(load_params(), None), 2)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "nothing to train"
     assert said in lines[1]

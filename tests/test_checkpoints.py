@@ -17,6 +17,7 @@ import torch
 from conftest import (
     experiment,
     experiment_tree,
+    prepare_sweep,
     stored_runs,
     vector_data,
     write_params,
@@ -24,7 +25,6 @@ from conftest import (
 from pipeline import HEAR_CTRL_C
 from training_cases import assert_same, files_of, go_on, stop_after
 
-from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
@@ -195,8 +195,7 @@ def test_what_a_kill_left_of_a_checkpoint_is_removed(project: Path) -> None:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One experiment whose three seeds train for half a second or so, its data prepared."""
     monkeypatch.chdir(tmp_path)
-    write_params([3], [0, 1, 2], one=experiment_tree(epochs=300, log_every=10))
-    fetch("one")
+    prepare_sweep([3], [0, 1, 2], one=experiment_tree(epochs=300, log_every=10))
     return tmp_path
 
 

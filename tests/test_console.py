@@ -79,24 +79,6 @@ def test_after_a_resume_the_bar_starts_at_the_checkpoint(monkeypatch: pytest.Mon
     progress.close()
 
 
-def test_the_time_to_go_is_said_when_two_estimates_agree(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Red: one said after the first step, before the second worker has begun."""
-    progress = Progress("sweep", 9, 100.0)
-    for seconds, work, said in (
-        (3.0, 0.6, ""),
-        (6.0, 4.4, ""),  # 8 min by the first, 2 by this one
-        (7.0, 1.0, ""),
-        (13.0, 6.0, "sweep: about 95 s to go\n"),
-        (26.0, 12.0, ""),
-    ):
-        monkeypatch.setattr(progress, "seconds", lambda now=seconds: now)
-        progress.add(work, "one L=2 seed=0", "1 of 30", lambda: math.nan)
-        assert capsys.readouterr().err == said
-    progress.close()
-
-
 def test_off_a_terminal_no_loss_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     """It would make a GPU wait."""
     progress = Progress("some", 1, 100.0)

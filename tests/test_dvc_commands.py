@@ -179,20 +179,3 @@ class TestStudies:
         assert (output.code, output.out) == (1, "")
         _, line = output.err.splitlines()  # the first says whose code runs
         assert line.startswith("ncpipe: ncpipe: is a copy of the package")
-
-    @pytest.mark.long
-    def test_runs_train_and_sweep_in_them(self, root_and_study: Made, own_copy: Copy) -> None:
-        """Seed 0 is in the cache by the root's `dvc repro`, 7 by the study's, 8 is the sweep's to train.
-
-        Red: a look for DVC's project, its lock or its run cache at the root; stage names with a path."""
-        clone = own_copy(root_and_study[0])
-        study = clone.study("smoke")
-        study.run("git", "rm", "--quiet", "dvc.lock")
-        study.run("rm", "-r", "data")
-        study.edit_params("sweep", {"experiments": ["alpha"], "depths": [2], "seeds": [7, 0]})
-        assert study.repro("train@alpha-2-7").trained == ["train@alpha-2-7"]
-        study.edit_params("sweep.seeds", [7, 0, 8])
-        output = study.run("ncpipe", "sweep")
-        assert output.trained == ["train@alpha-2-8"]
-        assert study.run("dvc", "status").out.splitlines() == [CLEAN]
-        assert clone.run("dvc", "status").out.splitlines() == [CLEAN]

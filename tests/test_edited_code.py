@@ -13,17 +13,23 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import clear_code_digests, experiment_tree, stored_runs, write_params
+from conftest import (
+    clear_code_digests,
+    experiment_tree,
+    fingerprints,
+    prepare_sweep,
+    stored_runs,
+    write_params,
+)
 
 from ncpipe.commands.code import write_code
-from ncpipe.commands.fetch import fetch
 from ncpipe.commands.fill import fill_store
 from ncpipe.config.params import load_params
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.runs import batches, closures, code_digests, results
 from ncpipe.runs.fingerprint import RunFingerprint, check_code, code_digest, verify_run
 from ncpipe.runs.run_folder import write_run
-from ncpipe.runs.store import stored, sweep_fingerprints, write_beside
+from ncpipe.runs.store import stored, write_beside
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.errors import InputError
@@ -47,9 +53,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "study").mkdir()
     monkeypatch.chdir(tmp_path / "study")
     clear_code_digests()
-    write_params([2], [0], resnet=RESNET, mlp=MLP)
-    for name in ("resnet", "mlp"):
-        fetch(name)
+    prepare_sweep([2], [0], resnet=RESNET, mlp=MLP)
     return tmp_path / "code" / "ncpipe"
 
 
@@ -65,10 +69,6 @@ def edit(package: Path, name: str, old: str, new: str) -> None:
     beside = package / f"{threading.get_ident()}.txt"
     beside.write_text(text.replace(old, new))
     beside.replace(package / name)
-
-
-def fingerprints() -> list[RunFingerprint]:
-    return sweep_fingerprints(load_params(), load_params().compute)
 
 
 def keys() -> dict[str, str]:

@@ -11,7 +11,7 @@ from pipeline import PARAMS, ROOT, Clone
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
 from ncpipe.commands.code import write_code
-from ncpipe.commands.new import Extras, create_study, render
+from ncpipe.commands.new import create_study, render
 from ncpipe.commands.plot import plot
 from ncpipe.commands.report import report
 from ncpipe.config.study import load_study
@@ -63,7 +63,7 @@ def test_a_study_of_an_own_loop_begins_with_its_section(
     assert rest == "\n\n".join(blocks("python", LOOP))
     assert render("loop_params.yaml", {}) == blocks("yaml", LOOP)[0]
     monkeypatch.chdir(tmp_path)
-    create_study("./resnet", Extras(own_loop=True))
+    create_study("./resnet", own_loop=True)
     monkeypatch.chdir("resnet")
     clear_code_digests()
     try:
@@ -79,7 +79,7 @@ def test_the_page_runs_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     Red: a starter that only a later stage finds wrong, such as parameters without `about`."""
     monkeypatch.chdir(tmp_path)
-    create_study("./spirals", Extras(own_code=True))
+    create_study("./spirals", own_code=True)
     monkeypatch.chdir("spirals")
     try:
         load_study(Path())
@@ -128,32 +128,3 @@ def test_by_dvc_it_is_the_same_and_a_comment_trains_nothing_again(tmp_path: Path
         study.repro("code")
         assert {stage.split("@")[0] for stage in study.stale()} >= stages
         assert bool(study.stale()) == bool(stages)
-
-
-@pytest.mark.pipeline
-@pytest.mark.long
-def test_an_edit_of_a_file_in_another_form_trains_again(tmp_path: Path) -> None:
-    """By DVC, and so does one of a file that the stage `code` lists.
-
-    Red: digests of what the tables' syntax shows; of a file that DVC watches and no digest covers."""
-    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
-    clone.run("bash", "-e", "-c", *blocks("bash"))
-    study = clone.study("spirals")
-    params = blocks("yaml")[0].replace("[sine, patches]", "[sine]").replace("epochs: 300", "epochs: 20")
-    params = params.replace("log_every: 10", "log_every: 1")
-    (study.folder / "params.yaml").write_text(params, encoding="utf-8")
-    program = "\n\n".join(blocks("python")).replace("4 * radius", "float(open('turns').read()) * radius")
-    program += "\n\nNETWORKS = dict(NETWORKS)\n"
-    pipeline = study.folder / "dvc.yaml"
-    pipeline.write_text(pipeline.read_text().replace("- study.py\n", "- study.py\n      - turns\n"))
-
-    def reproduced(turns: str, text: str) -> list[str]:
-        (study.folder / "turns").write_text(turns)
-        (study.folder / "study.py").write_text(text, encoding="utf-8")
-        return study.repro("train@sine-2-0").ran
-
-    everything = ["code", "fetch@sine", "train@sine-2-0"]
-    assert reproduced("4", program) == everything
-    edited = program.replace(".sin()", ".cos()")
-    assert reproduced("4", edited) == everything
-    assert reproduced("5", edited) == everything

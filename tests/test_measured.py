@@ -22,7 +22,7 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
 from ncpipe.commands.train import train
 from ncpipe.runs import measured
-from ncpipe.runs.measured import md5_of
+from ncpipe.runs.dvc import md5_of
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import FEATURES, METRICS, PREPARED, RUNS, read_json, write_json, write_manifest
 

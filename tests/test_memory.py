@@ -19,6 +19,7 @@ from conftest import (
     experiment,
     experiment_tree,
     image_data,
+    prepare_sweep,
     token_data,
     vector_data,
     write_params,
@@ -165,8 +166,7 @@ def test_a_batch_that_the_cpu_has_no_memory_for_is_halved(
 ) -> None:
     """Like a GPU's; and one run that does not fit is a line. Red: only a GPU's error is known."""
     monkeypatch.chdir(tmp_path)
-    write_params([2, 3], [0, 1], one=experiment_tree(epochs=2, log_every=1))
-    fetch("one", None)
+    prepare_sweep([2, 3], [0, 1], one=experiment_tree(epochs=2, log_every=1))
     real = batches.train_batch
 
     def scarce(runs: list[Run], *rest: Any) -> Any:
@@ -185,8 +185,7 @@ def test_a_batch_that_the_cpu_has_no_memory_for_is_halved(
 def test_a_run_that_cannot_fit_is_refused_by_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: `ncpipe train` does not ask."""
     monkeypatch.chdir(tmp_path)
-    write_params([2], [0], one=experiment_tree(epochs=2, log_every=1, model={"width": 10**6}))
-    fetch("one", None)
+    prepare_sweep([2], [0], one=experiment_tree(epochs=2, log_every=1, model={"width": 10**6}))
     with pytest.raises(InputError, match="takes about"):
         train("one", 2, 0)
 
@@ -210,8 +209,7 @@ def test_numbers_that_overflow_in_training_end_a_run_as_diverged(
 ) -> None:
     """Its folder is whole. Red: `Out of range float values are not JSON compliant`, a traceback."""
     monkeypatch.chdir(tmp_path)
-    write_params([2], [0], one=experiment_tree(**OVERFLOWING[name]))
-    fetch("one", None)
+    prepare_sweep([2], [0], one=experiment_tree(**OVERFLOWING[name]))
     train("one", 2, 0)
     folder = Path("data/runs/one/L2/s0")
     record = json.loads((folder / "run.json").read_text())

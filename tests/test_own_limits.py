@@ -345,9 +345,7 @@ def test_a_metric_is_computed_on_the_target_split() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ('Metric("spread", 1, "0", "m", "", "", "", "every, both")', "the group 1; write one line of text"),
         ('Metric("spread", "", "0", "m", "", "", "", "every, both")', "the group ''; write a short text"),
-        ('Metric("spread", "NC1", 0, "m", "", "", "", "every, both")', "the collapse 0; write one line"),
         ('Metric("spread", "NC1", "", "m", "", "", "", "every, both")', "the collapse ''; write a short"),
         (
             'Metric("spread", "NC1", "0", "m", "", "", "", "everywhere")',

@@ -295,6 +295,9 @@ def test_a_mistake_is_one_line_before_anything_trains(study: Path, old: str, new
         ("[stem, body]", "[stem, stem]", "experiments.plain.measure: layers: one is listed twice; remove it"),
         ("name: plain", "name: plane", "experiments.plain.training.name: 'plane' is unknown; did you"),
         ("[nc1_trace_ratio]", "[nc1]", "experiments.plain.history.metrics: unknown 'nc1'; "),
+        ("epochs: 4}", "epochs: 4, width: 2}", "experiments.plain.training.width: unknown key; allowed: "),
+        ("    measure: {classifier: fc, layers: [stem, body]}\n", "",
+         "experiments.plain.measure: missing; add it"),
     ],
 )  # fmt: skip
 def test_a_wrong_key_is_one_line(study: Path, old: str, new: str, message: str) -> None:

@@ -209,6 +209,12 @@ MISTAKES = {
         "    return weight.norm() / classes",
         r"nc0: TypeError: .*ClassStatistics.; .* are statistics: K is len\(classes.counts\)",
     ),
+    "argument": (
+        "def nc0(weight)",
+        "def nc0(wieght)",
+        "def nc0",
+        "takes 'wieght', which nothing gives; it may name classes",
+    ),
     "other role": (
         '{"inner": [self.maps], "last": [self.last]}',
         '{"inner": [self.maps], "classifier": [self.last]}',

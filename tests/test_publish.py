@@ -182,27 +182,18 @@ def test_rows_have_the_scale_of_their_experiment(swept: Path, tmp_path: Path) ->
     assert "\nreduced,\n250 images and 3 seeds\n0 of 4 runs" in labels()[0]
 
 
-def test_an_experiment_twice_names_both_folders(swept: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"changed: .*one is also in .*published; give"):
-        plot_published([swept / "published", swept / "changed"], tmp_path)
-    with pytest.raises(InputError, match=r"published: one is also in .*published; give"):
-        plot_published([swept / "published"] * 2, tmp_path)
-
-
-def test_a_table_with_other_columns_is_named(swept: Path, tmp_path: Path) -> None:
-    """As a spreadsheet may save it. Red: a KeyError of pandas."""
-    folder = shutil.copytree(swept / "published", tmp_path / "copied")
+def test_what_is_wrong_with_published_folders_is_named(swept: Path, tmp_path: Path) -> None:
+    """Red: a KeyError of pandas, where a spreadsheet has saved a table; one experiment's rows twice."""
+    published, folder = swept / "published", shutil.copytree(swept / "published", tmp_path / "copied")
     table = folder / "points.csv"
     table.write_text(table.read_text(encoding="utf-8").replace(",", ";"), encoding="utf-8")
-    with pytest.raises(
-        InputError, match=r"points\.csv: damaged \(no column experiment\); run ncpipe publish"
+    for sources, line in (
+        ([published, published], r"published: one is also in .*published; give"),
+        ([folder], r"points\.csv: damaged \(no column experiment\); run ncpipe publish"),
+        ([tmp_path / "nothing"], r"runs\.csv: not found; give a folder"),
     ):
-        plot_published([folder], tmp_path)
-
-
-def test_a_missing_table_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"runs\.csv: not found; give a folder"):
-        plot_published([tmp_path / "nothing"], tmp_path)
+        with pytest.raises(InputError, match=line):
+            plot_published(sources, tmp_path)
 
 
 def test_nothing_is_replaced_but_what_was_published(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:

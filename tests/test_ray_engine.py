@@ -24,10 +24,9 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import experiment_tree, write_params
+from conftest import experiment_tree, fingerprints, prepare_sweep
 from pipeline import PARAMS, Clone
 
-from ncpipe.commands.fetch import fetch
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Compute
 from ncpipe.runs.engines import ray_cluster
@@ -44,9 +43,8 @@ from ncpipe.runs.engines.ray_cluster import (
     unpack,
 )
 from ncpipe.runs.fill import fill
-from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.run_claims import claimed
-from ncpipe.runs.store import has, sweep_fingerprints
+from ncpipe.runs.store import has
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.system.artifacts import PREPARED, sha256_of
 from ncpipe.system.errors import InputError
@@ -54,13 +52,6 @@ from ncpipe.system.errors import InputError
 FIRST, SECOND = "127.0.0.2", "127.0.0.3"  # for 127.0.0.1 Ray takes another address of the machine
 # Ray's workers have niceness 15, and on a machine with other task minutes pass before one has loaded PyTorch.
 NOT_NICE = {"RAY_worker_niceness": "0"}
-HIDING = [
-    "unshare",
-    "--mount",
-    "sh",
-    "-c",
-    'mount -t tmpfs none "$0" && exec "$@"',
-]  # the folder, of a command
 
 
 def make_project(folder: Path, seeds: int, epochs: int = 20) -> None:
@@ -68,9 +59,7 @@ def make_project(folder: Path, seeds: int, epochs: int = 20) -> None:
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
     one, two = experiment_tree(epochs=epochs), experiment_tree(epochs=epochs, loss="mse")
-    write_params([2], list(range(seeds)), one=one, two=two)
-    for name in ("one", "two"):
-        fetch(name)
+    prepare_sweep([2], list(range(seeds)), one=one, two=two)
 
 
 @pytest.fixture
@@ -84,10 +73,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def settings(runs: int = 4) -> Settings:
     return Settings(load_params().compute, None, 60.0, True, runs)
-
-
-def fingerprints() -> list[RunFingerprint]:
-    return sweep_fingerprints(load_params(), load_params().compute)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -376,19 +361,14 @@ def started(environment: dict[str, str], *command: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def two_machines(
-    clone: Clone, patch: pytest.MonkeyPatch, hides: bool = False
-) -> Iterator[tuple[list[str], contextlib.ExitStack]]:
-    """A cluster begun and joined as docs/clusters.md says it, by a machine that sees the clone or does not.
+def two_machines(clone: Clone, patch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], contextlib.ExitStack]]:
+    """A cluster begun and joined as docs/clusters.md says it.
 
     Yields the sweep's command, and what ends the second machine at once.
     """
     if importlib.util.find_spec("ray") is None:  # imported here, it would know no token ever after
         pytest.skip("no ray: uv run --extra ray")
     home = clone.folder.parent
-    away = [*HIDING, str(clone.folder)] if hides else []
-    if hides and subprocess.run([*away, "true"], capture_output=True).returncode:
-        pytest.skip("no folder can be hidden from a process here: not root, or no mounts of its own")
     with socket.socket() as free:
         free.bind((FIRST, 0))
         address = f"{FIRST}:{free.getsockname()[1]}"
@@ -404,7 +384,7 @@ def two_machines(
     try:
         clone.run("ray", "get-auth-token", "--generate")
         with started(clone.environment, "ray", "start", *head), contextlib.ExitStack() as machine:
-            machine.enter_context(started(there, *away, "ray", "start", *second))
+            machine.enter_context(started(there, "ray", "start", *second))
             yield ["ncpipe", "sweep", "--engine", "ray", "--address", address], machine
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -415,25 +395,6 @@ def check_swept(clone: Clone, swept: Clone) -> None:
     assert clone.digests(*outputs) == swept.digests(*outputs)
     assert clone.lock() == swept.lock()
     assert clone.stale() == []
-
-
-@pytest.mark.ray
-@pytest.mark.long
-@pytest.mark.pipeline
-@pytest.mark.parametrize("folder", ["shared", "hidden"])
-def test_a_cluster_of_two_gives_what_dvc_repro_gives(
-    folder: str, swept: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every output to the byte, and the digests in dvc.lock.
-
-    Red: a batch that is registered before its bytes are here.
-    """
-    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
-    with two_machines(clone, monkeypatch, folder == "hidden") as (sweep, _):
-        output = clone.run(*sweep)
-    assert "ray: 8 of 8 runs done" in output.err
-    assert list(tmp_path.glob("workdirs/ncpipe-*/*/data/prepared/*"))  # each task has a copy of its own
-    check_swept(clone, swept)
 
 
 @pytest.mark.ray

@@ -16,7 +16,7 @@ from conftest import clear_code_digests
 from made_study import CLAIMS, RULE, tables, write_study
 from ruamel.yaml import YAML
 
-from ncpipe.commands.report import report, report_to
+from ncpipe.commands.report import report
 from ncpipe.config.params import load_params
 from ncpipe.report.chart_data import chart_data, kept, number
 from ncpipe.report.grids import cell
@@ -460,7 +460,7 @@ def test_the_templates_are_code_of_the_page_alone(monkeypatch):
 def test_a_page_to_send_says_where_it_is_from(study, tmp_path, monkeypatch):
     """And the stage's does not."""
     monkeypatch.chdir(study)
-    report_to(tmp_path / "page.html", times=False)
+    report(tmp_path / "page.html")
     sent = (tmp_path / "page.html").read_text(encoding="utf-8")
     told = re.search(
         r"<dt>Written on</dt><dd>processor (.*?), cores (\d+), memory_gb \d+, system \w+</dd>", sent

@@ -9,16 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import experiment_tree, stored_runs, write_params
+from conftest import experiment_tree, fingerprints, prepare_sweep, stored_runs
 from killed_fills import make
 
-from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
-from ncpipe.config.params import load_params
 from ncpipe.runs import run_claims
-from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.run_claims import FOLDER, Claim, claimed, claimed_keys, claims
-from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import store_folder
 
 FILL = [sys.executable, "-m", "ncpipe", "fill", "--workers", "2", "--checkpoint-seconds", "0"]
@@ -27,13 +23,8 @@ FILL = [sys.executable, "-m", "ncpipe", "fill", "--workers", "2", "--checkpoint-
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    write_params([2], [0, 1], one=experiment_tree())
-    fetch("one")
+    prepare_sweep([2], [0, 1], one=experiment_tree())
     return tmp_path
-
-
-def pair() -> list[RunFingerprint]:
-    return sweep_fingerprints(load_params(), load_params().compute)
 
 
 def left_behind() -> list[str]:
@@ -42,7 +33,7 @@ def left_behind() -> list[str]:
 
 def test_a_run_has_one_claim(project: Path) -> None:
     """Red: a second process that trains it too; a claim, or a link of one, that stays."""
-    first, second = pair()
+    first, second = fingerprints()
     with claimed([first]) as one, claimed([first, second]) as two:
         assert one.claim.keys == (first.key(),)
         assert two.claim.keys == (second.key(),)
@@ -60,7 +51,7 @@ def test_a_run_has_one_claim(project: Path) -> None:
 def test_the_claim_of_a_killed_process_is_dropped(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: a process number that another process has by now; runs that nobody trains any more; this machine's
     clock for the disk of another."""
-    first, second = pair()
+    first, second = fingerprints()
     with claimed([first, second]) as writer:
         writer.beat(3)
         assert [claim.epoch for claim in claims()] == [3]
@@ -95,7 +86,7 @@ def test_a_job_that_is_queued_again_takes_back_its_runs(
     """On another machine, whose claims otherwise count for ten minutes. Red: a job that ends without them."""
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
-    with claimed(pair()) as writer:
+    with claimed(fingerprints()) as writer:
         written = json.loads(writer.file.read_text())
         writer.file.write_text(json.dumps(written | {"host": "elsewhere", "job": "7_1"}))
         assert len(claims()) == 1
@@ -105,7 +96,7 @@ def test_a_job_that_is_queued_again_takes_back_its_runs(
 
 def test_a_long_epoch_renews_its_claim(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_claims, "RENEWAL", 0.01)
-    with claimed(pair()) as writer:
+    with claimed(fingerprints()) as writer:
         os.utime(writer.file, (0, 0))
         end = time.monotonic() + 30
         while writer.file.stat().st_mtime < 1:
@@ -114,7 +105,7 @@ def test_a_long_epoch_renews_its_claim(project: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_full_disk_stops_no_training(project: Path) -> None:
-    with claimed(pair()) as writer:
+    with claimed(fingerprints()) as writer:
         shutil.rmtree(writer.folder)
         writer.beat(3)
 

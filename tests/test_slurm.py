@@ -23,13 +23,12 @@ from conftest import (
     clear_code_digests,
     contents,
     experiment_tree,
+    fingerprints,
+    prepare_sweep,
     stored_runs,
-    write_params,
 )
-from pipeline import PARAMS, Clone
 
 from ncpipe.commands import stale, sweep
-from ncpipe.commands.fetch import fetch
 from ncpipe.commands.fill import fill_store
 from ncpipe.commands.status import status
 from ncpipe.commands.train import train
@@ -54,7 +53,6 @@ from ncpipe.runs.store import (
     has,
     needs_training,
     saved_epochs,
-    sweep_fingerprints,
 )
 from ncpipe.runs.store_layout import ALONE, verify_stored
 from ncpipe.system.artifacts import JOBS, PREPARED
@@ -93,10 +91,6 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield place
     (place / "scancel").unlink(missing_ok=True)
     subprocess.run(["scancel", *(file.name for file in (place / "jobs").iterdir())], check=True)
-
-
-def fingerprints() -> list[RunFingerprint]:
-    return sweep_fingerprints(load_params(), load_params().compute)
 
 
 def settings(workers: int | None = None) -> Settings:
@@ -145,9 +139,7 @@ def test_jobs_go_on_without_the_driver(
     Red: jobs known to who submitted them alone; what was killed never found; results that differ; a stage
     that trains beside them.
     """
-    write_params([2], [0, 1], one=experiment_tree(epochs=2000), two=experiment_tree(epochs=2001))
-    for name in ("one", "two"):
-        fetch(name)
+    prepare_sweep([2], [0, 1], one=experiment_tree(epochs=2000), two=experiment_tree(epochs=2001))
     subprocess.run([sys.executable, "-c", DRIVER.format(options=HERE)], check=True, stderr=subprocess.DEVNULL)
     [array] = read_arrays()
     assert (array.jobs, len(array.keys)) == (2, 4)
@@ -178,8 +170,7 @@ def test_a_driver_that_dies_before_it_knows_the_number_loses_no_job(
     folder: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Red: a job that is found by its number alone; jobs submitted twice."""
-    write_params([2], [0], one=experiment_tree())
-    fetch("one")
+    prepare_sweep([2], [0], one=experiment_tree())
 
     def die(*rest: object, **changes: object) -> None:
         raise KeyboardInterrupt
@@ -204,8 +195,7 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
 
     Red: a job that hears nothing while it trains; one that begins anew; a job that only ever starts.
     """
-    write_params([2], [0, 1], one=experiment_tree(epochs=100, log_every=20))
-    fetch("one")
+    prepare_sweep([2], [0, 1], one=experiment_tree(epochs=100, log_every=20))
     array = record()
     wanted: list[tuple[int, int]] = []
 
@@ -247,8 +237,7 @@ def record(number: str = "7", jobs: int = 1, losses: int = 0, epochs: int = 0) -
 def test_status_tells_of_jobs(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_params([2], [0, 1, 2], one=experiment_tree())
-    fetch("one")
+    prepare_sweep([2], [0, 1, 2], one=experiment_tree())
     monkeypatch.setenv("PATH", str(folder))
     record(jobs=3)
     lines = ["7_0|ncpipe-a7|RUNNING|None", "7_1|ncpipe-a7|PENDING|PartitionTimeLimit"]
@@ -277,9 +266,7 @@ def test_a_plan_says_what_would_be_submitted(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Red: batches and times of this machine; an array that is made, or forgotten, by asking."""
-    write_params([2, 3], [0, 1, 2], one=experiment_tree(), two=experiment_tree())
-    for name in ("one", "two"):
-        fetch(name)
+    prepare_sweep([2, 3], [0, 1, 2], one=experiment_tree(), two=experiment_tree())
     monkeypatch.setattr(stale, "stale_stages", lambda: {"train@one-2-0"})
     monkeypatch.setenv("PATH", str(folder))
     Array("a7", 1, (fingerprints()[0].key(),), "cpu", 1, 600.0, number="7").write()
@@ -332,8 +319,7 @@ def test_what_is_lost_again_and_again_fails(
 ) -> None:
     """Unless there was progress. Red: a run of four time limits that counts as failed; one that no limit is
     long enough for; jobs that left the queue and are believed to run."""
-    write_params([2], [0], one=experiment_tree())
-    fetch("one")
+    prepare_sweep([2], [0], one=experiment_tree())
     array = record(losses=MOST_LOSSES - 1)
     (array.folder / "0.log").write_text("last words\n")
     (stand_in / "array-7").write_text("ncpipe-a7")
@@ -354,8 +340,7 @@ def test_what_is_lost_again_and_again_fails(
 
 def test_what_slurm_would_refuse_is_refused_before(folder: Path, stand_in: Path) -> None:
     """Red: jobs that wait for ever."""
-    write_params([2], [0], one=experiment_tree())
-    fetch("one")
+    prepare_sweep([2], [0], one=experiment_tree())
     (stand_in / "refuse").write_text("Invalid account or account/partition combination specified")
     with pytest.raises(InputError, match=r"sbatch would refuse the jobs: Invalid account .*account=a"):
         by_slurm(Slurm(account="a"))
@@ -375,9 +360,7 @@ def test_a_run_that_fails_is_named_and_not_submitted_again(
     Path("study.py").write_text(
         STUDY.replace("    return -(", "    raise ValueError('a mistake')\n    return -(")
     )
-    write_params([2], [0], one=experiment_tree(loss={"name": "poly"}), two=experiment_tree())
-    for name in ("one", "two"):
-        fetch(name)
+    prepare_sweep([2], [0], one=experiment_tree(loss={"name": "poly"}), two=experiment_tree())
     [bad, good] = fingerprints()
     assert by_slurm(Slurm(array=1)) == {bad.key()}
     assert has(good.key())
@@ -403,8 +386,7 @@ def test_where_slurm_does_not_queue_again_the_driver_submits_what_is_left(
             time.sleep(0.1)
 
     threading.Thread(target=warn, daemon=True).start()
-    write_params([2], [0], one=experiment_tree(epochs=15_000, log_every=10))
-    fetch("one")
+    prepare_sweep([2], [0], one=experiment_tree(epochs=15_000, log_every=10))
     assert by_slurm(Slurm(array=1)) == set()
     said = capsys.readouterr().err
     assert "sweep: array 1 ended without 1 run, as one L=2 seed=0 (FAILED)" in said
@@ -419,9 +401,7 @@ def test_where_slurm_does_not_queue_again_the_driver_submits_what_is_left(
 
 def test_a_job_queues_itself_again_and_no_other(folder: Path, stand_in: Path) -> None:
     """The last job of an array has the array's number. Red: that number requeued, and with it ended jobs."""
-    write_params([2], [0], one=experiment_tree(), two=experiment_tree(epochs=6_000, log_every=10))
-    for name in ("one", "two"):
-        fetch(name)
+    prepare_sweep([2], [0], one=experiment_tree(), two=experiment_tree(epochs=6_000, log_every=10))
     by_slurm(wait=False)
     until(lambda: [claim for claim in claims() if claim.epochs == 6000 and claim.epoch], 300)
     until(lambda: "COMPLETED" in (told_state(stand_in, "1_0"), told_state(stand_in, "1_1")), 300)
@@ -453,8 +433,7 @@ def test_jobs_run_the_code_that_they_were_submitted_with(folder: Path, stand_in:
     """It is edited before they begin. Red: jobs that are cancelled, fail or are forgotten, and runs of the
     edited code under the old name."""
     Path("study.py").write_text(STUDY)
-    write_params([2], [0], one=experiment_tree(loss={"name": "poly"}))
-    fetch("one")
+    prepare_sweep([2], [0], one=experiment_tree(loss={"name": "poly"}))
     [before] = fingerprints()
     (stand_in / "hold").touch()
     by_slurm(wait=False)
@@ -487,8 +466,7 @@ def test_folders_with_one_store_train_each_run_once(
         (tmp_path / name / ".dvc").mkdir(parents=True)
         (tmp_path / name / ".dvc/config").write_text(f"[cache]\n    dir = {tmp_path / 'cache'}\n")
         monkeypatch.chdir(tmp_path / name)
-        write_params([2], [0, 1], one=experiment_tree())
-        fetch("one")
+        prepare_sweep([2], [0, 1], one=experiment_tree())
     with claimed(fingerprints()):  # as while the other folder trains
         assert by_slurm(wait=False) == set()
     assert read_arrays() == []
@@ -513,8 +491,7 @@ def test_folders_with_one_store_train_each_run_once(
 
 def test_cancel_believes_scancel_only_when_it_succeeds(folder: Path, stand_in: Path) -> None:
     """Red: a job that runs on, and that nobody knows."""
-    write_params([2], [0, 1], one=experiment_tree(epochs=10**7, log_every=10**6))
-    fetch("one")
+    prepare_sweep([2], [0, 1], one=experiment_tree(epochs=10**7, log_every=10**6))
     by_slurm(wait=False)
     (stand_in / "scancel").write_text("Kill job error on job id 1_0: Access/permission denied")
     with pytest.raises(InputError, match=r"1 array may still run \(scancel: .* denied\); .* or scancel 1"):
@@ -532,9 +509,7 @@ def test_each_run_gets_the_resources_of_its_rule(folder: Path, stand_in: Path) -
     two = Rule(experiments=("two",), qos="high")
     options = Slurm(time="30", rules=(deep, two), array=3, mem="2G")
     (stand_in / "hold").touch()
-    write_params([2, 3], [0], one=experiment_tree(), two=experiment_tree())
-    for name in ("one", "two"):
-        fetch(name)
+    prepare_sweep([2, 3], [0], one=experiment_tree(), two=experiment_tree())
     by_slurm(options, wait=False)
     runs = {fingerprint.key(): fingerprint.run for fingerprint in fingerprints()}
     found = {}
@@ -552,8 +527,7 @@ def test_each_run_gets_the_resources_of_its_rule(folder: Path, stand_in: Path) -
 
 def test_a_worker_runs_by_the_python_that_is_named(folder: Path, stand_in: Path) -> None:
     """A script beside engine.yaml, as one that starts Python in a container. Red: one sought on the PATH."""
-    write_params([2], [0], one=experiment_tree())
-    fetch("one")
+    prepare_sweep([2], [0], one=experiment_tree())
     program = folder / "python.sh"
     program.write_text(f'#!/bin/sh\necho "$PWD $@" > {stand_in}/given\nexec {sys.executable} "$@"\n')
     program.chmod(0o755)
@@ -563,8 +537,7 @@ def test_a_worker_runs_by_the_python_that_is_named(folder: Path, stand_in: Path)
 
 
 def test_what_slurm_does_not_say_is_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_params([2], [0], one=experiment_tree())
-    fetch("one")
+    prepare_sweep([2], [0], one=experiment_tree())
     monkeypatch.setenv("PATH", str(folder))
     with pytest.raises(InputError, match="no sbatch here"):
         by_slurm()
@@ -618,9 +591,7 @@ def test_thirty_runs_by_slurm(
     # Long enough for all four jobs to be seen side by side, though each loads PyTorch first
     two = experiment_tree(model=architecture("L-RN2", "pre"), epochs=4000)
     three = experiment_tree(epochs=4001)
-    write_params([2, 3], [*range(5)], one=experiment_tree(epochs=4000), two=two, three=three)
-    for name in ("one", "two", "three"):
-        fetch(name)
+    prepare_sweep([2, 3], [*range(5)], one=experiment_tree(epochs=4000), two=two, three=three)
     options = Slurm(array=6, at_once=4)
     subprocess.run([sys.executable, "-c", DRIVER.format(options=options)], check=True)
     [array] = read_arrays()
@@ -656,8 +627,7 @@ def test_a_time_limit_queues_a_job_again(
 
     Red: no signal heard, no requeue, a beginning anew, a traceback.
     """
-    write_params([2], [0], one=experiment_tree(epochs=50_000, log_every=10))
-    fetch("one")
+    prepare_sweep([2], [0], one=experiment_tree(epochs=50_000, log_every=10))
     assert by_slurm(Slurm(time="1", signal_seconds=40, sbatch=(site,))) == set()
     texts = {file.stem: file.read_text() for file in JOB_LOGS.glob("*.log")}
     assert ", from the checkpoint after " in "".join(texts.values())
@@ -671,41 +641,10 @@ def test_a_time_limit_queues_a_job_again(
 
 @pytest.mark.slurm
 def test_jobs_are_counted_and_cancelled(cluster: None, folder: Path) -> None:
-    write_params([2], [0, 1], one=experiment_tree(epochs=10**7, log_every=10**6))
-    fetch("one")
+    prepare_sweep([2], [0, 1], one=experiment_tree(epochs=10**7, log_every=10**6))
     by_slurm(Slurm(array=2, at_once=1), wait=False)
     told = "1 job running, 1 job waiting"
     until(lambda: summary(array_states(read_arrays())) == told)  # another test's job may end meanwhile
     sweep.cancel_jobs()
     until(lambda: not running())
     assert read_arrays() == []
-
-
-@pytest.mark.long
-@pytest.mark.pipeline
-def test_jobs_give_what_dvc_repro_gives(swept: Clone, tmp_path: Path) -> None:
-    """Submitted by one command, waited for by another: every output to the byte, and the digests in dvc.lock.
-
-    Red: runs that are taken before they are there, or that train again; a `dvc repro` beside the jobs.
-    """
-    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
-    outputs = ("data/runs", "data/metrics", "data/results", "data/figures")
-    place = tmp_path / "slurm"
-    told = slurm_stand_in.install(place) | {"PATH": f"{place / 'bin'}:{clone.environment['PATH']}"}
-    engine = ("--engine", "slurm", "-o", "array=2", "-o", "at_once=1")
-
-    def states() -> list[str]:
-        return sorted(file.read_text().split()[0] for file in (place / "jobs").glob("[0-9]*"))
-
-    (place / "hold").touch()
-    clone.run("ncpipe", "sweep", *engine, "--detach", env=told)
-    refused = clone.run("dvc", "repro", check=False, env=told)
-    assert refused.code != 0
-    assert "array 1 of Slurm trains these runs" in refused.err
-    assert refused.trained == []
-    (place / "hold").unlink()
-    until(lambda: states() == ["COMPLETED", "COMPLETED"], 600)
-    assert clone.run("ncpipe", "sweep", env=told).trained == []
-    assert clone.stale() == []
-    assert clone.digests(*outputs) == swept.digests(*outputs)
-    assert clone.lock() == swept.lock()

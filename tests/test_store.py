@@ -366,7 +366,7 @@ def test_a_file_that_dvc_has_takes_no_room_of_its_own(project: Path, monkeypatch
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
     os.utime(store, (time.time() - 40 * 86400,) * 2)
-    link_to_dvc_cache([RUN])
+    link_to_dvc_cache()
     assert store.stat().st_mtime < time.time() - 39 * 86400  # which is no use, for `ncpipe clean`
     linked = {path.stat().st_ino for file, path in objects.items() if file != weights}
     assert linked <= set(flushed)  # else a power loss may empty what the store had on the disk

@@ -98,18 +98,9 @@ def test_one_stage_trains_its_own_run(small: Clone, own_copy: Copy) -> None:
     assert clone.repro("train@alpha-4-0").trained == ["train@alpha-4-0"]
 
 
-@pytest.mark.parametrize(
-    "whole",
-    [
-        pytest.param(False, id="a stage a run", marks=pytest.mark.long),
-        pytest.param(True, id="a stage an experiment"),
-    ],
-)
-def test_after_dvc_pull_a_new_seed_trains_itself(
-    whole: bool, small: Clone, whole_first: Made, own_copy: Copy, tmp_path: Path
-) -> None:
+def test_after_dvc_pull_a_new_seed_trains_itself(whole_first: Made, own_copy: Copy, tmp_path: Path) -> None:
     """In another clone, whose store is empty. Red: runs that DVC removes before anybody has taken them up."""
-    clone = own_copy(whole_first[0] if whole else small)
+    clone = own_copy(whole_first[0])
     clone.run("dvc", "remote", "add", "--default", "folder", str(tmp_path / "remote"))
     clone.commit()
     clone.run("dvc", "push")

@@ -88,29 +88,11 @@ WAYS: dict[str, dict[str, str]] = {
         "study.py": f"import importlib\n{SPEC}build = importlib.import_module('helper').build\n{TABLE}",
         **PARTS,
     },
-    "runpy": {
-        "study.py": f"import runpy\n{SPEC}build = runpy.run_path('helper.py')['build']\n{TABLE}",
-        **PARTS,
-    },
-    "exec of a file": {
-        "study.py": f"from pathlib import Path\n{SPEC}exec(Path('helper.py').read_text())\n{TABLE}",
-        **PARTS,
-    },
     "exec": {"study.py": f"{SPEC}exec('def build(*_): return 2')\n{TABLE}"},
     "table of a module": {"study.py": "from helper import NETWORKS\n", "helper.py": SPEC + BUILD + TABLE},
     "star": {"study.py": "from helper import *\n" + TABLE, **HELPER},
-    "loop": {"study.py": f"{IMPORT}{FAMILY}NETWORKS = {{}}\nfor spec in [SineModel]:\n"
-             "    NETWORKS[spec] = Family(len, build)\n", **HELPER},
-    "comprehension": {
-        "study.py": f"{IMPORT}{FAMILY}NETWORKS = {{spec: Family(len, build) for spec in [SineModel]}}\n",
-        **HELPER,
-    },
     "unpacked": {
         "study.py": f"{IMPORT}{FAMILY}MORE = {{SineModel: Family(len, build)}}\nNETWORKS = {{**MORE}}\n",
-        **HELPER,
-    },
-    "update": {
-        "study.py": f"{IMPORT}{FAMILY}NETWORKS = {{}}\nNETWORKS.update({{SineModel: Family(len, build)}})\n",
         **HELPER,
     },
     "function": {
@@ -118,7 +100,6 @@ WAYS: dict[str, dict[str, str]] = {
         "NETWORKS = table()\n",
         **HELPER,
     },
-    "lambda": {"study.py": IMPORT + TABLE.replace("build)", "lambda *_: build(*_))"), **HELPER},
     "partial": {
         "study.py": SPEC + "from functools import partial\nfrom helper import scaled\n"
         + TABLE.replace("build)", "partial(scaled, 2))"),
@@ -129,20 +110,6 @@ WAYS: dict[str, dict[str, str]] = {
         + TABLE.replace("build)", "times(build))"),
         "helper.py": "def times(make):\n    return lambda *_: 2 * make(*_)\n",
         "network.py": SPEC + BUILD.replace("return 2", "return 1"),
-    },
-    "decorator that fills the table": {
-        "study.py": f"{SPEC}{FAMILY}NETWORKS = {{}}\n\ndef network(make):\n"
-        "    NETWORKS[SineModel] = Family(len, make)\n    return make\n\n@network" + BUILD,
-    },
-    "conditional": {
-        "study.py": f"{SPEC}if len(SineModel.__name__) > 3:\n    from helper import build\n"
-        f"else:\n    from other import build\n{TABLE}",
-        "other.py": BUILD.replace("2", "7"),
-        **PARTS,
-    },
-    "try": {
-        "study.py": f"{SPEC}try:\n    from helper import build\nfinally:\n    pass\n{TABLE}",
-        **PARTS,
     },
     "patched from outside": {
         "study.py": f"{IMPORT}import patch\n{TABLE}",
@@ -160,13 +127,6 @@ WAYS: dict[str, dict[str, str]] = {
         "        Base.found.append(cls)\n\n\ndef build(*_):\n    return Base.found[-1].factor\n",
         "patch.py": "from helper import Base\n\nclass Deep(Base):\n    factor = 2\n",
     },
-    "metaclass": {
-        "study.py": f"{IMPORT}import patch\n{TABLE}",
-        "helper.py": SPEC + "class Meta(type):\n    def __init__(cls, *_):\n        Meta.last = cls\n\n\n"
-        "def build(*_):\n    return Meta.last.factor\n",
-        "patch.py": "from helper import Meta\n\nclass Deep(metaclass=Meta):\n    factor = 2\n",
-    },
-    "default value": {"study.py": f"{SPEC}def build(*_, by=2):\n    return by\n{TABLE}"},
     "JSON constants": {
         "study.py": f"import json\nfrom pathlib import Path\n{SPEC}def build(*_):\n"
         f"    return json.loads(Path('c.json').read_text())\n{TABLE}",

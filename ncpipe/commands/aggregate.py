@@ -19,7 +19,10 @@ from ncpipe.tables.summary import summarise
 
 
 def aggregate() -> None:
-    """Write tables, sentences.txt, metrics.json and the data of DVC's plots; print the results in words."""
+    """Decide which runs converged, average over seeds and fit log-log slopes; write data/results.
+
+    These are tables, sentences.txt, metrics.json and the data of DVC's plots. The sentences are printed too.
+    """
     params = load_params()
     for experiment in params.sweep.experiments:
         present(GRID / f"{experiment}.csv", "grid")

@@ -3,6 +3,9 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from ncpipe.claims.evidence import Answer, Tables, answer
 from ncpipe.claims.ledger import CLAIMS_FILE, Claim, Measured, Theory, load_claims
@@ -20,12 +23,30 @@ from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
 
 
-def claims() -> None:
-    """Judge the claims by data/results; write data/claims/claims.csv and claims.md, and print disagreements.
+def claims(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print the published claims of all studies; compute nothing.")
+    ] = False,
+    published: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FOLDER",
+            help="With --all: folder with published tables. Default: docs/results.",
+        ),
+    ] = None,
+) -> None:
+    """Compare the claims of claims.yaml with this sweep's numbers; write data/claims.
 
-    Claims with a panel are also drawn in panels.png and panels.svg, from panels.csv. If a claim that is a
-    proven identity does not hold, raises InputError after everything is written.
+    These are claims.csv and claims.md. Claims with a panel are also drawn in panels.png and panels.svg, from
+    panels.csv. If a claim that is a proven identity does not hold, raises InputError after everything is
+    written.
     """
+    if everything:
+        print(ledger_of_all(read_ledger(published or Path("docs/results"))), end="")
+        return
+    if published is not None:
+        raise InputError("claims: --from needs --all")
     ledger = load_claims(further=RUN_NUMBERS)
     if theories := [claim for claim in ledger if isinstance(claim, Theory)]:
         from ncpipe.claims.theory import check_calls  # these take a second to import
@@ -55,11 +76,6 @@ def claims() -> None:
             f"{CLAIMS_FILE}: {', '.join(failed)}: a proven identity does not hold, so the code that computes "
             f"it is wrong; see {CLAIMS / CLAIMS_PAGE}"
         )
-
-
-def print_all(folder: Path) -> None:
-    """Print the ledger of all studies from their published tables."""
-    print(ledger_of_all(read_ledger(folder)), end="")
 
 
 def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:

@@ -3,10 +3,13 @@
 import re
 import time
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from ncpipe.config.params import check_there
 from ncpipe.runs.dvc import dvc_folder
-from ncpipe.runs.store import CHECKPOINT, link_runs_to_dvc_cache
+from ncpipe.runs.store import CHECKPOINT, link_to_dvc_cache
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import remove
 from ncpipe.system.console import plural, say
@@ -18,18 +21,29 @@ MEASURED = re.compile(rf"{RUN.pattern}\.\w+")  # what was found of a run
 UNITS = {"h": HOUR, "d": 24 * HOUR, "w": 7 * 24 * HOUR}
 
 
-def clean(older_than: str | None, dry_run: bool) -> None:
-    """List the store's runs, checkpoints and partial files, the longest unused first; remove old ones.
+def clean(
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE",
+            help="Remove what was not used for this time: a number with h, d or w, for example 30d.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would be removed; remove nothing.")
+    ] = False,
+) -> None:
+    """List stored runs and checkpoints by the time of their last use; with --older-than, remove old ones.
 
-    older_than: a number with h, d or w; without it, and with dry_run, nothing is removed. A removed run that
-    is needed again is imported from data/runs or trained again. What was measured of a run goes with it.
+    A removed run that is needed again is imported from data/runs or trained again. What was measured of a run
+    goes with it.
     """
     seconds = 0.0 if older_than is None else _seconds(older_than)
     removes = older_than is not None and not dry_run
     store, now, rows = store_folder(), time.time(), []
     if dvc_folder() is None and not store.is_dir():
         check_there()
-    link_runs_to_dvc_cache()
+    link_to_dvc_cache()
     for path in store.glob("*"):
         age, kind = now - _last_use(path), _kind(path)
         if kind and age >= (max(seconds, HOUR) if kind == "partial" else seconds):

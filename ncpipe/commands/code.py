@@ -16,7 +16,7 @@ from ncpipe.papers import stages
 from ncpipe.runs.closures import ROOT
 from ncpipe.runs.code_digests import TRAIN, at_start, experiment_digests, files_digest, sweep_digests
 from ncpipe.runs.fingerprint import choices_of, shared_inputs
-from ncpipe.runs.store import import_runs, link_runs_to_dvc_cache
+from ncpipe.runs.store import import_runs, link_to_dvc_cache
 from ncpipe.runs.study_code import study_effect
 from ncpipe.system.artifacts import CODE, CODE_FILES, digest_of, json_text, publish_folder
 from ncpipe.system.console import say
@@ -28,9 +28,10 @@ Stage = tuple[str, str | None]  # its name, and its experiment if it runs once p
 
 
 def write_code() -> None:
-    """Write data/code/sweep and data/code/experiments/NAME, with a file for each stage and a line per module.
+    """Write digests of every other stage's code to data/code, by which DVC detects changes of the code.
 
-    A stage's file changes if its code changes, and not if the code is only formatted differently. The file of
+    data/code/sweep and data/code/experiments/NAME have a file for each stage, with a line per module. A
+    stage's file changes if its code changes, and not if the code is only formatted differently. The file of
     `train` ends with the experiment's parameters as in run.json. A study without params.yaml has no
     experiments.
 
@@ -40,7 +41,7 @@ def write_code() -> None:
     if params is not None:
         _check_copies()
     import_runs()
-    link_runs_to_dvc_cache()
+    link_to_dvc_cache()
     _check_link()
     if params is not None:
         _check_keys()

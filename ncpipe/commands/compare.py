@@ -4,11 +4,12 @@ import io
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
+import typer
 
 from ncpipe.commands.revisions import read_revision
 from ncpipe.config.params import PARAMS_FILE, Slopes
@@ -28,7 +29,6 @@ FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
 GAP = ("loss_gap", "train")
 ABSENT = "-"
 MOST_DECIMALS = 6
-NAMED = 3  # parameters in the first line
 
 Tree = dict[str, Any]
 
@@ -48,39 +48,28 @@ class Comparison:
     identical: dict[str, list[str]]
 
 
-def compare(revisions: Sequence[str], as_csv: bool) -> None:
-    """Print the parameters that differ and a table of counts, slopes and means for each experiment."""
+def compare(
+    revisions: Annotated[
+        list[str],
+        typer.Argument(
+            help="DVC experiments, git revisions or `workspace`. All are compared with the first."
+        ),
+    ],
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print a long CSV table with all digits.")] = False,
+) -> None:
+    """Compare revisions: print parameters that differ, and slopes, gaps and counts of each experiment."""
     comparison = compare_revisions(revisions)
     if as_csv:
         pd.concat(comparison.tables.values()).to_csv(sys.stdout, index=False, lineterminator="\n")
         return
     rows = different_parameters(comparison.trees)
-    print(what_differs(rows, revisions), *what_is_identical(comparison), sep="\n")
-    if len(rows) > 1:
-        heading = ["parameter", *comparison.trees]
-        print("", *aligned([heading, *([key, *values] for key, values in rows.items())]), sep="\n")
+    heading = ["parameter", *comparison.trees]
+    differ = aligned([heading, *([key, *values] for key, values in rows.items())])
+    print(*(differ if rows else ["No parameter differs."]), *what_is_identical(comparison), sep="\n")
     for experiment, table in comparison.tables.items():
         heading = [experiment, *result_columns(revisions)]
         print("", *aligned([heading, *result_rows(table, revisions)]), sep="\n")
     print(legend(comparison.rule))
-
-
-def what_differs(rows: Mapping[str, Sequence[str]], revisions: Sequence[str]) -> str:
-    """Return in one line which parameters differ: one with its values, of more the first NAMED.
-
-    rows: from `different_parameters`.
-    """
-    if not rows:
-        return "No parameter differs."
-    if len(rows) > 1:
-        more = f" and {len(rows) - NAMED} more" if len(rows) > NAMED else ""
-        return f"{len(rows)} parameters differ: {', '.join(list(rows)[:NAMED])}{more}."
-    [(key, values)] = rows.items()
-    said = [
-        f"{'not set' if value == ABSENT else value} in {name}"
-        for name, value in zip(revisions, values, strict=True)
-    ]
-    return f"One parameter differs: {key} is {', '.join(said)}."
 
 
 def what_is_identical(comparison: Comparison) -> list[str]:

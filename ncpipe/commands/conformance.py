@@ -14,11 +14,10 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+import typer
 
 from ncpipe.metrics.conformance.suite import (
     ARRAYS,
@@ -33,22 +32,35 @@ from ncpipe.metrics.conformance.suite import (
 )
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
+from ncpipe.system.text_table import aligned
 
 TIMEOUT = 600  # seconds that a command may take for one file
 
 
-def conformance(function: str | None, command: str | None, metric: str | None) -> bool:
-    """Print a table of scores; return whether every value conforms.
+def conformance(
+    function: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODULE:FUNCTION",
+            help="Function that takes NumPy arrays features (N, d) and labels (N,), and any of weight, bias, "
+            "test_features, test_labels. It returns a dict of metrics, or one number.",
+        ),
+    ] = None,
+    npz_command: Annotated[
+        str | None,
+        typer.Option(help="Program to test instead; {} stands for a file's path. It prints JSON."),
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="Test only this metric.")] = None,
+) -> None:
+    """Test an implementation of collapse metrics on files whose exact metrics are known.
 
-    function: `MODULE:NAME`, called with the arrays that it has parameters for.
-    command: run with a file's path in place of `{}`.
-    metric: the only one to test. Both return values by metric, or one number, which is that of `metric`.
+    The exit code is 1 unless every value conforms.
     """
-    if (function is None) == (command is None):
+    if (function is None) == (npz_command is None):
         raise InputError("conformance: give MODULE:FUNCTION or --npz-command")
     if metric is not None and metric.rpartition("/")[2] not in METRICS:
         raise InputError(f"--metric {metric}: unknown; the metrics are {', '.join(sorted(METRICS))}")
-    measure = load_function(function) if function is not None else run_command(str(command))
+    measure = load_function(function) if function is not None else run_command(str(npz_command))
     verdicts: list[Verdict] = []
     failed: list[str] = []
     for case in cases():
@@ -80,7 +92,8 @@ def conformance(function: str | None, command: str | None, metric: str | None) -
         say(f"conformance: errors in {len(failed)} of {len(cases())} files; the first one: {failed[0]}")
     right = sum(verdict.conforms for verdict in verdicts)
     say(f"conformance: {right} of {len(verdicts)} values conform")
-    return right == len(verdicts) and not failed and bool(verdicts)
+    if right < len(verdicts) or failed or not verdicts:
+        raise typer.Exit(1)
 
 
 def load_function(name: str) -> Callable[[Case], Any]:
@@ -157,22 +170,21 @@ def by_metric(returned: Any, metric: str | None) -> dict[str, float]:
     return {metric: float(returned)}
 
 
-def print_scores(rows: list[Score]) -> None:
+def print_scores(found: list[Score]) -> None:
     """Print a table with a row for each metric."""
-    table = Table(
-        "metric", "conform", "to 1e-3", "largest error", "smallest wrong file", "kinds of wrong files"
-    )
-    for score in rows:
-        wrong, worst = score.smallest, score.worst
-        table.add_row(
+    rows = [["metric", "conform", "to 1e-3", "largest error", "smallest wrong file", "kinds of wrong files"]]
+    rows += [
+        [
             score.metric,
             f"{score.conforming} of {score.asked}",
             f"{score.roughly} of {score.asked}",
-            "" if worst is None else f"{worst.error:.1e}",
-            "" if wrong is None else shown(wrong),
+            "" if score.worst is None else f"{score.worst.error:.1e}",
+            "" if score.smallest is None else shown(score.smallest),
             "; ".join(score.kinds),
-        )
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+        ]
+        for score in found
+    ]
+    print(*aligned(rows), sep="\n")
 
 
 def shown(verdict: Verdict) -> str:

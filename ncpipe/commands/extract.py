@@ -5,16 +5,15 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 from tqdm import tqdm
 
+from ncpipe.commands.options import Device, Experiment, Processes
 from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import load_params
-from ncpipe.config.run import Compute, Device
+from ncpipe.config.run import Compute
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.features.files import features_at, write_features
 from ncpipe.features.own_network import extract_own
@@ -22,28 +21,27 @@ from ncpipe.features.passes import Features, extract, last_layer_of
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.measured import DvcCache, Kept, md5_of, taken_too
+from ncpipe.runs.pool import process_count, share
 from ncpipe.runs.run_folder import read_snapshots, read_state
+from ncpipe.runs.store import link_to_dvc_cache
 from ncpipe.system.artifacts import FEATURES, PREPARED, RUNS, publish_folder
 from ncpipe.system.console import plural, say
 from ncpipe.training.device import prepare_device
 
 
-def extract_experiment(
-    experiment: str,
-    device: Device | None = None,
-    map_runs: Callable[..., Iterable[Any]] = map,
-) -> None:
-    """Write data/features/EXPERIMENT, with a .safetensors file for each run.
+def extract_experiment(experiment: Experiment, device: Device = None, workers: Processes = None) -> None:
+    """Compute the features and layer statistics of an experiment's networks on both splits, in float64.
 
-    Features of weights that were kept during training are in a folder with the run's name. What was extracted
-    before is taken from DVC's cache (`ncpipe.runs.measured`). map_runs: calls a function for each run and
-    returns the results in order, like `map`.
+    data/features/EXPERIMENT has a .safetensors file for each run. Features of weights that were kept during
+    training are in a folder with the run's name. What was extracted before is taken from DVC's cache
+    (`ncpipe.runs.measured`).
     """
     params = load_params()
     runs = read_grid(params, experiment)
     fingerprints = fingerprints_of(runs, params.compute)
     compute = double_compute(params.compute, device)
     place = prepare_device(compute).type
+    processes = process_count(workers, compute.threads) if place == "cpu" else 1  # which a GPU has
     kept, cache = Kept("extract", params.experiments[experiment]), DvcCache()
     _data.cache_clear()
     with publish_folder(FEATURES / experiment) as folder:
@@ -60,13 +58,14 @@ def extract_experiment(
         extract_one = functools.partial(extract_run, compute, folder)
         with tqdm(total=len(missing), desc=experiment, unit="run", disable=None, leave=False) as bar:
             written = []
-            for files in map_runs(extract_one, [fingerprint for fingerprint, _ in missing]):
+            for files in share(extract_one, [fingerprint for fingerprint, _ in missing], processes):
                 written.append(files)
                 bar.update()
     kept.keep(zip([subject for _, subject in missing], written, strict=True))
+    link_to_dvc_cache()  # DVC's cache has the runs by now
 
 
-def double_compute(compute: Compute, device: Device | None) -> Compute:
+def double_compute(compute: Compute, device: Device) -> Compute:
     """Return how features are computed: in float64, on a device that supports it."""
     double = dataclasses.replace(compute, device=device or compute.device, precision="float64")
     return dataclasses.replace(double, device="cpu") if double.device == "mps" else double

@@ -1,9 +1,12 @@
 """Run the stage fetch: prepare an experiment's data set (`ncpipe.datasets.prepare`)."""
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from ncpipe.commands.dvc_dependencies import check_reruns
-from ncpipe.config.bounds import Number
+from ncpipe.commands.options import Experiment, Value
 from ncpipe.config.experiment import Data, own_loop
 from ncpipe.config.params import load_params
 from ncpipe.config.run import data_path
@@ -13,11 +16,20 @@ from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.console import say
 
 
-def fetch(experiment: str, mirror: Path | None = None, value: Number | None = None) -> None:
-    """Write data/prepared/EXPERIMENT, the data set of experiments.EXPERIMENT.data in params.yaml.
+def fetch(
+    experiment: Experiment,
+    mirror: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="NCPIPE_MIRROR", help="Folder with the official files, which are then not downloaded."
+        ),
+    ] = None,
+    value: Value = None,
+) -> None:
+    """Download an experiment's data set or read it from a mirror; check, balance, normalise and store it.
 
-    In a study with an axis, write the data set at one value to data/prepared/EXPERIMENT/x<value>. Of an own
-    training loop, write what its loaders give to measure on, of the smallest seed: labels and a digest.
+    They go to data/prepared/EXPERIMENT, in a study with an axis to data/prepared/EXPERIMENT/x<value>. Of an
+    own training loop, write what its loaders give to measure on, of the smallest seed: labels and a digest.
     """
     params = load_params()
     whole = params.experiment(experiment, value)

@@ -6,8 +6,8 @@
 import os
 
 from ncpipe.commands.code import check_params_unedited
+from ncpipe.commands.options import CheckpointSeconds, Device, Workers
 from ncpipe.config.params import load_params
-from ncpipe.config.run import Device
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.engines.slurm_commands import check_no_jobs
 from ncpipe.runs.store import missing_of, remove_unwanted, sweep_fingerprints
@@ -15,8 +15,10 @@ from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 
 
-def fill_store(device: Device | None, workers: int | None, checkpoint_seconds: float) -> None:
-    """Train every run of the sweep that is missing in the store, on all cores.
+def fill_store(
+    device: Device = None, workers: Workers = None, checkpoint_seconds: CheckpointSeconds = 60.0
+) -> None:
+    """Train all missing runs of the sweep into the store, in parallel on all cores.
 
     A run that fails is reported here and again by its own stage. Raises InputError while jobs of Slurm that
     were submitted here train any of the runs.

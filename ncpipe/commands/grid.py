@@ -14,7 +14,7 @@ from ncpipe.system.errors import InputError, cut, shown, suggest
 
 
 def write_grid() -> None:
-    """Write data/grid/EXPERIMENT.csv, the sorted runs of params.yaml.
+    """Check params.yaml, and write a table of each experiment's runs to data/grid.
 
     Later stages depend on these tables, so nothing runs again if depths or seeds are only reordered.
     Removes results of runs that the sweep no longer has.

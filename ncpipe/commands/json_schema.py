@@ -35,7 +35,10 @@ class About:
 
 
 def write_schema() -> None:
-    """Write params.schema.json and claims.schema.json here, with the records of a study.py."""
+    """Write JSON schemas with which editors complete and explain the keys of params.yaml and claims.yaml.
+
+    They have the records of a study.py too.
+    """
     load_study(Path())
     for name in SCHEMAS:
         Path(name).write_text(schema_text(name), encoding="utf-8")

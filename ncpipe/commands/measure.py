@@ -4,13 +4,13 @@
 """
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
 import torch
 
+from ncpipe.commands.options import Experiment, Processes
 from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
@@ -21,6 +21,7 @@ from ncpipe.features.run_metrics import GRAM_COLUMNS, describe, gram_rows, histo
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.measured import Kept, taken_too
+from ncpipe.runs.pool import process_count, share
 from ncpipe.runs.run_folder import read_history, read_state
 from ncpipe.system.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json, sha256_of
 from ncpipe.system.console import plural, say
@@ -29,14 +30,11 @@ from ncpipe.training.device import fix_sums
 Rows = dict[str, list[dict[str, Any]]]  # by table
 
 
-def measure(
-    experiment: str,
-    map_runs: Callable[..., Iterable[Rows]] = map,
-) -> None:
-    """Write data/metrics/EXPERIMENT/{measurements,places,runs,history,gram}.csv from features and histories.
+def measure(experiment: Experiment, workers: Processes = None) -> None:
+    """Compute every metric of an experiment's runs from their features, and write tidy tables.
 
-    Rows that were measured before are taken (`ncpipe.runs.measured`). map_runs: calls a function for each run
-    and returns the results in order, like `map`.
+    These are data/metrics/EXPERIMENT/{measurements,places,runs,history,gram}.csv. Rows that were measured
+    before are taken (`ncpipe.runs.measured`).
     """
     params = load_params()
     tables: Rows = {name: [] for name in ("measurements", "runs", "history", "gram", "places")}
@@ -47,7 +45,7 @@ def measure(
     taken = [kept.take(subject) for subject in subjects]
     missing = [each for each, rows in zip(fingerprints, taken, strict=True) if rows is None]
     say(f"measure {experiment}: {plural(len(missing), 'run')}{taken_too(len(runs) - len(missing))}")
-    measured = iter(map_runs(rows_of_run, missing))
+    measured = share(rows_of_run, missing, process_count(workers, params.compute.threads))
     found = []
     for subject, rows in zip(subjects, taken, strict=True):
         if rows is None:

@@ -4,47 +4,75 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from ncpipe.metrics.file import MeasuredFile, measure_named
+import typer
+
 from ncpipe.metrics.measurements import FIELDS, Measurements
 from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 
-
-@dataclass(frozen=True)
-class Present:
-    """Selects the classes with at least `min_per_class` samples; `decisions` samples are drawn for NC4."""
-
-    min_per_class: int
-    decisions: int
+if TYPE_CHECKING:
+    from ncpipe.metrics.file import MeasuredFile
 
 
 def print_metrics(
-    path: Path,
-    form: Literal["table", "json", "csv"],
-    present: Present | None = None,
-    shots: Sequence[int] = (),
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help=".npz or .safetensors file with features (N,d) and labels (N,); optional: weight (K,d), "
+            "bias (K,), test_features, test_labels, ood_features.",
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with inf and nan as strings.")] = False,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV with the columns layer, split, metric, value.")
+    ] = False,
+    classes: Annotated[
+        Literal["all", "present"],
+        typer.Option(help="`present` leaves out classes without samples, as in a vocabulary of tokens."),
+    ] = "all",
+    min_per_class: Annotated[
+        int | None,
+        typer.Option(min=1, help="Leave out classes with fewer samples; implies --classes present."),
+    ] = None,
+    decisions: Annotated[
+        int,
+        typer.Option(min=1, help="With --classes present: samples drawn for NC3, NC4 and margins."),
+    ] = 2000,
+    shots: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="Also print directional CDNV, and nearest-mean errors of so many samples of each class with "
+            "their bounds, as of a frozen encoder; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
-    """Print the metrics of the arrays in an .npz or .safetensors file; warnings go to standard error.
+    """Print every collapse metric (NC1 to NC4) of features stored in FILE; needs no params.yaml.
 
-    present: selects the classes; None for all, each of which must have a sample. shots: of few-shot errors.
+    Warnings go to standard error.
     """
-    chosen = None if present is None else (present.min_per_class, present.decisions)
-    found = measure_named(path, chosen, shots)
+    if as_json and as_csv:
+        raise InputError("metrics: give --json or --csv, not both")
+    from ncpipe.metrics.file import measure_named  # imports torch
+
+    present = classes == "present" or min_per_class is not None
+    found = measure_named(file, (min_per_class or 1, decisions) if present else None, shots or ())
     for warning in found.warnings:
-        say(f"ncpipe: {path}: {warning}")
-    if form == "csv":
+        say(f"ncpipe: {file}: {warning}")
+    if as_csv:
         write_csv(found.values)
-    elif form == "json":
+    elif as_json:
         write_json(found)
     else:
         print(found.values)
 
 
-def write_json(found: MeasuredFile) -> None:
+def write_json(found: "MeasuredFile") -> None:
     """Write one strict JSON object: facts and `measurements`, records of layer, split, metric and value.
 
     JSON has neither infinity nor NaN: these values are the strings "inf", "-inf" and "nan".

@@ -7,10 +7,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
 from jinja2 import Environment, FileSystemLoader
 
 from ncpipe.claims.ledger import CLAIMS_FILE
@@ -39,26 +39,43 @@ GIT_IGNORED = "/data/\n__pycache__/\ndvc_plots/\n"
 Kind = Literal["vector", "image", "tokens"]
 
 
-@dataclass(frozen=True)
-class Extras:
-    """Holds what a study has besides the template.
-
-    own_code: a study.py with examples of an own network, data set, metric, loss and optimizer.
-    axis: a dotted key of the experiment to vary besides depth.
-    data: a file of arrays, which is copied.
-    kind: what the inputs of `data` are; None where their shape and type say it.
-    own_loop: a study.py with an own training loop, in place of all that the template trains.
-    """
-
-    own_code: bool = False
-    axis: str | None = None
-    data: Path | None = None
-    kind: Kind | None = None
-    own_loop: bool = False
-
-
-def create_study(name: str, extras: Extras) -> None:
-    """Create a study with this name, or at this path.
+def create_study(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Name of the study, created as stages/NAME in this checkout. A path instead of a name "
+            "creates a separate git and DVC project there, which runs the installed package.",
+        ),
+    ],
+    own_code: Annotated[
+        bool,
+        typer.Option(
+            "--own-code",
+            help="Add a study.py with examples of an own network, data set, metric, loss and optimizer.",
+        ),
+    ] = False,
+    axis: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Key to vary besides depth, for example model.width."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Own data set: an .npz or .safetensors file, which is copied."),
+    ] = None,
+    kind: Annotated[
+        Kind | None,
+        typer.Option(help="With --data: what its inputs are, where their shape and type leave it open."),
+    ] = None,
+    own_loop: Annotated[
+        bool,
+        typer.Option(
+            "--own-loop",
+            help="Add a study.py with an own training loop: a small ResNet on augmented images of digits.",
+        ),
+    ] = False,
+) -> None:
+    """Create a new study from the template.
 
     A name creates stages/NAME in the checkout that contains the current folder: a DVC project that shares the
     checkout's code and cache. A path creates a git repository with one commit and a DVC project, which runs
@@ -85,11 +102,23 @@ def create_study(name: str, extras: Extras) -> None:
         target = checkout / "stages" / name
     if not NAME.fullmatch(target.name if separate else name):
         raise InputError(f"{name}: a study's name has letters, digits and _, and begins with a letter")
+    if own_loop and (own_code or data is not None):
+        raise InputError("--own-loop: has code and data of its own; leave out --own-code and --data")
+    if kind is not None and data is None:
+        raise InputError("--kind: is of --data, which is missing; add the file, or leave --kind out")
     if os.path.lexists(target):
         raise InputError(f"{target}: exists already; choose another name")
     command = "dvc repro" if separate else f"dvc --cd stages/{target.name} repro"
+    values = {
+        "name": target.name,
+        "command": command,
+        "schemas": "" if separate else "../../",
+        "separate": separate,
+        "kind": "loop" if own_loop else "own" if own_code else "mixture",
+        "question": _question(data, axis),
+    }
     with _created(target) as folder:
-        _write_files(folder, target.name, command, extras, separate)
+        _write_files(folder, values, axis, data, kind)
         if separate:
             _commit(folder, target.name)
     say(f"new: {target}; edit its params.yaml, then run {command}{' there' if separate else ''}")
@@ -121,32 +150,22 @@ def _commit(folder: Path, name: str) -> None:
         raise InputError(f"git {error.cmd[1]}: failed: {' '.join(error.stderr.split())}") from None
 
 
-def _write_files(folder: Path, name: str, command: str, extras: Extras, separate: bool) -> None:
+def _write_files(
+    folder: Path, values: dict[str, Any], axis: str | None, data: Path | None, kind: Kind | None
+) -> None:
     """Write the files of a study; raise InputError if its params.yaml is not valid.
 
-    command: what runs the study. separate: whether it is a project of its own, not a study of a checkout.
+    values: what the templates need of it, besides what its axis and data need.
     """
-    kind = "loop" if extras.own_loop else "own" if extras.own_code else "mixture"
-    if extras.own_loop and (extras.own_code or extras.data is not None):
-        raise InputError("--own-loop: has code and data of its own; leave out --own-code and --data")
-    if extras.kind is not None and extras.data is None:
-        raise InputError("--kind: is of --data, which is missing; add the file, or leave --kind out")
-    values: dict[str, Any] = {
-        "name": name,
-        "command": command,
-        "schemas": "" if separate else "../../",
-        "separate": separate,
-        "kind": kind,
-        "question": _question(extras),
-    }
+    separate = values["separate"]  # a project of its own, not a study of a checkout
     (folder / ".dvc/plots").mkdir(parents=True)
     template = next(each for each in TEMPLATES if each.is_dir())
     for file in COPIED:
         shutil.copyfile(template / file, folder / file)
-    if extras.data is not None:
-        values["data"] = _data(folder, extras.data, extras.kind)
-    if extras.axis is not None:
-        values |= _axis(folder, values, extras.axis)
+    if data is not None:
+        values["data"] = _data(folder, data, kind)
+    if axis is not None:
+        values |= _axis(folder, values, axis)
     _write_code(folder, values)
     texts = {str(path): render(path, values) for path in (PARAMS_FILE, CLAIMS_FILE, "dvc.yaml")}
     texts |= {".dvc/config": DVC_CONFIG + SHARED_CACHE * (not separate), ".dvc/.gitignore": DVC_IGNORED}
@@ -179,12 +198,12 @@ def _write_code(folder: Path, values: Mapping[str, Any]) -> None:
         (folder / "study.py").write_text(code, encoding="utf-8")
 
 
-def _question(extras: Extras) -> str | None:
+def _question(data: Path | None, axis: str | None) -> str | None:
     """Return a question about the study's own data or axis, in quotes; None if it has neither."""
-    if extras.data is None and extras.axis is None:
+    if data is None and axis is None:
         return None
-    on = "" if extras.data is None else f" on {extras.data.name}"
-    more = "more the deeper they are" if extras.axis is None else f"more or less with {extras.axis}"
+    on = "" if data is None else f" on {data.name}"
+    more = "more the deeper they are" if axis is None else f"more or less with {axis}"
     return json.dumps(f"Do networks{on} collapse {more}?", ensure_ascii=False)
 
 

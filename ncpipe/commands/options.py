@@ -1,12 +1,15 @@
 """Define how the commands of `ncpipe` parse arguments, and the options that several of them have."""
 
-from collections.abc import Sequence
+import pkgutil
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ncpipe.system.errors import InputError
+
+PACKAGE = Path(__file__).parents[1]
 
 
 class Command(TyperCommand):
@@ -30,25 +33,37 @@ def _without_types_of_flags(params: Any) -> Any:
     return params
 
 
-def named_runs(
-    words: Sequence[str] | None, experiment: str | None, depth: int | None, seed: int | None
-) -> tuple[str, int | None, int | None]:
-    """Return experiment, depth and seed of `train NAME DEPTH SEED`; options may stand for the last words.
+def add(app: typer.Typer, name: str, function: str, panel: str | None = None, torch: bool = False) -> None:
+    """Add a command to a group. Its function is imported when it is used, so that the program starts fast.
 
-    DVC writes options. It quotes their values, so that no shell runs what follows a semicolon in them.
+    function: its module below `ncpipe`, a colon and its name. Its parameters are the command's arguments, and
+    the first paragraph of its docstring is the command's help.
+    torch: whether its module imports PyTorch, which takes seconds.
     """
-    words = words or ()
-    options: tuple[str | int | None, ...] = (experiment, depth, seed)
-    if len(words) > len(options) or any(option is not None for option in options[: len(words)]):
-        raise typer.BadParameter("give experiment, depth and seed once: ncpipe train NAME DEPTH SEED")
-    given: list[str | int | None] = [*words, *options[len(words) :]]
-    if given[0] is None:
-        raise typer.BadParameter("which experiment? ncpipe train NAME DEPTH SEED")
-    try:
-        depth, seed = [None if number is None else int(number) for number in given[1:]]
-    except ValueError:
-        raise typer.BadParameter(f"{' '.join(words[1:])}: depth and seed are whole numbers") from None
-    return str(given[0]), depth, seed
+    module, _, own = function.partition(":")
+    source = (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    docstring = source.partition(f"\ndef {own}(")[2].partition('"""')[2].partition('"""')[0]
+    about = docstring.partition("\n\n")[0]
+
+    class Lazy(TyperCommand):
+        def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+            if torch and not extra.get("resilient_parsing"):  # as where the shell completes words
+                announce(name)
+            return self.loaded().make_context(info_name, args, parent, **extra)
+
+        def loaded(self) -> Any:
+            alone = typer.Typer(add_completion=False)
+            alone.command(name, cls=Command, help=about)(pkgutil.resolve_name(f"ncpipe.{function}"))
+            return typer.main.get_command(alone)
+
+    app.command(name, cls=Lazy, help=about, rich_help_panel=panel)(lambda: None)
+
+
+def announce(command: str) -> None:
+    """Print that a command loads PyTorch, which takes seconds."""
+    from ncpipe.system.console import say
+
+    say(f"{command}: loading PyTorch")
 
 
 def complete_experiment(incomplete: str) -> list[str]:
@@ -59,6 +74,16 @@ def complete_experiment(incomplete: str) -> list[str]:
         return [name for name in load_params().experiments if name.startswith(incomplete)]
     except InputError:
         return []
+
+
+def _number(text: str) -> float:
+    """Return a number as params.yaml would have it: 1 stays a whole number, which 1.0 is not."""
+    from ncpipe.config.yaml_file import parse_number
+
+    try:
+        return parse_number(text)
+    except InputError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 _EXPERIMENT = typer.Option(
@@ -75,7 +100,10 @@ Device = Annotated[
 ]
 
 Value = Annotated[
-    str | None, typer.Option(help="Value of the key sweep.axis, in a study that has one.", metavar="NUMBER")
+    float | None,
+    typer.Option(
+        parser=_number, metavar="NUMBER", help="Value of the key sweep.axis, in a study that has one."
+    ),
 ]
 Workers = Annotated[
     int | None,
@@ -98,10 +126,3 @@ CheckpointSeconds = Annotated[
     float,
     typer.Option(min=0, envvar="NCPIPE_CHECKPOINT_SECONDS", help="Seconds between two checkpoints of a run."),
 ]
-
-
-def announce(command: str) -> None:
-    """Print that a command loads PyTorch, which takes seconds."""
-    from ncpipe.system.console import say
-
-    say(f"{command}: loading PyTorch")

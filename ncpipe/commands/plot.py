@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import pandas as pd
+import typer
 from matplotlib.figure import Figure
 
 from ncpipe.claims.ledger import Scale
@@ -52,12 +53,23 @@ class Published:
 PUBLISHED = ("runs", "points", "summary", "slopes", "slopes_leave_out")
 
 
-def plot() -> None:
-    """Draw data/results into data/figures, as PNG and SVG.
+def plot(
+    sources: Annotated[
+        list[Path] | None, typer.Option("--from", help="Folder written by `ncpipe publish`; can be repeated.")
+    ] = None,
+    target: Annotated[Path | None, typer.Option("--to", help="With --from: folder for the figures.")] = None,
+) -> None:
+    """Draw the figures of the sweep, or with --from those of published tables, as PNG and SVG.
 
-    These are depth_sweep, loss_gap, layers, train_test, heat_maps, spectra, and curves_EXPERIMENT for each
-    experiment. Several processes draw them if there are many.
+    In data/figures these are depth_sweep, loss_gap, layers, train_test, heat_maps, spectra, and
+    curves_EXPERIMENT for each experiment. Several processes draw them if there are many. With --from, see
+    `plot_published`.
     """
+    if (sources is None) != (target is None):
+        raise InputError("plot: give both --from and --to: the published folder, and one for the figures")
+    if sources is not None and target is not None:
+        plot_published(sources, target)
+        return
     with publish_folder(FIGURES) as folder:
         draw(folder, {name: partial(_figure, name) for name in _figures()})
 

@@ -8,10 +8,11 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
 import psutil
+import typer
 
 from ncpipe import __version__
 from ncpipe.claims.verdicts import ABSENT
@@ -47,17 +48,22 @@ PACKAGES = ("torch", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib", "
 SENTENCES = "sentences.txt"
 
 
-def publish(folder: Path, further: Sequence[str] = ()) -> None:
-    """Copy tables, sentences, figures and params.yaml of a sweep, with provenance, to a folder for git.
+def publish(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write; replaced if it exists.")],
+    figure: Annotated[
+        list[str] | None,
+        typer.Option(help="Further figure of data/figures, such as layers; can be repeated."),
+    ] = None,
+) -> None:
+    """Copy the sweep's tables, claims and parameters, with their provenance, to a folder for git.
 
     The tables have the rows of the figures' metrics, unchanged; history.csv has the epochs at which these
     were measured. The figures are drawn from these tables, as `ncpipe plot --from FOLDER` does. If there are
     claims, claims.csv has those that the sweep answers, and panels.csv the values behind those with a panel.
-
-    further: names of other figures of data/figures, such as layers; their tables are copied whole.
+    Tables of further figures are copied whole.
     """
     params = load_params()
-    whole = _tables_of(params.sweep.experiments, further)
+    whole = _tables_of(params.sweep.experiments, figure or ())
     if folder.exists() and not (folder / PROVENANCE).is_file():
         raise InputError(f"{folder}: exists and was not written by ncpipe publish; give a new folder")
     with publish_folder(folder) as partial:
@@ -73,8 +79,8 @@ def publish(folder: Path, further: Sequence[str] = ()) -> None:
         shutil.copyfile(present(RESULTS / SENTENCES, "aggregate"), partial / SENTENCES)
         shutil.copyfile(PARAMS_FILE, partial / PARAMS_FILE.name)
         write_json(partial / PROVENANCE, provenance(params) | ({"figures": whole} if whole else {}))
-        for name, figure in figures_of_published(read_published([partial])):
-            save_figure(figure, partial, name)
+        for name, drawn in figures_of_published(read_published([partial])):
+            save_figure(drawn, partial, name)
     say(f"publish: {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
 
 

@@ -1,8 +1,10 @@
 """Remove damaged files from DVC's cache, and their copies among the results (`ncpipe repair`)."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.runs.dvc import LOCK, dvc_folder
@@ -11,14 +13,22 @@ from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 
 
-def repair(paths: Sequence[Path] = ()) -> None:
-    """Remove damaged files of DVC's cache with their copies, and print what was removed.
+def repair(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Damaged results below data/ to remove, so that `dvc repro` computes them again."
+        ),
+    ] = None,
+) -> None:
+    """Remove damaged files from DVC's cache, with their copies in data/.
 
-    paths: results to remove too, with their damaged copies in DVC's cache. Raises InputError while another
+    Results to remove are removed with their damaged copies in DVC's cache. Raises InputError while another
     DVC is running, for a path that is not a result, and for a damaged dvc.lock, which git has whole.
     """
     if "DVC_STAGE" in os.environ or (dvc := dvc_folder()) is None:
         raise InputError("repair: run it in a DVC project, and not from a stage")
+    paths = paths or []
     for path in paths:
         _check_result(path)
     _check_lock()

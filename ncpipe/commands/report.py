@@ -4,9 +4,10 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
+import typer
 import yaml
 
 from ncpipe.config.params import PARAMS_FILE, Params, Purpose, load_params, load_params_if_any
@@ -33,6 +34,7 @@ from ncpipe.system.artifacts import (
     read_json,
 )
 from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
@@ -63,16 +65,23 @@ OWN_COLUMNS = {
 }  # fmt: skip
 
 
-def report() -> None:
-    """Write data/report.html; equal results give equal bytes on the same machine."""
-    write_page(REPORT, contents())
+def report(
+    target: Annotated[
+        Path | None, typer.Option("--to", help="File to write instead, with commit and machine.")
+    ] = None,
+    times: Annotated[bool, typer.Option("--times", help="With --to: add the time of training.")] = False,
+) -> None:
+    """Write the report, data/report.html: figures, tables and claims in one file that needs no network.
 
-
-def report_to(target: Path, times: bool) -> None:
-    """Write the page with the current commit and its changes, the machine and its packages.
-
-    times: whether to add the time of training.
+    Equal results give equal bytes on the same machine, but not with --to.
     """
+    if times and target is None:
+        raise InputError("report: --times needs --to, because data/report.html has no times")
+    if target is None:
+        write_page(REPORT, contents())
+        return
+    if target.is_dir():
+        raise InputError(f"{target}: is a folder; give a file, for example {target / 'report.html'}")
     from ncpipe.commands.publish import machine, provenance, source, versions
 
     if times and PARAMS_FILE.is_file():

@@ -7,7 +7,6 @@ from ncpipe.commands.code import edited_stages
 from ncpipe.config.params import Params
 from ncpipe.config.run import Compute, Device
 from ncpipe.runs.dvc import stale_stages
-from ncpipe.runs.engines.arrays import read_arrays
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprint_of
 from ncpipe.runs.store import needs_training, sweep_fingerprints
 
@@ -21,7 +20,6 @@ class Stale:
     missing: runs that need training and have prepared data. unprepared: runs without prepared data.
     stages: the stages that DVC reports as changed, without `code` and `fill`.
     edited: the stages, with their experiments, whose code was edited since `code` ran, without `fill`.
-    jobs: whether any array of Slurm is recorded.
     """
 
     params: Params
@@ -30,11 +28,6 @@ class Stale:
     unprepared: list[RunFingerprint]
     stages: set[str]
     edited: set[tuple[str, str | None]]
-    jobs: bool
-
-    @property
-    def nothing(self) -> bool:
-        return not (self.missing or self.unprepared or self.stages or self.edited or self.jobs)
 
 
 def find_stale(params: Params, device: Device | None) -> Stale:
@@ -47,6 +40,5 @@ def find_stale(params: Params, device: Device | None) -> Stale:
         known = {fingerprint.run for fingerprint in prepared}
         missing = [fingerprint for fingerprint in prepared if needs_training(fingerprint)]
         unprepared = [fingerprint_of(run, UNKNOWN, compute) for run in params.grid() if run not in known]
-        jobs = bool(read_arrays())
         stages = status.result() - {"code", "fill"}
-    return Stale(params, compute, missing, unprepared, stages, edited - {("fill", None)}, jobs)
+    return Stale(params, compute, missing, unprepared, stages, edited - {("fill", None)})

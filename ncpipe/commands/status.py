@@ -6,11 +6,11 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console, Group, RenderableType
+import typer
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
@@ -23,10 +23,10 @@ from ncpipe.runs.training_log import failure_log
 from ncpipe.system.artifacts import RUNS
 from ncpipe.system.console import duration
 from ncpipe.system.errors import InputError
+from ncpipe.system.text_table import aligned
 
 REFRESH = 2.0  # seconds
 JOBS_SECONDS = 30.0  # between two queries of Slurm, which has other users
-PLAIN_WIDTH = 120  # columns of the output if it is not a terminal
 
 STATES = {
     "done": "the result of the present params.yaml, data and code",
@@ -40,19 +40,20 @@ STATES = {
 }
 
 
-def status(watch: bool) -> None:
-    """Print how many runs of each experiment and depth are in which state, and the batches in training.
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Print again every two seconds until all runs are done.")
+    ] = False,
+) -> None:
+    """Print how many runs of the sweep are done, training (with epoch and time left), waiting and stale.
 
-    watch: print again until all runs are done or Ctrl-C; a terminal shows only the latest.
+    On Ctrl-C, --watch ends too; a terminal shows only the latest state.
     """
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=PLAIN_WIDTH)
     if not watch:
-        console.print(_page()[0])
+        print(_page()[0])
         return
     try:
-        with Live(console=console, auto_refresh=False) as live:
+        with Live(console=Console(highlight=False, markup=False), auto_refresh=False) as live:
             while True:
                 page, done = _page()
                 live.update(page, refresh=True)
@@ -107,18 +108,13 @@ def sweep_progress() -> Progress:
     return Progress(states, lines + (_job_lines() if arrays else []))
 
 
-def _page() -> tuple[RenderableType, bool]:
+def _page() -> tuple[str, bool]:
     """Return what to print, and whether every run is done."""
     progress = sweep_progress()
     columns, rows = count_states(progress)
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="left" if column == "experiment" else "right")
-    for row in rows:
-        table.add_row(*row)
+    table = aligned([columns, *rows], range(1, len(columns)))
     failures = [f"{run.name}: failed, see {log}" for run, log in progress.failures().items()]
-    lines = [*progress.training, *failures, progress.summary()]
-    return Group(table, Text(""), *map(Text, lines)), progress.done
+    return "\n".join([*table, "", *progress.training, *failures, progress.summary()]), progress.done
 
 
 def _job_lines() -> list[str]:

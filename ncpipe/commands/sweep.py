@@ -4,36 +4,90 @@
 """
 
 from collections.abc import Collection, Sequence
+from typing import Annotated
+
+import typer
 
 from ncpipe.commands.grid import check_metrics
-from ncpipe.commands.stale import Stale
+from ncpipe.commands.options import CheckpointSeconds, Device, Workers, announce
+from ncpipe.commands.stale import Stale, find_stale
 from ncpipe.config.params import Params, check_there, load_params
-from ncpipe.config.run import Device
-from ncpipe.runs.batches import groups
 from ncpipe.runs.dvc import dvc
-from ncpipe.runs.engines import slurm
 from ncpipe.runs.engines.arrays import Array, read_arrays
-from ncpipe.runs.engines.options import LOCAL, Options, Settings
+from ncpipe.runs.engines.options import LOCAL, EngineName, Options, Settings, load_options
+from ncpipe.runs.engines.slurm import dry_run as slurm_dry_run
 from ncpipe.runs.engines.slurm import remove_finished, train_by_slurm
-from ncpipe.runs.engines.slurm_commands import active_arrays, cancel
-from ncpipe.runs.fill import fill
+from ncpipe.runs.engines.slurm_commands import active_arrays
+from ncpipe.runs.engines.slurm_commands import cancel as cancel_arrays
 from ncpipe.runs.fingerprint import RunFingerprint, code_digest
 from ncpipe.runs.store import checkpoint_of, import_runs, missing_of, sweep_fingerprints
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError, shown, suggest
-from ncpipe.training.checkpoints import epochs_done
-from ncpipe.training.device import release_memory
 
 
 def sweep(
-    device: Device | None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the runs that would train, and what Slurm would be given; train nothing.",
+        ),
+    ] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="After an error, train the other batches.")
+    ] = False,
+    device: Device = None,
+    workers: Workers = None,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(help="Where to train; overrides `engine` in engine.yaml (docs/clusters.md)."),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            metavar="KEY=VALUE",
+            help="Option of the engine, as in engine.yaml; can be repeated.",
+        ),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Address of a Ray cluster; short for -o address=ADDRESS.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Submit jobs to Slurm and exit; the jobs continue.")
+    ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel all jobs that were submitted from this folder.")
+    ] = False,
+) -> None:
+    """Bring the pipeline up to date: train missing runs in parallel, then run `dvc repro`.
+
+    Or print what that would train, or cancel its jobs.
+    """
+    if dry_run + detach + cancel > 1:
+        raise InputError("sweep: give one of --dry-run, --detach and --cancel")
+    overrides = [*(option or ()), *([] if address is None else [f"address={address}"])]
+    options = load_options(engine, overrides)
+    if dry_run:
+        print_plan(find_stale(load_params(), device), workers, options)
+    elif cancel:
+        cancel_jobs()
+    else:
+        announce("sweep")
+        bring_up_to_date(device, workers, checkpoint_seconds, keep_going, options, detach)
+
+
+def bring_up_to_date(
+    device: Device,
     workers: int | None,
     checkpoint_seconds: float,
     keep_going: bool,
-    options: Options = LOCAL,
-    detach: bool = False,
+    options: Options,
+    detach: bool,
 ) -> None:
-    """Bring the pipeline up to date: train all missing runs in parallel, then run `dvc repro`.
+    """Train all missing runs in parallel, then run `dvc repro`.
 
     Missing runs train in batches into the store, from which `dvc repro` takes them. If a batch fails, the
     finished runs are kept. Jobs of an earlier sweep are waited for.
@@ -64,6 +118,8 @@ def sweep(
         settings = Settings(
             params.compute_on(device), workers, checkpoint_seconds, keep_going, len(fingerprints)
         )
+        from ncpipe.training.device import release_memory
+
         try:
             failures = _train(missing, settings, options, detach)
         finally:
@@ -90,6 +146,8 @@ def _train(
         from ncpipe.runs.engines.ray_cluster import train_by_ray
 
         return train_by_ray(missing, options.ray, settings)
+    from ncpipe.runs.fill import fill
+
     return fill(missing, settings)
 
 
@@ -106,7 +164,7 @@ def cancel_jobs() -> None:
     """Cancel all jobs of this folder and keep finished runs. Raises InputError if any may still run."""
     if not (arrays := read_arrays()):
         check_there()
-    cancelled, still_running = cancel(arrays)
+    cancelled, still_running = cancel_arrays(arrays)
     say(f"sweep: cancelled {plural(cancelled, 'array')}; finished runs and checkpoints are kept")
     if still_running:
         raise InputError(still_running)
@@ -124,8 +182,12 @@ def print_plan(stale: Stale, workers: int | None, options: Options = LOCAL) -> N
         taken = {key for array in arrays for key in array.keys}
         missing = [fingerprint for fingerprint in missing if fingerprint.key() not in taken]
     if todo := [*missing, *unprepared]:
+        announce("sweep")
+        from ncpipe.runs.batches import groups
+        from ncpipe.training.checkpoints import epochs_done
+
         settings = Settings(stale.compute, workers, 0.0, True, len(todo))
-        lines = slurm.dry_run(todo, options.slurm, settings) if options.engine == "slurm" else []
+        lines = slurm_dry_run(todo, options.slurm, settings) if options.engine == "slurm" else []
         print(f"{'shape':<40} {'runs':>5} {'epochs':>7}")
         for group in groups(todo):
             left = group[0].run.spec.epochs - epochs_done(checkpoint_of(group[0]))

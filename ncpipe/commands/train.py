@@ -6,11 +6,22 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Annotated
+
+import typer
 
 from ncpipe.commands.code import check_params_unedited
+from ncpipe.commands.options import (
+    CheckpointSeconds,
+    Device,
+    ExperimentIfAny,
+    Value,
+    Workers,
+    complete_experiment,
+)
 from ncpipe.config.bounds import Number
 from ncpipe.config.params import Params, load_params
-from ncpipe.config.run import Device, Run
+from ncpipe.config.run import Run
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.engines.slurm_commands import check_no_jobs
@@ -21,11 +32,56 @@ from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError
 
 
+def train_named(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME DEPTH SEED",
+            help="Short for --experiment NAME --depth DEPTH --seed SEED.",
+            autocompletion=complete_experiment,
+        ),
+    ] = None,
+    experiment: ExperimentIfAny = None,
+    depth: Annotated[int | None, typer.Option(help="Depth of the network.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and mini-batches.")] = None,
+    device: Device = None,
+    workers: Workers = None,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
+    value: Value = None,
+) -> None:
+    """Take an experiment's runs from the store, or train exactly these; write them to data/runs. Without
+    --depth, --seed or --value, this means all of the sweep.
+    """
+    experiment, depth, seed = _named_runs(words, experiment, depth, seed)
+    train(experiment, depth, seed, device, workers, checkpoint_seconds, value)
+
+
+def _named_runs(
+    words: Sequence[str] | None, experiment: str | None, depth: int | None, seed: int | None
+) -> tuple[str, int | None, int | None]:
+    """Return experiment, depth and seed of `train NAME DEPTH SEED`; options may stand for the last words.
+
+    DVC writes options. It quotes their values, so that no shell runs what follows a semicolon in them.
+    """
+    words = words or ()
+    options: tuple[str | int | None, ...] = (experiment, depth, seed)
+    if len(words) > len(options) or any(option is not None for option in options[: len(words)]):
+        raise typer.BadParameter("give experiment, depth and seed once: ncpipe train NAME DEPTH SEED")
+    given: list[str | int | None] = [*words, *options[len(words) :]]
+    if given[0] is None:
+        raise typer.BadParameter("which experiment? ncpipe train NAME DEPTH SEED")
+    try:
+        depth, seed = [None if number is None else int(number) for number in given[1:]]
+    except ValueError:
+        raise typer.BadParameter(f"{' '.join(words[1:])}: depth and seed are whole numbers") from None
+    return str(given[0]), depth, seed
+
+
 def train(
     experiment: str,
     depth: int | None = None,
     seed: int | None = None,
-    device: Device | None = None,
+    device: Device = None,
     workers: int | None = None,
     checkpoint_seconds: float = 60.0,
     value: Number | None = None,

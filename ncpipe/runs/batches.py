@@ -18,7 +18,7 @@ from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.fingerprint import RunFingerprint, check_code
 from ncpipe.runs.own_runs import train_elsewhere
-from ncpipe.runs.pool import completed
+from ncpipe.runs.pool import completed, process_count
 from ncpipe.runs.results import store_results
 from ncpipe.runs.run_claims import ClaimWriter, claimed
 from ncpipe.runs.store import checkpoint_of, has
@@ -27,7 +27,6 @@ from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Progress, Unseen, plural, say
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError, NotEnoughMemory
-from ncpipe.system.machine import usable_cores
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
 from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
 from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, prepare_device, take_gpu
@@ -42,13 +41,9 @@ Batch = list[RunFingerprint]
 
 def worker_count(compute: Compute, device: torch.device, wanted: int | None) -> int:
     """Return how many batches train at the same time: `wanted`, or a few on each GPU, or cores / threads."""
-    if wanted is not None:
-        return wanted
-    if device.type == "cuda":
-        return BATCHES_PER_GPU * gpu_count(device)
-    if device.type != "cpu":
-        return 1
-    return max(1, usable_cores() // compute.threads)
+    if device.type == "cpu":
+        return process_count(wanted, compute.threads)
+    return wanted or (BATCHES_PER_GPU * gpu_count(device) if device.type == "cuda" else 1)
 
 
 def groups(fingerprints: Sequence[RunFingerprint]) -> list[Batch]:

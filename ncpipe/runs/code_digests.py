@@ -37,6 +37,7 @@ OWN_TRAINING = ("ncpipe.training.own_loop", "ncpipe.runs.run_folder")  # where a
 SERVICES = frozenset(
     f"{PACKAGE}.{room}.{name}"
     for room, names in (
+        ("commands", ("options",)),
         ("system", ("console", "errors", "machine")),
         ("runs", ("batches", "closures", "code_digests", "dvc", "dvc_repair", "pool", "run_claims")),
         ("runs", ("results", "store", "store_layout", "study_code", "training_log")),

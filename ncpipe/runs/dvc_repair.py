@@ -5,13 +5,12 @@ imported here. `ncpipe.commands.repair` calls this for the whole cache.
 """
 
 import contextlib
-import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from ncpipe.runs.dvc import cache_folder, dvc_folder
+from ncpipe.runs.dvc import cache_folder, dvc_folder, md5_of
 from ncpipe.system.artifacts import remove
 from ncpipe.system.errors import InputError
 
@@ -63,7 +62,7 @@ def damaged_objects(dvc: Path, sizes: Collection[int] | None = None) -> Iterator
     for path in sorted((cache_folder(dvc) / "files" / "md5").glob("??/*")):
         name = path.parent.name + path.name
         checked = sizes is None or path.stat().st_size in sizes or name.endswith(".dir")
-        if MD5.fullmatch(name) and checked and _md5(path) != name.removesuffix(".dir"):
+        if MD5.fullmatch(name) and checked and md5_of(path) != name.removesuffix(".dir"):
             yield path
 
 
@@ -86,22 +85,17 @@ def repair_cache(dvc: Path) -> list[str]:
     """Remove damaged files from DVC's cache, and their copies among the results; return a line for each."""
     lines = []
     for damaged in list(damaged_objects(dvc)):
-        size, md5 = damaged.stat().st_size, _md5(damaged)
+        size, md5 = damaged.stat().st_size, md5_of(damaged)
         copies = [
             path
             for path in sorted(DATA.rglob("*"))
-            if path.is_file() and path.stat().st_size == size and _md5(path) == md5
+            if path.is_file() and path.stat().st_size == size and md5_of(path) == md5
         ]
         lines += [f"{path}: copy of a damaged file in DVC's cache; removed" for path in copies]
         lines.append(f"{_relative(damaged)}: damaged; removed")
         for path in (*copies, damaged):
             remove(path)
     return lines
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _relative(path: Path) -> str:

@@ -12,7 +12,7 @@ from ncpipe.config.run import Device
 from ncpipe.runs.batches import train_batches, worker_count
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.fingerprint import RunFingerprint
-from ncpipe.runs.plan import headline, plan
+from ncpipe.runs.plan import plan
 from ncpipe.runs.run_claims import claimed_keys
 from ncpipe.runs.store import has, missing_of, sweep_fingerprints
 from ncpipe.runs.training_log import log_failure
@@ -67,7 +67,9 @@ def _train(
         if error := failed.get(each.key()):
             log_failure([each.run], error)
     if planned:
-        say(f"{settings.name}: {headline(planned, workers, str(device))}")
+        runs = plural(sum(len(batch.fingerprints) for batch in planned), "run")
+        batches = plural(len(planned), "batch")
+        say(f"{settings.name}: {runs} to train in {batches} on {device}, {workers} at a time")
     work = {each.key(): batch.work_per_epoch for batch in planned for each in batch.fingerprints}
     done, left = (sum(getattr(batch, name) for batch in planned) for name in ("work_done", "work_left"))
     progress = Progress(settings.name, settings.runs, done + left, settings.runs - len(fingerprints), done)

@@ -20,7 +20,7 @@ from ncpipe.config.experiment import Experiment, own_loop
 from ncpipe.config.study_files import FETCH, always_runs, dependencies
 from ncpipe.datasets.stored import FACTS
 from ncpipe.runs.code_digests import at_start, experiment_digests
-from ncpipe.runs.dvc import cache_folder, dvc_folder
+from ncpipe.runs.dvc import cache_folder, dvc_folder, md5_of
 from ncpipe.runs.fingerprint import RunFingerprint, choices_of, verify_run
 from ncpipe.runs.store_layout import begin_store, link, store_folder
 from ncpipe.system.artifacts import MANIFEST, PREPARED, RUNS, digest_of, read_json, sha256_of
@@ -131,12 +131,6 @@ class DvcCache:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             link(cached, folder / name)
         return True
-
-
-def md5_of(path: Path) -> str:
-    """Return the MD5 of a file, its name in DVC's cache."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def taken_too(count: int) -> str:

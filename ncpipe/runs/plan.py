@@ -12,7 +12,7 @@ from ncpipe.runs.batches import Batch, groups, parts_of_each, split_batch
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.artifacts import PREPARED
-from ncpipe.system.console import plural, say
+from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import epochs_done
 
@@ -73,9 +73,3 @@ def _plan_shape(group: Batch, device: torch.device, workers: int, parts: int) ->
     # Of an own loop nothing is known before it runs.
     work = 1 if own_loop(run.spec) else run.depth * len(read_prepared(PREPARED / run.data).train)
     return [Planned(batch, done, work) for batch in batches]
-
-
-def headline(planned: Sequence[Planned], workers: int, device: str) -> str:
-    """Return in one line how many runs and batches train."""
-    runs = plural(sum(len(batch.fingerprints) for batch in planned), "run")
-    return f"{runs} to train in {plural(len(planned), 'batch')} on {device}, {workers} at a time"

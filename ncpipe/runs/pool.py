@@ -21,7 +21,7 @@ import psutil
 
 from ncpipe.config.study import load_study, study_errors
 from ncpipe.system.errors import InputError
-from ncpipe.system.machine import free_memory
+from ncpipe.system.machine import free_memory, usable_cores
 
 SECONDS_PER_PROCESS = 3.0  # of work that justify another process, which takes two or three to start
 LOOK = 0.5  # seconds that a signal may wait for the thread that waits for tasks
@@ -31,6 +31,11 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 _stop: Any = None  # in another process: set when training there should save and end
 _told: Any = None  # in another process: what it tells of its training, epoch and loss
+
+
+def process_count(wanted: int | None, threads: int) -> int:
+    """Return how many processes, or batches, of so many threads work at the same time."""
+    return wanted or max(1, usable_cores() // threads)
 
 
 def share(do: Callable[[Task], Result], tasks: Sequence[Task], most: int = 1) -> Iterator[Result]:

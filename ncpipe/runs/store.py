@@ -7,7 +7,6 @@ verified when it is taken from the store. Deleting the whole store at any time o
 
 import contextlib
 import filecmp
-import hashlib
 import os
 import secrets
 import shutil
@@ -17,7 +16,7 @@ from pathlib import Path
 from ncpipe.config.params import Params
 from ncpipe.config.run import Compute
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.dvc import cache_folder, dvc_folder
+from ncpipe.runs.dvc import cache_folder, dvc_folder, md5_of
 from ncpipe.runs.dvc_repair import remove_damaged
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprint_of, is_current, verify_run
 from ncpipe.runs.store_layout import begin_store, link, materialise, store_folder, verify_stored
@@ -98,7 +97,7 @@ def take(fingerprint: RunFingerprint) -> bool:
     key = fingerprint.key()
     materialise(stored(key), RUNS / fingerprint.run.path)
     with contextlib.suppress(OSError):  # a read-only store, which fails even if there is no checkpoint
-        checkpoint_path(key, fingerprint.compute.device).unlink(missing_ok=True)
+        checkpoint_of(fingerprint).unlink(missing_ok=True)
     return True
 
 
@@ -181,21 +180,16 @@ def _run_folders() -> list[Path]:
     return [folder for pattern in RUN_PATTERNS for folder in sorted(RUNS.glob(pattern))]
 
 
-def link_runs_to_dvc_cache() -> None:
-    """Call `link_to_dvc_cache` for every run in data/runs."""
-    link_to_dvc_cache(_run_folders())
+def link_to_dvc_cache() -> None:
+    """Replace files of the stored runs in data/runs by hard links to DVC's cache, which need no extra space.
 
-
-def link_to_dvc_cache(folders: Iterable[Path]) -> None:
-    """Replace files of stored runs by hard links to DVC's cache, so that they need no extra space.
-
-    folders: the runs in data/runs. Files that DVC later removes from its cache stay in the store. Files are
-    kept if the cache is on another file system or has other contents. The time of a run's last use stays.
+    Files that DVC later removes from its cache stay in the store. Files are kept if the cache is on another
+    file system or has other contents. The time of a run's last use stays.
     """
     if (dvc := dvc_folder()) is None:
         return
     objects = cache_folder(dvc) / "files" / "md5"
-    for folder in folders:
+    for folder in _run_folders():
         with contextlib.suppress(InputError, OSError):
             own = stored(_manifest_key(folder))
             files = [file for file in own.rglob("*") if file.is_file()]
@@ -207,7 +201,7 @@ def link_to_dvc_cache(folders: Iterable[Path]) -> None:
 
 
 def _link_to_object(file: Path, objects: Path) -> None:
-    md5 = hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
+    md5 = md5_of(file)
     cached = objects / md5[:2] / md5[2:]
     if cached.is_file() and not cached.samefile(file) and filecmp.cmp(cached, file, shallow=False):
         partial = file.with_name(f".{file.name}.{os.getpid()}")
@@ -224,12 +218,7 @@ def _remove_damaged(folder: Path, fingerprint: RunFingerprint, reason: InputErro
 
 def checkpoint_of(fingerprint: RunFingerprint) -> Path:
     """Return the path of a run's checkpoint, which is different for each `compute.device`."""
-    return checkpoint_path(fingerprint.key(), fingerprint.compute.device)
-
-
-def checkpoint_path(key: str, device: str) -> Path:
-    """Return the path of the checkpoint of the run with this fingerprint."""
-    return store_folder() / f"{key}-{device}{CHECKPOINT}"
+    return store_folder() / f"{fingerprint.key()}-{fingerprint.compute.device}{CHECKPOINT}"
 
 
 def epochs_of(fingerprints: Iterable[RunFingerprint]) -> int:
@@ -239,13 +228,8 @@ def epochs_of(fingerprints: Iterable[RunFingerprint]) -> int:
 
 def saved_epochs(fingerprint: RunFingerprint) -> int:
     """Return the number of epochs in a run's checkpoint, 0 without one; does not look for damage."""
-    return epochs_in(checkpoint_of(fingerprint))
-
-
-def epochs_in(checkpoint: Path) -> int:
-    """Return the number of epochs in a checkpoint, 0 if it does not exist."""
     try:
-        with checkpoint.open("rb") as file:
+        with checkpoint_of(fingerprint).open("rb") as file:
             return int(file.readlines(HEADER)[2])
     except (OSError, ValueError, IndexError):
         return 0

@@ -21,11 +21,6 @@ STOPPED = "stopped"
 DIGITS = 16  # of a run's fingerprint, as logs write it
 
 
-def digests_of(keys: Iterable[str]) -> str:
-    """Return the names of runs in logs: the first digits of their fingerprints."""
-    return " ".join(key[:DIGITS] for key in keys)
-
-
 def log_time(fingerprints: Sequence[RunFingerprint], device: str, seconds: float, ended: str) -> None:
     """Append a row for a batch, with experiment and depth of its first run.
 
@@ -33,7 +28,7 @@ def log_time(fingerprints: Sequence[RunFingerprint], device: str, seconds: float
     which `training_times` finds the batches of present results. A log of another version is replaced.
     """
     run = fingerprints[0].run
-    digests = digests_of(fingerprint.key() for fingerprint in fingerprints)
+    digests = " ".join(fingerprint.key()[:DIGITS] for fingerprint in fingerprints)
     row = f"{run.experiment},{run.depth},{len(fingerprints)},{device},{seconds:.2f},{ended},{digests}\n"
     LOGS.mkdir(parents=True, exist_ok=True)
     with BATCH_LOG.open("a+", encoding="utf-8", errors="replace", newline="\n") as file:

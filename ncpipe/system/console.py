@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from tqdm import tqdm
 
 REFRESH = 0.1  # seconds between two looks at a batch
-SETTLED = 2.0  # seconds after which an estimate of the whole is worth a line
-AGREE = 0.2  # share by which two estimates may differ of which the later one has seen twice as much
+SETTLED = 2.0  # seconds after which the end of a batch is worth a line
 
 
 def say(line: str) -> None:
@@ -63,9 +62,6 @@ class Progress:
             bar_format=f"{name}: {{percentage:3.0f}}%|{{bar}}| {{desc}}{{elapsed}}<{{remaining}}",
         )
         self.start = time.monotonic()
-        self._announced = not self.bar.disable
-        self._steady = False  # whether two estimates of the whole have agreed
-        self._estimated, self._whole = SETTLED / 2, math.inf  # after how many seconds, and how many in all
         self._lock = threading.Lock()
 
     def add(self, work: float, batch: str, epoch: str, loss: Callable[[], float]) -> None:
@@ -82,8 +78,6 @@ class Progress:
                 self._training[batch] = f"{batch} epoch {epoch}, loss {loss():.3g}"
                 self.bar.set_description_str(self._state(), refresh=False)
             self.bar.update(work)
-            if not self._announced and now >= 2 * self._estimated:
-                self._announce(now)
 
     def finish(self, batch: str, runs: int) -> None:
         """Record that a batch of so many runs is done."""
@@ -92,8 +86,7 @@ class Progress:
             self._training.pop(batch, None)
             self.bar.set_description_str(self._state())
             if self.bar.disable and self.finished < self.runs and self.seconds() > SETTLED:
-                steady = f", about {duration(self.left() or 0.0)} to go" if self._steady else ""
-                say(f"{self.name}: {self._count()}{steady}")
+                say(f"{self.name}: {self._count()}, about {duration(self.left() or 0.0)} to go")
 
     def seconds(self) -> float:
         """Return the seconds since the start."""
@@ -107,15 +100,6 @@ class Progress:
     def close(self) -> None:
         """Remove the bar."""
         self.bar.close()
-
-    def _announce(self, now: float) -> None:
-        """Print how long it takes, if that is known by now: at first some workers have not begun yet."""
-        left = self.left() or 0.0
-        before, self._estimated, self._whole = self._whole, now, now + left
-        if abs(before - self._whole) <= AGREE * self._whole:
-            self._announced = self._steady = True
-            if left > SETTLED:
-                say(f"{self.name}: about {duration(left)} to go")
 
     def _count(self) -> str:
         count, own = f"{self.finished} of {self.runs} runs", self.finished - self._before

@@ -56,7 +56,7 @@ def measured(tmp_path: Path, content: bytes, suffix: str = ".npz") -> str | None
     """What `ncpipe metrics` says of a file that it does not measure."""
     path = tmp_path / f"h{suffix}"
     path.write_bytes(content)
-    return refusal(lambda: print_metrics(path, "csv"), f"{path}: ")
+    return refusal(lambda: print_metrics(path, as_csv=True), f"{path}: ")
 
 
 TYPES = ["<f2", ">f4", "longdouble", "<i1", ">u4", "<u8", "?", "<c8", "U3", "M8[s]", "i4,f4", "O"]

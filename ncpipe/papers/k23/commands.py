@@ -12,7 +12,7 @@ from ncpipe.training.device import fix_sums
 
 
 def write_models() -> None:
-    """Write curves of closed forms and numerical results to data/models: curves.csv, models.png and .svg."""
+    """Compute the models of K23 from formulas and numerically, without networks; write data/models."""
     fix_sums(1)  # matrices of a few rows: threads would wait for each other
     rows: list[Point] = []
     for curve in CURVES:

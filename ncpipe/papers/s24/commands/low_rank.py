@@ -36,7 +36,7 @@ HISTORY = ("epoch", "loss", "penalty", "fit")
 
 
 def low_rank() -> None:
-    """Write tables and figures to data/low_rank, from data/results, data/features and data/series.
+    """Compare deep unconstrained features models with deep neural collapse and low-rank solutions.
 
     runs, series: a row for each run of the sweep and of the series. history: losses through training, of the
     sweep's runs at their experiment's own penalty.value and of series without an axis. singular_values,

@@ -33,7 +33,7 @@ SETS = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
 
 def low_rank_real() -> None:
-    """Write tables and figures to data/low_rank, from data/results, data/metrics and data/features.
+    """Compare networks with a deep head on real data with deep neural collapse and low-rank solutions.
 
     runs, by_value, singular_values, gram, spreads; rank_value, loss_value, collapse, gram, and for each
     experiment training_NAME and singular_values_NAME.

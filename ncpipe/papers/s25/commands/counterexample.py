@@ -10,7 +10,7 @@ from ncpipe.training.device import fix_sums
 
 
 def write_counterexample() -> None:
-    """Compute theory.counterexample of params.yaml and write data/counterexample.csv."""
+    """Compute the counterexample of S25, Appendix C: with blocks of two layers, collapse is not optimal."""
     params = load_params()
     fix_sums(params.compute.threads)
     study = params.study().counterexample

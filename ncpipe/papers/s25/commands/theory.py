@@ -15,7 +15,7 @@ from ncpipe.tables.headlines import nc2_of
 
 
 def theory() -> None:
-    """Compare constructed networks, App. C's example and data/results in tables and figures of data/theory.
+    """Compare trained networks with constructed ones; write the tables and figures of stages/theory.
 
     networks.csv, slopes.csv (powers of L of the constructed networks), assumptions.csv, counterexample.csv;
     constructed_gap, trained_and_constructed, counterexample as PNG and SVG.

@@ -17,10 +17,12 @@ from conftest import experiment_tree, write_params
 from made_tables import grid, measure, noisy, places_of, set_converged
 from scipy import stats
 
-from ncpipe.claims.evidence import Answer, Tables, answer
+from ncpipe.claims.calls import Call, check_calls
+from ncpipe.claims.evidence import Answer, answer
 from ncpipe.claims.ledger import load_claims, parse_claims, subject
 from ncpipe.claims.panels import panel_points
-from ncpipe.claims.theory import Call, evaluate
+from ncpipe.claims.run_calls import Tables, run_calls
+from ncpipe.claims.theory import evaluate
 from ncpipe.claims.verdicts import decision_p_value, judge, ledger_page, ledger_table
 from ncpipe.claims.verdicts import line as line_of
 from ncpipe.commands.claims import claims as claims_command
@@ -271,7 +273,8 @@ def fitted(runs):
     return pd.DataFrame(rows, columns=[*RUN, "epoch", "train_error", METRIC, f"{METRIC}_test"])
 
 
-BOUND = {"quantity": "depth_bound", "metric": "test_error", "alpha": 0.5}
+BOUND = {"quantity": "computed", "call": "depth_bound", "metric": "test_error"}
+RISE = {"quantity": "computed", "call": "layer_rise", "metric": "ncc_error"}
 B = {"versus": {"experiment": "b"}}
 DIFFERENCE = {"quantity": "difference", "of": "log10"}
 
@@ -296,15 +299,15 @@ DIFFERENCE = {"quantity": "difference", "of": "log10"}
         (DIFFERENCE | {"split": "test", "versus": {"split": "train"}}, 1, True),
         (DIFFERENCE | {"of": "value", "versus": {"metric": "cdnv"}}, 0.5, True),
         # from the first kept epoch without an error: not the first kept, nor one that was not kept
-        ({"quantity": "since_fit"}, -1, True),
-        ({"quantity": "since_fit", "split": "test"}, 0, True),
+        ({"quantity": "computed", "call": "since_fit"}, -1, True),
+        ({"quantity": "computed", "call": "since_fit", "split": "test"}, 0, True),
         # by layers
-        ({"quantity": "layer_rise", "metric": "ncc_error"}, 0.01, True),
-        ({"quantity": "layer_rise", "metric": "ncc_error", "experiment": "b"}, -0.2, True),
+        (RISE, 0.01, True),
+        (RISE | {"experiment": "b"}, -0.2, True),
         # eq. 53 with p = 0.2, alpha = 0.5: 0.3 where deeper layers are needed, 1.3 where they are not
-        (BOUND | {"over": {"b": 0.2}}, 0.11 - 0.3, False),
-        (BOUND | {"over": {"b": 0.2, "a": 0.1}}, 0.11 - 0.3, False),
-        (BOUND | {"over": {"a": 0.2}}, 0.11 - 1.3, False),
+        (BOUND | {"args": {"over": {"b": 0.2}, "alpha": 0.5}}, 0.11 - 0.3, False),
+        (BOUND | {"args": {"over": {"b": 0.2, "a": 0.1}, "alpha": 0.5}}, 0.11 - 0.3, False),
+        (BOUND | {"args": {"over": {"a": 0.2}, "alpha": 0.5}}, 0.11 - 1.3, False),
     ],
 )  # fmt: skip
 def test_a_number_of_runs(keys, value, exact):
@@ -313,13 +316,39 @@ def test_a_number_of_runs(keys, value, exact):
     assert found[1:3] == pytest.approx((value, value), abs=1e-12) if exact else found.low < value < found.high
 
 
+def test_a_number_of_runs_may_be_a_function_of_the_study(tmp_path, monkeypatch):
+    """That of the page: from the last epochs 20 and 30; and one exact number of all runs."""
+    page = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    own = 'CALLS |= {"count": (lambda claim, tables, least=0: len(tables.runs),)}\n'
+    monkeypatch.chdir(tmp_path)
+    Path("study.py").write_text(example + own, encoding="utf-8")
+    load_study(tmp_path)
+    try:
+        last, count = claim("computed", call="last_rise"), claim("computed", call="count")
+        assert answer(last, mixed(), RULE).value == pytest.approx(2 * (0.2 - 0.9))
+        assert answer(count, mixed(), RULE)[:3] == (30, 30, 30)
+        bad = [claim("computed", call="last_ris"), claim("computed", call="count", args={"most": 1})]
+        with pytest.raises(InputError) as caught:
+            check_calls([*bad, claim("theory", call="count"), claim("computed", call="two")], run_calls())
+    finally:
+        load_study(tmp_path / "nowhere")
+    lines = str(caught.value).splitlines()
+    assert [line.split(";")[0] for line in lines] == [
+        "claims.yaml: one.call: unknown 'last_ris'",
+        "claims.yaml: one.args.most: unknown",
+        "claims.yaml: one.quantity: count is a call of `quantity: computed`",
+        "claims.yaml: one.call: unknown 'two'",
+    ]
+
+
 @pytest.mark.parametrize(
     ("keys", "missing"),
     [
         ({"quantity": "maximum", "metric": "loss_optimum"}, "loss_optimum was not measured"),
         ({"metric": "gnc2_spread_means"}, "was not measured"),
         ({"experiment": "other"}, "no run of"),
-        ({"quantity": "since_fit", "metric": "cdnv"}, "no layers or no history"),
+        ({"quantity": "computed", "call": "since_fit", "metric": "cdnv"}, "since_fit finds no run"),
     ],
 )
 def test_a_number_that_is_not_there_says_why(keys, missing):
@@ -424,7 +453,7 @@ def test_ranks_and_layers():
     assert row["p_value"] == 1 / (PERMUTATIONS + 1)
     assert line_of(judge(rising, found)) == "agrees: s (S): spearman 0.98 (p < 0.001), expected > 0 [one]"
     rows = tables.separation[(tables.separation["depth"] == 13) & (tables.separation["metric"] == METRIC)]
-    slope = answer(claim("layer_slope"), tables, RULE)
+    slope = answer(claim("computed", call="layer_slope"), tables, RULE)
     assert slope.value == pytest.approx(rows["slope"].mean())
 
 
@@ -509,7 +538,7 @@ def test_a_panel_names_experiments_in_words_and_says_what_a_slope_is():
     layers = [measure(runs, lambda *_, at=at: 0.5**at, layer=f"X{at}") for at in (1, 2, 3)]
     tables = tables_of(runs, measure(runs, lambda *_: 0.5**4), *layers)
     judged = [
-        judge(claim("layer_slope", panel="L"), Answer(-1, -1, -1)),
+        judge(claim("computed", call="layer_slope", panel="L"), Answer(-1, -1, -1)),
         judge(claim("difference", of="log10", versus={"experiment": "b"}, panel="Q"), Answer(-1, -1, -1)),
     ]
     points = panel_points(judged, tables)
@@ -553,8 +582,8 @@ def test_panels_by_epoch_and_by_layer():
     errors = [measure(runs, lambda *_, at=at: 0.5 / at, "ncc_error", layer=f"X{at}") for at in (1, 2)]
     tables = tables_of(runs, measure(runs, noisy), *errors, history=history)
     judged = [
-        judge(claim("since_fit", panel="E"), Answer(-1, -1, -1)),
-        judge(claim("layer_rise", metric="ncc_error", panel="L"), Answer(-1, -1, -1)),
+        judge(claim("computed", call="since_fit", panel="E"), Answer(-1, -1, -1)),
+        judge(claim("computed", call="layer_rise", metric="ncc_error", panel="L"), Answer(-1, -1, -1)),
     ]
     points = panel_points(judged, tables)
     own = points[points["metric"] == METRIC]
@@ -862,11 +891,12 @@ def test_the_schema_is_current():
             {"quantity": "spearman", "metric": "ncc_error", "along": "tcv", "layer": "X"},
             "one.along: replaces",
         ),
-        ({"quantity": "layer_rise"}, "one.metric: layers before the last have only ncc_error"),
         (
-            {"quantity": "depth_bound", "metric": "test_error", "alpha": 1, "over": {"a": 1}},
-            "one.alpha: 1 is out",
+            {"quantity": "computed", "call": "layer_rise"},
+            "one.metric: layers before the last have only ncc_error",
         ),
+        ({"quantity": "since_fit"}, "one.quantity: write `quantity: computed` and `call: since_fit`"),
+        ({"quantity": "value", "along": "tcv"}, "one.along: belongs to spearman; remove it"),
     ],
 )
 def test_a_bad_claim_is_one_line_with_its_id(change, line, tmp_path, monkeypatch):

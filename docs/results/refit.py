@@ -21,8 +21,9 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from ncpipe.claims.evidence import Tables, answer
-from ncpipe.claims.ledger import Claim, Measured, load_claims
+from ncpipe.claims.evidence import answer
+from ncpipe.claims.ledger import Claim, load_claims
+from ncpipe.claims.run_calls import Tables
 from ncpipe.claims.selections import judge_by_selection, tables_by_selection
 from ncpipe.claims.verdicts import ABSENT, judge, kind, ledger_table
 from ncpipe.commands.plot import figures_of_published, read_published
@@ -87,7 +88,7 @@ def rejudge(folder: Path, tables: Tables, rule: Slopes) -> Iterator[str]:
     published = pd.read_csv(folder / "claims.csv", dtype=str, keep_default_na=False)
     own = []
     others = tables_by_selection(tables, rule, set(tables.points["metric"]))
-    for claim in (claim for claim in claims_of(folder) if isinstance(claim, Measured)):
+    for claim in (claim for claim in claims_of(folder) if claim.of_runs):
         rows = published[(published["id"] == claim.id)]
         if rows.empty or claim.experiment not in set(tables.runs["experiment"]):
             continue
@@ -128,8 +129,7 @@ def write_kinds(folder: Path) -> None:
     published["kind"] = [kind(claims[name]) for name in published["id"]]
     now, then = _entries("HEAD"), _entries(_commit(folder))
     published["stood"] = [
-        _stood(now, then, claims[name]) if isinstance(claims[name], Measured) else ""
-        for name in published["id"]
+        _stood(now, then, claims[name]) if claims[name].of_runs else "" for name in published["id"]
     ]
     published.to_csv(folder / "claims.csv", index=False, lineterminator="\n")
 
@@ -151,10 +151,14 @@ def _entries(commit: str) -> dict[str, dict[str, Any]]:
     """Return the claims of every claims.yaml at a commit, by id, as they are written."""
     names = _git("ls-tree", "-r", "--name-only", commit).splitlines()
     files = [_git("show", f"{commit}:{name}") for name in names if Path(name).name == "claims.yaml"]
-    return {entry["id"]: entry for file in files for entry in yaml.safe_load(file)}
+    entries = {entry["id"]: entry for file in files for entry in yaml.safe_load(file)}
+    for entry in entries.values():
+        if entry["quantity"] == "computed":  # calls were quantities of their own once
+            entry["quantity"] = entry["call"]
+    return entries
 
 
-def _stood(now: Mapping[str, Any], then: Mapping[str, Any], claim: Measured) -> str:
+def _stood(now: Mapping[str, Any], then: Mapping[str, Any], claim: Claim) -> str:
     """Return whether a claim is `then` what it is `now`; its id may have the experiment's name behind it."""
     names = (claim.id, claim.id.removesuffix(f"-{claim.experiment}"))
     own, old = (next((entries[name] for name in names if name in entries), None) for entries in (now, then))

@@ -32,11 +32,10 @@ from ncpipe.config.records import read
 from ncpipe.figures.save import save_figure
 from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.tables.convergence import selected_runs
-from ncpipe.tables.headlines import headline_series
 from ncpipe.tables.keys import run_keys
 from ncpipe.tables.points import LAST, SERIES, usable_points
 from ncpipe.tables.selections import selected_slopes
-from ncpipe.tables.sentences import experiment_sentences
+from ncpipe.tables.sentences import in_columns, rate_table
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
@@ -69,8 +68,7 @@ def refit(folder: Path) -> Iterator[str]:
     for name, table in tables.items():
         table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
     last = measured[measured["layer"] == LAST]
-    series = {str(name): headline_series(own, last) for name, own in runs.groupby("experiment", sort=False)}
-    sentences = "".join(f"{each}\n" for each in experiment_sentences(slopes, leave_out, runs, series))
+    sentences = "".join(f"{each}\n" for each in in_columns(rate_table(slopes, leave_out, runs, last)))
     (folder / "sentences.txt").write_text(sentences, encoding="utf-8")
     for name, figure in figures_of_published(read_published([folder])):
         if (folder / f"{name}.png").is_file():  # some studies show another figure in its place

@@ -17,11 +17,11 @@ from conftest import experiment_tree, write_params
 from made_tables import grid, measure, noisy, places_of, set_converged
 from scipy import stats
 
-from ncpipe.claims.calls import Call, check_calls
+from ncpipe.claims.calls import Call
 from ncpipe.claims.evidence import Answer, answer
 from ncpipe.claims.ledger import load_claims, parse_claims, subject
 from ncpipe.claims.panels import panel_points
-from ncpipe.claims.run_calls import Tables, run_calls
+from ncpipe.claims.run_calls import Tables, check_run_calls
 from ncpipe.claims.theory import evaluate
 from ncpipe.claims.verdicts import Judged, decision_p_value, judge, ledger_page, ledger_table
 from ncpipe.claims.verdicts import line as line_of
@@ -34,7 +34,7 @@ from ncpipe.figures.claim_panels import claim_panels, verdict_lines
 from ncpipe.papers.k23 import imbalance
 from ncpipe.papers.k23.feature_models import LOST, minority_contrast
 from ncpipe.papers.outputs import RUN_NUMBERS
-from ncpipe.papers.theory_calls import CALLS
+from ncpipe.papers.theory_calls import CALLS, calls
 from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import Term, drift_terms, size_difference_interval
 from ncpipe.tables.keys import RUN
@@ -340,14 +340,15 @@ def test_a_number_of_runs_may_be_a_function_of_the_study(tmp_path, monkeypatch):
         assert answer(count, mixed(), RULE)[:3] == (30, 30, 30)
         bad = [claim("computed", call="last_ris"), claim("computed", call="count", args={"most": 1})]
         with pytest.raises(InputError) as caught:
-            check_calls([*bad, claim("theory", call="count"), claim("computed", call="two")], run_calls())
+            check_run_calls([*bad, claim("computed", call="two"), claim("theory", call="gone")])
+        with pytest.raises(InputError, match="count is a call of `quantity: computed`"):
+            evaluate(claim("theory", call="count"), calls())
     finally:
         load_study(tmp_path / "nowhere")
     lines = str(caught.value).splitlines()
     assert [line.split(";")[0] for line in lines] == [
         "claims.yaml: one.call: unknown 'last_ris'",
         "claims.yaml: one.args.most: unknown",
-        "claims.yaml: one.quantity: count is a call of `quantity: computed`",
         "claims.yaml: one.call: unknown 'two'",
     ]
 

@@ -5,12 +5,13 @@ the keys of runs and the column value, of which `ncpipe.claims.evidence` takes t
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from ncpipe.claims.calls import Call, Calls
+from ncpipe.claims.calls import Call, Calls, check_calls
 from ncpipe.claims.ledger import Claim
 from ncpipe.config.bounds import Fraction, Number
 from ncpipe.config.study import loaded
@@ -101,3 +102,8 @@ RUN_CALLS = {
 def run_calls() -> Calls:
     """Return the calls of this module and those of the study whose params.yaml was read last."""
     return {name: Call(*functions) for name, functions in loaded().calls.items()} | RUN_CALLS
+
+
+def check_run_calls(claims: Iterable[Claim]) -> None:
+    """Raise InputError with one line per mistake in the calls of claims with `quantity: computed`."""
+    check_calls([claim for claim in claims if claim.quantity == "computed"], run_calls())

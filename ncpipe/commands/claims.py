@@ -9,7 +9,7 @@ from ncpipe.claims.evidence import Answer, answer
 from ncpipe.claims.ledger import CLAIMS_FILE, Claim, load_claims
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.published import ledger_of_all, read_ledger
-from ncpipe.claims.run_calls import Tables, run_calls
+from ncpipe.claims.run_calls import Tables, check_run_calls
 from ncpipe.claims.selections import judge_by_selection
 from ncpipe.claims.verdicts import Judged, counts, judge, ledger_page, ledger_table, line
 from ncpipe.config.params import Slopes, load_params
@@ -30,7 +30,7 @@ def claims() -> None:
     """
     ledger = load_claims(further=RUN_NUMBERS)
     load_study(Path())  # which may have further calls
-    check_calls([claim for claim in ledger if claim.quantity == "computed"], run_calls())
+    check_run_calls(ledger)
     if theories := [claim for claim in ledger if not claim.of_runs]:
         from ncpipe.papers.theory_calls import calls  # takes a second to import
 

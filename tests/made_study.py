@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from ncpipe.config.params import Slopes
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.profiles import layer_profile
-from ncpipe.tables.slopes import loglog_slopes
+from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
 RULE = Slopes(seed=0, level=0.95)
@@ -68,6 +68,7 @@ def tables(experiments=("one", "two"), depths=(2, 3, 5), seeds=(0, 1), layers=3,
         "runs": runs,
         "points": usable_points(last, runs),
         "slopes": loglog_slopes(last, runs, RULE),
+        "slopes_leave_out": leave_out_slopes(last, runs, RULE),
         "layers": layer_profile(measured, places_of(measured), runs),
         "summary": summarise(last, runs),
         "history": history,
@@ -104,8 +105,6 @@ def write_study(folder: Path, made, **about):
                 own.to_csv(folder / f"data/metrics/{experiment}/{name}.csv", index=False)
         else:
             table.to_csv(folder / f"data/results/{name}.csv", index=False)
-    text = "".join(f"{name}: NC1 improves as L^-0.40 [-0.50, -0.30].\n" for name in names)
-    (folder / "data/results/sentences.txt").write_text(text)
     for name in ("depth_sweep", "loss_gap", "curves_one"):
         (folder / f"data/figures/{name}.svg").write_text(SVG)
     (folder / "data/claims/claims.csv").write_text(CLAIMS)

@@ -17,11 +17,13 @@ from conftest import experiment_tree, write_params
 from made_tables import grid, measure, noisy, places_of, set_converged
 from scipy import stats
 
-from ncpipe.claims.evidence import Answer, Tables, answer
+from ncpipe.claims.calls import Call
+from ncpipe.claims.evidence import Answer, answer
 from ncpipe.claims.ledger import load_claims, parse_claims, subject
 from ncpipe.claims.panels import panel_points
-from ncpipe.claims.theory import Call, evaluate
-from ncpipe.claims.verdicts import decision_p_value, judge, ledger_page, ledger_table
+from ncpipe.claims.run_calls import Tables, check_run_calls
+from ncpipe.claims.theory import evaluate
+from ncpipe.claims.verdicts import Judged, decision_p_value, judge, ledger_page, ledger_table
 from ncpipe.claims.verdicts import line as line_of
 from ncpipe.commands.claims import claims as claims_command
 from ncpipe.commands.json_schema import schema_text
@@ -32,7 +34,7 @@ from ncpipe.figures.claim_panels import claim_panels, verdict_lines
 from ncpipe.papers.k23 import imbalance
 from ncpipe.papers.k23.feature_models import LOST, minority_contrast
 from ncpipe.papers.outputs import RUN_NUMBERS
-from ncpipe.papers.theory_calls import CALLS
+from ncpipe.papers.theory_calls import CALLS, calls
 from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import Term, drift_terms, size_difference_interval
 from ncpipe.tables.keys import RUN
@@ -48,6 +50,7 @@ METRIC = "nc1_trace_ratio"
 
 
 def claim(quantity="slope", expect=None, **keys):
+    """One claim; about the experiment a and METRIC unless the keys say otherwise."""
     entry = {
         "id": "one",
         "ref": "S",
@@ -56,12 +59,17 @@ def claim(quantity="slope", expect=None, **keys):
         "expect": expect or ({"within": 0.05} if quantity == "line" else {"below": 0}),
     }
     if quantity != "theory":
-        entry |= {"experiment": "a", "metric": METRIC}
+        entry |= {"metric": METRIC} | ({"x": "width"} if "over" in keys else {"experiment": "a"})
     if quantity == "line":
         entry |= {"without": 2}
     found, mistakes = parse_claims([entry | keys])
     assert not mistakes
     return found[0]
+
+
+def judged(verdict="agrees", *claims):
+    """Claims with a verdict, which their numbers do not matter for."""
+    return [Judged(each, Answer(-1, -1, -1), verdict) for each in claims]
 
 
 def tables_of(runs, *measured, history=None):
@@ -81,7 +89,7 @@ def tables_of(runs, *measured, history=None):
     )
 
 
-def plain(**failed):
+def plain():
     runs = grid()
     return tables_of(runs, measure(runs, noisy))
 
@@ -108,44 +116,44 @@ def plain(**failed):
         ({"below": 0}, (-1, math.nan, math.nan), "undecided"),
         ({"below": 0}, (math.nan, math.nan, math.nan), "does not apply"),
         ({"below": 0.1}, (math.inf, math.inf, math.inf), "disagrees"),
+        # an identity is never undecided
+        ({"at_least": 0}, (0, -1, 1), "disagrees"),
+        ({"at_least": 0}, (1, 1, 1), "agrees"),
+        ({"at_least": 0}, (), "does not apply"),
     ],
 )
 def test_only_the_whole_interval_agrees(expect, number, verdict):
-    assert judge(claim(expect=expect), Answer(*number)).verdict == verdict
-
-
-def test_an_identity_disagrees_but_does_not_apply_without_runs():
-    identity = claim("minimum", {"at_least": 0}, identity=True)
-    assert judge(identity, Answer(-1, -1, -1)).verdict == "disagrees"
-    assert judge(identity, Answer(1, 1, 1)).verdict == "agrees"
-    assert judge(identity, Answer()).verdict == "does not apply"
+    identity = expect == {"at_least": 0}
+    assert judge(claim(expect=expect, identity=identity), Answer(*number)).verdict == verdict
 
 
 @pytest.mark.parametrize(
     ("number", "verdict", "why"),
     [
-        (Answer(-1, -1.04, -0.96, p_value=0.2), "agrees", "not rejected (p = 0.2), its slope known to ±0.04"),
-        (Answer(1, 0.96, 1.04, p_value=0.2), "agrees", "not rejected (p = 0.2), its slope known to ±0.04"),
+        ((-1, -1.04, -0.96, 0.2), "agrees", "not rejected (p = 0.2), its slope known to ±0.04"),
+        ((1, 0.96, 1.04, 0.2), "agrees", "not rejected (p = 0.2), its slope known to ±0.04"),
         (
-            Answer(-1, -1.06, -0.94, p_value=0.9),
+            (-1, -1.06, -0.94, 0.9),
             "undecided",
-            "not rejected (p = 0.9), its slope known to ±0.06, where ±0.05 is asked for",
+            "not rejected (p = 0.9), its slope known to ±0.06, where ±0.05",
         ),
-        (Answer(-1, -1.01, -0.99, p_value=0.01, rejected=True), "disagrees", "a line is rejected (p = 0.01)"),
-        (Answer(-1, -3, 1, p_value=1e-9, rejected=True), "disagrees", "a line is rejected (p < 0.001)"),
-        (Answer(-1, -1.01, -0.99), "undecided", "too few runs to test a line"),
-        (Answer(-1), "undecided", "too few runs to test a line"),
-        (Answer(missing="no runs"), "does not apply", "no runs"),
+        ((-1, -1.01, -0.99, 0.01), "disagrees", "a line is rejected (p = 0.01)"),
+        ((-1, -3, 1, 1e-9), "disagrees", "a line is rejected (p < 0.001)"),
+        ((-1, -1.01, -0.99), "undecided", "too few runs to test a line"),
+        ((-1,), "undecided", "too few runs to test a line"),
+        ((), "does not apply", "no runs"),
     ],
 )
 def test_a_line_agrees_only_where_its_test_has_power(number, verdict, why):
     """Red: agrees whenever the test does not reject; judged by where the slope lies."""
-    judged = judge(claim("line"), number)
-    assert judged.verdict == verdict
-    (row,) = ledger_table([judged]).to_dict("records")
-    assert (row["reason"], row["expected"]) == (why, "a line, its slope known to ±0.05")
-    assert why in line_of(judged)
-    assert why in ledger_page([judged])
+    ends = dict(zip(("value", "low", "high", "p_value"), number, strict=False))
+    rejected = ends.get("p_value", 1) < 0.05
+    found = judge(claim("line"), Answer(**ends, rejected=rejected, missing="" if ends else "no runs"))
+    assert found.verdict == verdict
+    (row,) = ledger_table([found]).to_dict("records")
+    assert row["expected"] == "a line, its slope known to ±0.05"
+    for text in (row["reason"], line_of(found), ledger_page([found])):
+        assert why in text
 
 
 # Numbers
@@ -155,12 +163,7 @@ def test_a_line_agrees_only_where_its_test_has_power(number, verdict, why):
     ("bend", "kink", "noise", "verdict"),
     [
         (0.0, 0.0, 0.02, "agrees"),
-        (
-            0.0,
-            1.0,
-            0.02,
-            "agrees",
-        ),  # a line from L = 5 on, whose slope is not that of all depths
+        (0.0, 1.0, 0.02, "agrees"),  # a line from L = 5 on, whose slope is not that of all depths
         (1.0, 0.0, 0.02, "disagrees"),
         (-1.0, 0.0, 0.02, "disagrees"),
         (0.0, 0.0, 0.3, "undecided"),
@@ -225,13 +228,17 @@ def test_the_p_value_of_a_decision_is_that_of_a_t_test(edge):
     assert (p_value < 0.05) == (judge(asked, found).verdict != "undecided")
 
 
-def test_the_p_value_of_a_slope_is_that_of_its_interval():
-    for asked in (claim(), claim(without=2), claim("difference", of="log10", depth=13, versus={"depth": 2})):
-        found = answer(asked, plain(), RULE)
-        reach = stats.t.ppf(0.975, found.freedom) * found.error
-        assert [found.low, found.high] == pytest.approx([found.value - reach, found.value + reach], rel=1e-9)
-        expected = 2 * stats.t.sf(abs(found.value) / found.error, found.freedom)
-        assert decision_p_value(asked, found) == pytest.approx(expected, rel=1e-9)
+@pytest.mark.parametrize(
+    "keys",
+    [{}, {"without": 2}, {"quantity": "difference", "of": "log10", "depth": 13, "versus": {"depth": 2}}],
+)
+def test_the_p_value_of_a_slope_is_that_of_its_interval(keys):
+    asked = claim(**keys)
+    found = answer(asked, plain(), RULE)
+    reach = stats.t.ppf(0.975, found.freedom) * found.error
+    assert [found.low, found.high] == pytest.approx([found.value - reach, found.value + reach], rel=1e-9)
+    expected = 2 * stats.t.sf(abs(found.value) / found.error, found.freedom)
+    assert decision_p_value(asked, found) == pytest.approx(expected, rel=1e-9)
 
 
 def mixed():
@@ -271,7 +278,9 @@ def fitted(runs):
     return pd.DataFrame(rows, columns=[*RUN, "epoch", "train_error", METRIC, f"{METRIC}_test"])
 
 
-BOUND = {"quantity": "depth_bound", "metric": "test_error", "alpha": 0.5}
+BOUND = {"quantity": "computed", "call": "depth_bound", "metric": "test_error"}
+RANKS = {"quantity": "spearman", "metric": "ncc_error"}
+RISE = {"quantity": "computed", "call": "layer_rise", "metric": "ncc_error"}
 B = {"versus": {"experiment": "b"}}
 DIFFERENCE = {"quantity": "difference", "of": "log10"}
 
@@ -296,21 +305,52 @@ DIFFERENCE = {"quantity": "difference", "of": "log10"}
         (DIFFERENCE | {"split": "test", "versus": {"split": "train"}}, 1, True),
         (DIFFERENCE | {"of": "value", "versus": {"metric": "cdnv"}}, 0.5, True),
         # from the first kept epoch without an error: not the first kept, nor one that was not kept
-        ({"quantity": "since_fit"}, -1, True),
-        ({"quantity": "since_fit", "split": "test"}, 0, True),
+        ({"quantity": "computed", "call": "since_fit"}, -1, True),
+        ({"quantity": "computed", "call": "since_fit", "split": "test"}, 0, True),
         # by layers
-        ({"quantity": "layer_rise", "metric": "ncc_error"}, 0.01, True),
-        ({"quantity": "layer_rise", "metric": "ncc_error", "experiment": "b"}, -0.2, True),
+        (RANKS | {"over": {"a": 1.0, "b": 2.0}, "layer": "X2"}, 1, None),
+        (RISE, 0.01, True),
+        (RISE | {"experiment": "b"}, -0.2, True),
         # eq. 53 with p = 0.2, alpha = 0.5: 0.3 where deeper layers are needed, 1.3 where they are not
-        (BOUND | {"over": {"b": 0.2}}, 0.11 - 0.3, False),
-        (BOUND | {"over": {"b": 0.2, "a": 0.1}}, 0.11 - 0.3, False),
-        (BOUND | {"over": {"a": 0.2}}, 0.11 - 1.3, False),
+        (BOUND | {"args": {"over": {"b": 0.2}, "alpha": 0.5}}, 0.11 - 0.3, False),
+        (BOUND | {"args": {"over": {"b": 0.2, "a": 0.1}, "alpha": 0.5}}, 0.11 - 0.3, False),
+        (BOUND | {"args": {"over": {"a": 0.2}, "alpha": 0.5}}, 0.11 - 1.3, False),
     ],
 )  # fmt: skip
 def test_a_number_of_runs(keys, value, exact):
+    """exact: whether the interval is the number alone; None without an interval."""
     found = answer(claim(**keys), mixed(), RULE)
     assert found.value == pytest.approx(value, abs=1e-12)
-    assert found[1:3] == pytest.approx((value, value), abs=1e-12) if exact else found.low < value < found.high
+    if exact is not None:
+        ends = pytest.approx((value, value), abs=1e-12)
+        assert found[1:3] == ends if exact else found.low < value < found.high
+
+
+def test_a_number_of_runs_may_be_a_function_of_the_study(tmp_path, monkeypatch):
+    """That of the page: from the last epochs 20 and 30; and one exact number of all runs."""
+    page = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    own = 'CALLS |= {"count": (lambda claim, tables, least=0: len(tables.runs),)}\n'
+    monkeypatch.chdir(tmp_path)
+    Path("study.py").write_text(example + own, encoding="utf-8")
+    load_study(tmp_path)
+    try:
+        last, count = claim("computed", call="last_rise"), claim("computed", call="count")
+        assert answer(last, mixed(), RULE).value == pytest.approx(2 * (0.2 - 0.9))
+        assert answer(count, mixed(), RULE)[:3] == (30, 30, 30)
+        bad = [claim("computed", call="last_ris"), claim("computed", call="count", args={"most": 1})]
+        with pytest.raises(InputError) as caught:
+            check_run_calls([*bad, claim("computed", call="two"), claim("theory", call="gone")])
+        with pytest.raises(InputError, match="count is a call of `quantity: computed`"):
+            evaluate(claim("theory", call="count"), calls())
+    finally:
+        load_study(tmp_path / "nowhere")
+    lines = str(caught.value).splitlines()
+    assert [line.split(";")[0] for line in lines] == [
+        "claims.yaml: one.call: unknown 'last_ris'",
+        "claims.yaml: one.args.most: unknown",
+        "claims.yaml: one.call: unknown 'two'",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -319,7 +359,7 @@ def test_a_number_of_runs(keys, value, exact):
         ({"quantity": "maximum", "metric": "loss_optimum"}, "loss_optimum was not measured"),
         ({"metric": "gnc2_spread_means"}, "was not measured"),
         ({"experiment": "other"}, "no run of"),
-        ({"quantity": "since_fit", "metric": "cdnv"}, "no layers or no history"),
+        ({"quantity": "computed", "call": "since_fit", "metric": "cdnv"}, "since_fit finds no run"),
     ],
 )
 def test_a_number_that_is_not_there_says_why(keys, missing):
@@ -399,11 +439,6 @@ def test_a_difference_of_sizes_covers_what_it_is_about(own, other):
     assert held >= 90
 
 
-def test_an_error_of_a_layer_rises_from_one_experiment_to_another():
-    rising = across("spearman", over={"a": 1.0, "b": 2.0}, metric="ncc_error", layer="X2")
-    assert answer(rising, mixed(), RULE).value == pytest.approx(1)
-
-
 def test_ranks_and_layers():
     runs = grid()
     last = measure(runs, lambda depth, seed: depth + 0.1 * seed)
@@ -424,7 +459,7 @@ def test_ranks_and_layers():
     assert row["p_value"] == 1 / (PERMUTATIONS + 1)
     assert line_of(judge(rising, found)) == "agrees: s (S): spearman 0.98 (p < 0.001), expected > 0 [one]"
     rows = tables.separation[(tables.separation["depth"] == 13) & (tables.separation["metric"] == METRIC)]
-    slope = answer(claim("layer_slope"), tables, RULE)
+    slope = answer(claim("computed", call="layer_slope"), tables, RULE)
     assert slope.value == pytest.approx(rows["slope"].mean())
 
 
@@ -450,13 +485,6 @@ def test_a_rank_correlation_that_chance_explains_is_undecided():
     assert (found.number.value, found.verdict) == (pytest.approx(0.5), "undecided")
 
 
-def across(quantity, expect=None, **keys):
-    entry = {"id": "one", "ref": "S", "statement": "s", "quantity": quantity, "metric": METRIC}
-    found, mistakes = parse_claims([entry | {"expect": expect or {"below": 0}, "x": "width"} | keys])
-    assert not mistakes
-    return found[0]
-
-
 def test_a_claim_across_experiments_is_about_the_number_of_each():
     """Against SciPy's least squares and rank correlation. Red: the depth, or the place in the list, for x."""
     runs = grid(("a", "b", "c"), depths=(4,))
@@ -467,58 +495,47 @@ def test_a_claim_across_experiments_is_about_the_number_of_each():
     ]
     tables = tables_of(runs, table)
     x = [widths[e] for e in table["experiment"]]
-    slope = answer(across("slope", over=widths), tables, RULE)
+    slope = answer(claim("slope", over=widths), tables, RULE)
     assert slope.value == pytest.approx(
         stats.linregress(np.log10(x), np.log10(table["value"])).slope, rel=1e-9
     )
     assert slope.low < slope.value < slope.high < -1
     assert slope.runs == "9 of 9 runs"
-    rho = answer(across("spearman", over=widths), tables, RULE)
+    rho = answer(claim("spearman", over=widths), tables, RULE)
     assert rho.value == pytest.approx(stats.spearmanr(x, table["value"]).statistic)
-    assert "no run of z" in answer(across("spearman", over=widths | {"z": 1.0}), tables, RULE).missing
-    (row,) = ledger_table([judge(across("slope", over=widths), slope)]).to_dict("records")
+    assert "no run of z" in answer(claim("spearman", over=widths | {"z": 1.0}), tables, RULE).missing
+    (row,) = ledger_table([judge(claim("slope", over=widths), slope)]).to_dict("records")
     assert row["about"] == f"a, b, c by width, {METRIC}"
 
 
 def test_a_panel_shows_what_a_claim_is_made_of():
-    runs = set_converged(grid(("a", "b"), depths=(4,)), {(4, 2)})
-    tables = tables_of(runs, measure(runs, noisy))
-    over = {"a": 1.0, "b": 2.0}
-    judged = [
-        judge(one, Answer(-1, -1, -1))
-        for one in (
-            across("slope", over=over, panel="P"),
-            claim("difference", of="log10", versus={"experiment": "b"}, panel="Q"),
-            claim("value"),
-        )
-    ]
-    points = panel_points(judged, tables)
-    assert list(points.loc[points["panel"] == "P", "x"]) == [1, 1, 2, 2]
-    assert set(points.loc[points["panel"] == "Q", "name"]) == {"a", "b"}
-    assert set(points["panel"]) == {"P", "Q"}
-    figure = claim_panels(points, verdict_lines([("P", "agrees"), ("P", "agrees"), ("Q", "disagrees")]))
-    assert [axes.get_title().strip() for axes in figure.axes] == ["P", "Q"]
-    assert [axes.texts[0].get_text() for axes in figure.axes[:2]] == ["2 agree", "1 disagrees"]
-    marks = figure.axes[0].lines[0]
-    assert sorted(marks.get_ydata()) == pytest.approx(sorted(points.loc[points["panel"] == "P", "value"]))
-
-
-def test_a_panel_names_experiments_in_words_and_says_what_a_slope_is():
     """Red: `imbalance_25_strong` on an axis; the last layer's NC1 below "NC1 along layers"."""
-    runs = grid(("a", "b"), depths=(4,), seeds=(0, 1))
+    runs = set_converged(grid(("a", "b"), depths=(4,)), {(4, 2)})
     layers = [measure(runs, lambda *_, at=at: 0.5**at, layer=f"X{at}") for at in (1, 2, 3)]
-    tables = tables_of(runs, measure(runs, lambda *_: 0.5**4), *layers)
-    judged = [
-        judge(claim("layer_slope", panel="L"), Answer(-1, -1, -1)),
-        judge(claim("difference", of="log10", versus={"experiment": "b"}, panel="Q"), Answer(-1, -1, -1)),
+    tables = tables_of(runs, measure(runs, lambda depth, seed: 0.5**4 + 0.01 * seed), *layers)
+    shown = [
+        claim(over={"a": 1.0, "b": 2.0}, panel="P"),
+        claim("difference", of="log10", versus={"experiment": "b"}, panel="Q"),
+        claim("computed", call="layer_slope", panel="R"),
     ]
-    points = panel_points(judged, tables)
-    assert list(points.loc[points["panel"] == "L", "value"]) == pytest.approx([np.log10(0.5)] * 2)
-    along, beside = claim_panels(points, {}, {"a": "a learned W"}, "reduced").axes
+    points = panel_points(judged("agrees", *shown, claim("value")), tables)
+    panels = dict(iter(points.groupby("panel", sort=False)))
+    assert list(panels) == ["P", "Q", "R"]
+    assert list(panels["P"]["x"]) == [1, 1, 2, 2]
+    assert set(panels["Q"]["name"]) == {"a", "b"}
+    assert list(panels["R"]["value"]) == pytest.approx(
+        tables.separation.query("experiment == 'a' and metric == @METRIC")["slope"].tolist()
+    )
+    verdicts = verdict_lines([("P", "agrees"), ("P", "agrees"), ("Q", "disagrees")])
+    figure = claim_panels(points, verdicts, {"a": "a learned W"}, "reduced")
+    number, beside, along = figure.axes[:3]
+    assert [axes.get_title().strip() for axes in figure.axes[:3]] == ["P", "Q", "R"]
+    assert [axes.texts[0].get_text() for axes in (number, beside)] == ["2 agree", "1 disagrees"]
+    assert sorted(number.lines[0].get_ydata()) == pytest.approx(sorted(panels["P"]["value"]))
     assert along.get_ylabel() == r"slope of $\log_{10}$ NC1 per layer"
     assert [text.get_text() for text in along.get_xticklabels()] == ["a learned W"]
     assert [text.get_text() for text in beside.get_xticklabels()] == ["b", "a learned W"]
-    assert along.figure.get_supxlabel() == "reduced"
+    assert figure.get_supxlabel() == "reduced"
 
 
 def test_many_metrics_against_another_have_a_panel_each():
@@ -531,10 +548,8 @@ def test_many_metrics_against_another_have_a_panel_each():
     ]
     tables = tables_of(runs, measure(runs, noisy), *other)
     keys = {"split": "ood", "along": METRIC, "along_split": "train", "panel": "P"}
-    judged = [
-        judge(claim("spearman", {"above": 0}, metric=metric, **keys), Answer(1, 1, 1)) for metric in metrics
-    ]
-    panels = claim_panels(panel_points(judged, tables), {"P": "4 agree"}).axes[:4]
+    claims = [claim("spearman", {"above": 0}, metric=metric, **keys) for metric in metrics]
+    panels = claim_panels(panel_points(judged("agrees", *claims), tables), {"P": "4 agree"}).axes[:4]
     assert [axes.get_title().strip() for axes in panels] == [
         f"AUROC of {name}" for name in ("NECO", "NCI", "ViM", "k-nearest")
     ]
@@ -552,11 +567,9 @@ def test_panels_by_epoch_and_by_layer():
     history = pd.DataFrame(rows, columns=[*RUN, "epoch", "train_error", METRIC])
     errors = [measure(runs, lambda *_, at=at: 0.5 / at, "ncc_error", layer=f"X{at}") for at in (1, 2)]
     tables = tables_of(runs, measure(runs, noisy), *errors, history=history)
-    judged = [
-        judge(claim("since_fit", panel="E"), Answer(-1, -1, -1)),
-        judge(claim("layer_rise", metric="ncc_error", panel="L"), Answer(-1, -1, -1)),
-    ]
-    points = panel_points(judged, tables)
+    epochs = claim("computed", call="since_fit", panel="E")
+    layers = claim("computed", call="layer_rise", metric="ncc_error", panel="L")
+    points = panel_points(judged("agrees", epochs, layers), tables)
     own = points[points["metric"] == METRIC]
     assert sorted(own["x"]) == [5, 5, 9, 9, 20, 20]
     assert set(points.loc[points["metric"] == "train_error", "x"]) == {9}, (
@@ -590,15 +603,11 @@ def test_a_study_with_an_axis_asks_for_one_line():
 
 # Theory
 
-QUICK = {
-    "gufm.value": ({"loss": "ce", "classes": 3, "width": 4, "strength": 0.02}, 1e-9),
+TWINS = {  # those of test_optima.py are not repeated
     "ufm.value": (
         {"loss": "mse", "classes": 3, "per_class": 2, "width": 3, "weight": 0.02, "features": 0.1}, 1e-9,
     ),
-    "smoothing.value": ({"loss": "ce", "classes": 3, "per_class": 2, "decay": 0.02, "delta": 0.1}, 1e-8),
-    "supcon.value": ({"classes": 3, "per_class": 2, "temperature": 0.5, "include_self": False}, 1e-9),
     "two_linear.logit": ({"strength": 0.3}, 1e-5),
-    "orthoplex.value": ({"classes": 4, "per_class": 2, "decay": 0.01}, 1e-8),
     "flow.scale": ({"loss": "mse", "classes": 3, "per_class": 4, "start": 0.01, "time": 30.0}, 1e-8),
     "flow.balance_left": (
         {"loss": "ce", "decay": 0.02, "classes": 3, "per_class": 2, "width": 4, "time": 20.0}, 1e-7,
@@ -607,9 +616,9 @@ QUICK = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", TWINS)
 def test_a_closed_form_has_a_twin_that_agrees(name):
-    args, share = QUICK[name]
+    args, share = TWINS[name]
     asked = claim("theory", {"within": share}, call=name, args=args, against="numerical")
     found = judge(asked, evaluate(asked, CALLS))
     assert found.verdict == "agrees", found
@@ -618,21 +627,30 @@ def test_a_closed_form_has_a_twin_that_agrees(name):
     assert evaluate(claim("theory", call=name, args=args), CALLS).value == CALLS[name].number(**args)
 
 
-@pytest.mark.parametrize("loss", ["ce", "mse"])
-def test_the_minimum_of_features_on_a_sphere_is_collapsed(loss):
-    args = {"loss": loss, "classes": 3, "width": 4, "strength": 0.01, "per_class": 2}
-    assert (
-        0 <= evaluate(claim("theory", {"below": 1e-5}, call="gufm.collapse", args=args), CALLS).value < 1e-5
-    )
+SPHERE = {"classes": 3, "width": 4, "strength": 0.01, "per_class": 2}
+TURNED = {"classes": 4, "width": 7, "strength": 0.02, "seed": 3}
+PAIRS = {"classes": 4, "per_class": 50, "seed": 1}
 
 
-@pytest.mark.parametrize(("loss", "bias"), [("ce", False), ("mse", False), ("mse", True)])
-def test_a_drawn_collapsed_pair_is_an_optimum(loss, bias):
-    """Its frame is turned at random. Red: a simplex under MSE without bias, orthogonal rows under CE."""
-    args = {"loss": loss, "classes": 4, "width": 7, "strength": 0.02, "seed": 3, "bias": bias}
-    assert evaluate(
-        claim("theory", {"below": 2}, call="gufm.rescaled", args=args), CALLS
-    ).value == pytest.approx(1, abs=1e-12)
+@pytest.mark.parametrize(
+    ("name", "args", "low", "high"),
+    [
+        # the minimum of features on a sphere is collapsed
+        ("gufm.collapse", SPHERE | {"loss": "ce"}, 0, 1e-5),
+        ("gufm.collapse", SPHERE | {"loss": "mse"}, 0, 1e-5),
+        # a drawn pair is an optimum. Red: a simplex under MSE without bias, orthogonal rows under CE
+        ("gufm.rescaled", TURNED | {"loss": "ce", "bias": False}, 1 - 1e-12, 1 + 1e-12),
+        ("gufm.rescaled", TURNED | {"loss": "mse", "bias": False}, 1 - 1e-12, 1 + 1e-12),
+        ("gufm.rescaled", TURNED | {"loss": "mse", "bias": True}, 1 - 1e-12, 1 + 1e-12),
+        # impacts slower than 1/t separate samples. Red: samples without noise, impacts that do not fall
+        ("locally_elastic.separable_pairs", PAIRS | {"strength": 0.5, "power": 0.5, "time": 1e4}, 1, 1),
+        ("locally_elastic.separable_pairs", PAIRS | {"strength": 1.0, "power": 1.5, "time": 1e2}, 0, 0),
+        # an orthogonal frame. Red: a penalty on two factors alone, features against the layers' transpose
+        ("two_linear.frame", {"classes": 3, "strength": 0.3}, 0, 1e-5),
+    ],
+)
+def test_a_number_of_the_theory(name, args, low, high):
+    assert low <= evaluate(claim("theory", call=name, args=args), CALLS).value <= high
 
 
 def test_imbalance_beyond_the_largest_ratio_loses_minorities():
@@ -641,22 +659,6 @@ def test_imbalance_beyond_the_largest_ratio_loses_minorities():
     sides = [imbalance.Classes(1, 2, 3, share * ratio) for share in (0.98, 1.02)]
     below, above = (minority_contrast(classes, 0.05) for classes in sides)
     assert below > LOST > above
-
-
-@pytest.mark.parametrize(
-    ("strength", "power", "time", "share"), [(0.5, 0.5, 1e4, 1), (1.0, 1.5, 1e2, 0)], ids=["slower", "faster"]
-)
-def test_an_impact_above_one_over_t_separates_samples(strength, power, time, share):
-    """Red: samples without noise, or impacts that do not fall."""
-    args = {
-        "classes": 4, "strength": strength, "power": power, "time": time, "per_class": 50, "seed": 1,
-    }  # fmt: skip
-    assert CALLS["locally_elastic.separable_pairs"].number(**args) == share
-
-
-def test_features_under_two_linear_layers_are_an_orthogonal_frame():
-    """Red: a penalty on two factors alone, or features held against the layers' transpose."""
-    assert CALLS["two_linear.frame"].number(classes=3, strength=0.3) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -675,53 +677,46 @@ def test_within_is_a_share_of_the_target(target, value, verdict):
     assert judge(asked, Answer(value, value, value, target=target)).verdict == verdict
 
 
-def called(name, **args):
-    return {"call": name, "args": args}
-
-
 CHECKED = {"against": "numerical", "expect": {"within": 0.1}}
 THREE = {"majority": 2, "minority": 2, "per_minority": 3}
+PAIR = {"classes": 3, "strength": 1.0, "power": 0.5, "time": 0.5, "per_class": 2, "seed": 0}
+BALANCE = {"loss": "mse", "decay": 0.1, "classes": 3, "per_class": 1, "width": 1, "time": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("keys", "line"),
+    ("call", "args", "line"),
     [
-        ({"call": "gufm.valu"}, "call: unknown 'gufm.valu'; did you mean 'gufm.value'?"),
-        ({"args": {"distance": 0.1, "distanse": 1}}, "args.distanse: unknown; did you mean 'distance'?"),
-        ({"args": {"distance": 0.1, "dis\u202etance": 1}}, "args.'dis\\u202etance': unknown; "),
-        ({"args": {}}, "args.distance: missing; add it"),
-        ({"args": {"distance": -1}}, "args.distance: -1 is out of range; it must be > 0"),
-        ({"args": {"distance": "x"}}, "args.distance: expected a number"),
-        (CHECKED, "against: two_linear.jump has no numerical check; give a number"),
-        (called("orthoplex.value", classes=5, per_class=1, decay=0.1), "args: classes: 5"),
+        ("gufm.valu", {}, "call: unknown 'gufm.valu'; did you mean 'gufm.value'?"),
+        (
+            "two_linear.jump",
+            {"distance": 1, "distanse": 1},
+            "args.distanse: unknown; did you mean 'distance'?",
+        ),
+        ("two_linear.jump", {"distance": 1, "dis\u202etance": 1}, "args.'dis\\u202etance': unknown; "),
+        ("two_linear.jump", {}, "args.distance: missing; add it"),
+        ("two_linear.jump", {"distance": -1}, "args.distance: -1 is out of range; it must be > 0"),
+        ("two_linear.jump", {"distance": "x"}, "args.distance: expected a number"),
+        ("checked two_linear.jump", {"distance": 1}, "against: two_linear.jump has no numerical check"),
+        ("orthoplex.value", {"classes": 5, "per_class": 1, "decay": 0.1}, "args: classes: 5"),
         # numbers that are not finite: 0 in a denominator, no end of a search, roots of negative numbers
-        (called("dufm.srg_over_dnc", classes=10, depth=2, per_class=6, decay=1e-300), "args"),
-        (called("gufm.value", loss="ce", classes=3, width=6, strength=1e-300), "args"),
-        (
-            called(
-                "locally_elastic.separable_pairs", classes=3, strength=1.0, power=0.5, time=0.5, per_class=2,
-                seed=0,
-            ),
-            "args",
-        ),
-        (called("locally_elastic.etf_error", classes=7, own=1.5, other=100.0, time=1e38), "args"),
-        (called("locally_elastic.etf_rate", classes=3, own=0.0, other=0.1), "args"),
-        (called("dufm.best_minus", classes=5, depth=4, per_class=4, decay=0.5), "args"),
-        (called("two_linear.jump", distance=2.0), "args"),
+        ("dufm.srg_over_dnc", {"classes": 10, "depth": 2, "per_class": 6, "decay": 1e-300}, "args"),
+        ("gufm.value", {"loss": "ce", "classes": 3, "width": 6, "strength": 1e-300}, "args"),
+        ("locally_elastic.separable_pairs", PAIR, "args"),
+        ("locally_elastic.etf_error", {"classes": 7, "own": 1.5, "other": 100.0, "time": 1e38}, "args"),
+        ("locally_elastic.etf_rate", {"classes": 3, "own": 0.0, "other": 0.1}, "args"),
+        ("dufm.best_minus", {"classes": 5, "depth": 4, "per_class": 4, "decay": 0.5}, "args"),
+        ("two_linear.jump", {"distance": 2.0}, "args"),
         # beyond the interval that a check searches, or a share of a rounding error
-        (CHECKED | called("imbalance.threshold", **THREE | {"minority": 1}, ratio=4.0), "args: minority: "),
-        (CHECKED | called("imbalance.threshold", **THREE, ratio=1e4), "args: ratio: "),
-        (CHECKED | called("imbalance.largest_ratio", **THREE, decay=1.0), "args: decay: "),
-        (
-            CHECKED
-            | called("flow.balance_left", loss="mse", decay=0.1, classes=3, per_class=1, width=1, time=1.0),
-            "args: width: ",
-        ),
+        ("checked imbalance.threshold", THREE | {"minority": 1, "ratio": 4.0}, "args: minority: "),
+        ("checked imbalance.threshold", THREE | {"ratio": 1e4}, "args: ratio: "),
+        ("checked imbalance.largest_ratio", THREE | {"decay": 1.0}, "args: decay: "),
+        ("checked flow.balance_left", BALANCE, "args: width: "),
     ],
-)  # fmt: skip
-def test_a_bad_call_is_one_line(keys, line):
+)
+def test_a_bad_call_is_one_line(call, args, line):
     """Red: a traceback of a solver; NaN as `does not apply`; the end of the interval that is searched."""
-    bad = claim("theory", **({"call": "two_linear.jump", "args": {"distance": 0.1}} | keys))
+    checked = CHECKED if call.startswith("checked ") else {}
+    bad = claim("theory", call=call.removeprefix("checked "), args=args, **checked)
     with pytest.raises(InputError) as caught:
         evaluate(bad, CALLS)
     (only,) = str(caught.value).splitlines()
@@ -805,83 +800,57 @@ def test_the_schema_is_current():
     jsonschema.Draft202012Validator.check_schema(json.loads(text))
 
 
+DIFFERS = {"quantity": "difference", "of": "slope"}
+OVER = {"experiment": ..., "x": "n"}
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"quantity": "slop"}, "one.quantity: 'slop' is unknown; did you mean 'slope'?"),
-        ({"experiment": "b"}, "one.experiment: unknown 'b'; allowed: a, a2"),
-        ({"metric": "nc1"}, "one.metric: unknown 'nc1'"),
-        ({"metric": ...}, "one.metric: missing; add it"),
-        ({"expect": {}}, "one.expect: give one of below, above"),
-        ({"expect": {"below": 1, "above": 0}}, "one.expect: give one of"),
-        ({"expect": {"between": [1, 0]}}, "one.expect: between takes two numbers"),
-        ({"expect": {"within": 0.1}}, "one.expect.within: is for a theory or a line"),
-        (
-            {"quantity": "line", "without": 2},
-            "one.expect: a line takes `within`, the largest half-width of its slope's interval",
-        ),
-        ({"value": 3}, "one.value: params.yaml has no sweep.axis"),
-        ({"id": ...}, "claim 1.id: missing; add it"),
-        ({"author": "them"}, "one.author: 'them' is unknown"),
-        ({"id": "a\nb"}, "claim 1.id: "),
-        ({"id": ""}, "claim 1.id: "),
-        (
-            {"quantity": "difference", "of": "slope", "versus": {"experiment": "a"}},
-            "one.versus: is the setting of the claim itself",
-        ),
-        ({"quantity": "difference", "of": "slope", "versus": {}}, "one.versus: names nothing"),
-        (
-            {"quantity": "difference", "of": "slope", "versus": {"depth": 3}},
-            "one.of: a slope is over all depths",
-        ),
-        (
-            {"quantity": "difference", "of": "bend", "versus": {"experiment": "a2"}},
-            "one.without: a bend needs the number of depths to leave out",
-        ),
-        (
-            {"quantity": "difference", "of": "slope", "versus": {"experiment": "a2"}, "without": 2},
-            "one.without: a bend needs the number of depths to leave out",
-        ),
-        (
-            {"quantity": "difference", "of": "value", "versus": {"experiment": "c"}},
-            "one.versus.experiment: unknown",
-        ),
-        ({"over": {"a": 1, "a2": 2}, "x": "n"}, "one.experiment: does not go together with over"),
-        ({"over": {"a": 1, "a2": 2}, "experiment": ...}, "one.over: goes together with x"),
-        ({"experiment": ..., "over": {"a": 1}, "x": "n"}, "one.over: name at least two"),
-        ({"experiment": ..., "over": {"a": 1, "b": 2}, "x": "n"}, "one.over: unknown 'b'"),
-        ({"experiment": ..., "over": {"a": 1, "a2": 0}, "x": "n"}, "one.over: a number that is not above 0"),
-        (
-            {"experiment": ..., "over": {"a": 1, "a2": 2}, "x": "data.per_class"},
-            "one.over.a: 1 here, but params.yaml has data.per_class: 8",
-        ),
-        ({"quantity": "minimum", "minus": "nc"}, "one.minus: unknown 'nc'"),
-        ({"quantity": "spearman", "expect": {"above": 0.5}}, "one.expect: only the sign of a rank"),
-        ({"quantity": "spearman", "along_split": "test"}, "one.along_split: belongs to `along`"),
-        (
-            {"quantity": "spearman", "metric": "ncc_error", "along": "tcv", "layer": "X"},
-            "one.along: replaces",
-        ),
-        ({"quantity": "layer_rise"}, "one.metric: layers before the last have only ncc_error"),
-        (
-            {"quantity": "depth_bound", "metric": "test_error", "alpha": 1, "over": {"a": 1}},
-            "one.alpha: 1 is out",
-        ),
+        ({"quantity": "slop"}, "quantity: 'slop' is unknown; did you mean 'slope'?"),
+        ({"quantity": "since_fit"}, "quantity: write `quantity: computed` and `call: since_fit`"),
+        ({"quantity": "value", "along": "tcv"}, "along: belongs to spearman; remove it"),
+        ({"experiment": "b"}, "experiment: unknown 'b'; allowed: a, a2"),
+        ({"metric": "nc1"}, "metric: unknown 'nc1'"),
+        ({"metric": ...}, "metric: missing; add it"),
+        ({"expect": {}}, "expect: give one of below, above"),
+        ({"expect": {"below": 1, "above": 0}}, "expect: give one of"),
+        ({"expect": {"between": [1, 0]}}, "expect: between takes two numbers"),
+        ({"expect": {"within": 0.1}}, "expect.within: is for a theory or a line"),
+        ({"quantity": "line", "without": 2}, "expect: a line takes `within`, the largest half-width of its"),
+        ({"value": 3}, "value: params.yaml has no sweep.axis"),
+        ({"author": "them"}, "author: 'them' is unknown"),
+        (DIFFERS | {"versus": {"experiment": "a"}}, "versus: is the setting of the claim itself"),
+        (DIFFERS | {"versus": {}}, "versus: names nothing"),
+        (DIFFERS, "versus: missing; add it"),
+        (DIFFERS | {"versus": {"depth": 3}}, "of: a slope is over all depths"),
+        (DIFFERS | {"of": "bend", "versus": {"experiment": "a2"}}, "without: a bend needs the number of"),
+        (DIFFERS | {"versus": {"experiment": "a2"}, "without": 2}, "without: a bend needs the number of"),
+        (DIFFERS | {"of": "value", "versus": {"experiment": "c"}}, "versus.experiment: unknown"),
+        ({"over": {"a": 1, "a2": 2}, "x": "n"}, "experiment: does not go together with over"),
+        ({"experiment": ..., "over": {"a": 1, "a2": 2}}, "over: goes together with x"),
+        (OVER | {"over": {"a": 1}}, "over: name at least two"),
+        (OVER | {"over": {"a": 1, "b": 2}}, "over: unknown 'b'"),
+        (OVER | {"over": {"a": 1, "a2": 0}}, "over: a number that is not above 0"),
+        (OVER | {"over": {"a": 1, "a2": 2}, "x": "data.per_class"}, "over.a: 1 here, but params.yaml has"),
+        ({"quantity": "minimum", "minus": "nc"}, "minus: unknown 'nc'"),
+        ({"quantity": "spearman", "expect": {"above": 0.5}}, "expect: only the sign of a rank"),
+        ({"quantity": "spearman", "along_split": "test"}, "along_split: belongs to `along`"),
+        (RANKS | {"along": "tcv", "layer": "X"}, "along: replaces"),
+        (RISE | {"metric": METRIC}, "metric: layers before the last have only ncc_error"),
+        *(({"id": name}, "id: ") for name in (..., "a\nb", "")),
     ],
 )
 def test_a_bad_claim_is_one_line_with_its_id(change, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small = experiment_tree()["data"]
     write_params([2], [0], a=experiment_tree(), a2=experiment_tree(data=small | {"per_class": 2}))
-    entry = {
-        "id": "one", "ref": "S", "statement": "s", "quantity": "slope", "experiment": "a", "metric": METRIC,
-        "expect": {"below": 0},
-    } | change  # fmt: skip
+    entry = vars_of("one") | change
     write_claims([{key: value for key, value in entry.items() if value is not ...}])
     with pytest.raises(InputError) as caught:
         load_claims()
     (only,) = str(caught.value).splitlines()
-    assert only.startswith(f"claims.yaml: {line}")
+    assert only.startswith(f"claims.yaml: {'claim 1' if line == 'id: ' else 'one'}.{line}")
     assert len(only) <= 300
 
 
@@ -936,6 +905,12 @@ def vars_of(name, **keys):
     } | keys  # fmt: skip
 
 
+def write_results():
+    Path("data/results").mkdir(parents=True)
+    for name, table in vars(plain()).items():
+        table.to_csv(f"data/results/{name}.csv", index=False)
+
+
 def write_claims(entries):
     Path("claims.yaml").write_text(json.dumps(entries), encoding="utf-8")
 
@@ -954,10 +929,7 @@ def test_the_command_writes_before_it_fails(tmp_path, monkeypatch, capsys):
             },
         ]
     )  # fmt: skip
-    results = Path("data/results")
-    results.mkdir(parents=True)
-    for name, table in vars(plain()).items():
-        table.to_csv(results / f"{name}.csv", index=False)
+    write_results()
     with pytest.raises(InputError, match=r"claims.yaml: bound: a proven identity does not hold"):
         claims_command()
     table = pd.read_csv("data/claims/claims.csv")
@@ -982,11 +954,9 @@ def test_claims_of_s24_are_about_the_runs_of_its_tables(tmp_path, monkeypatch):
             vars_of("last", **about | {"metric": "last_rank", "quantity": "minimum", "experiment": "a"}),
         ]
     )
-    results, low_rank = Path("data/results"), Path("data/low_rank")
-    for folder in (results, low_rank):
-        folder.mkdir(parents=True)
-    for name, table in vars(plain()).items():
-        table.to_csv(results / f"{name}.csv", index=False)
+    write_results()
+    low_rank = Path("data/low_rank")
+    low_rank.mkdir()
     columns = ["experiment", "depth", "x", "seed", "ranks", "classes_given_up", "train_error", "dnc_found"]
     rows = [("a", 4, 0.1, 0, "5-5-9", 0, 0.0, False), ("a", 4, 0.1, 1, "5-5-4", 1, 0.0, True)]
     series = [("b", 4, None, 0, "5-6-10", 0, 0.0, False), ("b", 4, None, 1, "2-9-10", 0, 0.1, True)]

@@ -160,9 +160,9 @@ class TestFreshClone:
         assert all("slope_loss_gap" in own and "deepest" not in own for own in found.values())
         assert {row["bound"] for row in table(clone, "runs")} == {"holds"}
         said = (clone.folder / "data/results/sentences.txt").read_text(encoding="utf-8").splitlines()
-        assert [line.split(":")[0] for line in said] == BOTH
+        assert list(dict.fromkeys(line.split()[0] for line in said)) == ["line", *BOTH]
         printed = [line.strip() for line in output.err.splitlines()]
-        assert all("4 of 4 runs converged" in line for line in said)
+        assert all("4 of 4" in line for line in said[1:])
         assert set(said) <= set(printed)
 
     def test_every_network_is_trained_once(self, swept_first: Made) -> None:
@@ -269,8 +269,8 @@ class TestWhatRuns:
         assert output.trained == NEW_TRAINS
         assert [name for name in output.ran if name.startswith("fetch")] == ["fetch@wild"]
         assert sorted(name for name in output.ran if name.startswith("train")) == NEW_TRAINS
-        assert "wild: 0 of 2 runs converged and 2 are left out, so it has no rates." in output.err
-        assert "wild: of 2 runs 2 diverged: lower optimizer" in output.err
+        assert re.search(r"wild +NC1 +no rate +0 of 2 +0 of 2", output.err)
+        assert "wild: 2 of 2 runs diverged: lower optimizer" in output.err
         rows = {(row["experiment"], row["seed"]): row for row in table(clone, "runs")}
         assert {key: row["converged"] for key, row in rows.items()} == {
             ("alpha", "0"): "True",

@@ -78,7 +78,7 @@ def test_a_changed_table_changes_what_is_shown(
     assert (before[0] != after[0], before[1] == after[1]) == (True, True)
 
 
-def test_the_docs_quote_a_published_sentence_and_a_published_verdict() -> None:
+def test_the_docs_quote_published_rates_and_a_published_verdict() -> None:
     """Red: a quotation of another sweep, or any other power of L in README.md and the first pages."""
     pages = "".join(
         (ROOT / name).read_text(encoding="utf-8")
@@ -90,14 +90,14 @@ def test_the_docs_quote_a_published_sentence_and_a_published_verdict() -> None:
             "docs/gallery.md",
         )
     )
-    sentence = (ROOT / "docs/results/cifar10_rn1/sentences.txt").read_text(encoding="utf-8").strip()
+    rates = (ROOT / "docs/results/cifar10_rn1/sentences.txt").read_text(encoding="utf-8")
     claims = render.published("cifar10_rn1", "claims").set_index("id")
     row = claims.loc["s25-cifar10-rn1-nc1"]
     interval = f"{row['value']:.3g} [{row['low']:.3g}, {row['high']:.3g}]"
     number = f"{row['quantity']} {interval}, expected {row['expected']}"
     verdict = f"{row['verdict']}: {row.name} ({row['ref']}): {number}"
-    for quotation in (sentence, verdict):
-        assert f"> {quotation}\n" in pages
+    for quotation in (f"```text\n{rates}```", f"> {verdict}"):
+        assert f"{quotation}\n" in pages
         pages = pages.replace(quotation, "")
     assert re.findall(r"L\^-?\d|\d \[-?\d", pages) == []
 

@@ -88,9 +88,9 @@ def test_everything_is_on_the_page(page):
         "11 of 12 runs converged (2 seeds at each of 3 depths).",
         "3 claims: 1 agrees, 2 disagree (1 with a paper).",
         HOSTILE,
-        "one: NC1 improves as L−0.40 [−0.50, −0.30].",
+        "L^-0.50 [-0.91, -0.10]",
         "L-RN1 on digits, λ = 0.005",
-        "one: of 6 runs 1 diverged (L = 5): lower optimizer.learning_rate",
+        "one: 1 of 6 runs diverged (L = 5): lower optimizer.learning_rate",
         "one: c0de",
         "ncpipe 0.1.0, torch 2.13.0",
         "learning_rate: 0.01",
@@ -99,7 +99,10 @@ def test_everything_is_on_the_page(page):
     ):
         assert words in page.text, words
     labels = page.all("alt")
-    assert any(label.startswith("Collapse against depth L") and "L^-0.40" in label for label in labels)
+    assert any(
+        label.startswith("Collapse against depth L") and "one: NC1 improves L^-0.50" in label
+        for label in labels
+    )
     assert page.all("data-grid") == [
         "claims", "claims-not-run", "failed", "side-by-side", "slopes", "slopes-others", "runs",
     ]  # fmt: skip

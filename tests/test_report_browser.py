@@ -160,7 +160,7 @@ def test_a_figure_is_enlarged_by_the_keyboard(page):
     """Red: a figure that is no larger on a phone than on the page."""
     page.locator("#f-depth_sweep button.zoom").press("Enter")
     assert page.locator("dialog#large").is_visible()
-    assert "L^-0.40" in page.locator("dialog#large .paper").get_attribute("alt")
+    assert "L^-0.50" in page.locator("dialog#large .paper").get_attribute("alt")
     assert page.locator("dialog#large .paper").bounding_box()["width"] > 800
     page.keyboard.press("Escape")
     assert not page.locator("dialog#large").is_visible()

@@ -21,8 +21,9 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from ncpipe.claims.evidence import Tables, answer
-from ncpipe.claims.ledger import Claim, Measured, load_claims
+from ncpipe.claims.evidence import answer
+from ncpipe.claims.ledger import Claim, load_claims
+from ncpipe.claims.run_calls import Tables
 from ncpipe.claims.selections import judge_by_selection, tables_by_selection
 from ncpipe.claims.verdicts import ABSENT, judge, kind, ledger_table
 from ncpipe.commands.plot import figures_of_published, read_published
@@ -31,11 +32,10 @@ from ncpipe.config.records import read
 from ncpipe.figures.save import save_figure
 from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.tables.convergence import selected_runs
-from ncpipe.tables.headlines import headline_series
 from ncpipe.tables.keys import run_keys
 from ncpipe.tables.points import LAST, SERIES, usable_points
 from ncpipe.tables.selections import selected_slopes
-from ncpipe.tables.sentences import experiment_sentences
+from ncpipe.tables.sentences import in_columns, rate_table
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
@@ -68,8 +68,7 @@ def refit(folder: Path) -> Iterator[str]:
     for name, table in tables.items():
         table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
     last = measured[measured["layer"] == LAST]
-    series = {str(name): headline_series(own, last) for name, own in runs.groupby("experiment", sort=False)}
-    sentences = "".join(f"{each}\n" for each in experiment_sentences(slopes, leave_out, runs, series))
+    sentences = "".join(f"{each}\n" for each in in_columns(rate_table(slopes, leave_out, runs, last)))
     (folder / "sentences.txt").write_text(sentences, encoding="utf-8")
     for name, figure in figures_of_published(read_published([folder])):
         if (folder / f"{name}.png").is_file():  # some studies show another figure in its place
@@ -87,7 +86,7 @@ def rejudge(folder: Path, tables: Tables, rule: Slopes) -> Iterator[str]:
     published = pd.read_csv(folder / "claims.csv", dtype=str, keep_default_na=False)
     own = []
     others = tables_by_selection(tables, rule, set(tables.points["metric"]))
-    for claim in (claim for claim in claims_of(folder) if isinstance(claim, Measured)):
+    for claim in (claim for claim in claims_of(folder) if claim.of_runs):
         rows = published[(published["id"] == claim.id)]
         if rows.empty or claim.experiment not in set(tables.runs["experiment"]):
             continue
@@ -128,8 +127,7 @@ def write_kinds(folder: Path) -> None:
     published["kind"] = [kind(claims[name]) for name in published["id"]]
     now, then = _entries("HEAD"), _entries(_commit(folder))
     published["stood"] = [
-        _stood(now, then, claims[name]) if isinstance(claims[name], Measured) else ""
-        for name in published["id"]
+        _stood(now, then, claims[name]) if claims[name].of_runs else "" for name in published["id"]
     ]
     published.to_csv(folder / "claims.csv", index=False, lineterminator="\n")
 
@@ -151,10 +149,14 @@ def _entries(commit: str) -> dict[str, dict[str, Any]]:
     """Return the claims of every claims.yaml at a commit, by id, as they are written."""
     names = _git("ls-tree", "-r", "--name-only", commit).splitlines()
     files = [_git("show", f"{commit}:{name}") for name in names if Path(name).name == "claims.yaml"]
-    return {entry["id"]: entry for file in files for entry in yaml.safe_load(file)}
+    entries = {entry["id"]: entry for file in files for entry in yaml.safe_load(file)}
+    for entry in entries.values():
+        if entry["quantity"] == "computed":  # calls were quantities of their own once
+            entry["quantity"] = entry["call"]
+    return entries
 
 
-def _stood(now: Mapping[str, Any], then: Mapping[str, Any], claim: Measured) -> str:
+def _stood(now: Mapping[str, Any], then: Mapping[str, Any], claim: Claim) -> str:
     """Return whether a claim is `then` what it is `now`; its id may have the experiment's name behind it."""
     names = (claim.id, claim.id.removesuffix(f"-{claim.experiment}"))
     own, old = (next((entries[name] for name in names if name in entries), None) for entries in (now, then))

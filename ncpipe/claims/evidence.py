@@ -4,28 +4,16 @@
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from ncpipe.claims.ledger import (
-    OVER_DEPTHS,
-    Across,
-    DepthBound,
-    Difference,
-    Extreme,
-    Line,
-    Measured,
-    Slope,
-    Spearman,
-    Value,
-    subject,
-)
+from ncpipe.claims.calls import checked
+from ncpipe.claims.ledger import EXTREMES, OVER_DEPTHS, Claim, subject
+from ncpipe.claims.run_calls import Tables, of_metric, rows_of, run_calls
 from ncpipe.config.params import Slopes
-from ncpipe.metrics.catalogue import series_name
 from ncpipe.tables.compare import (
     Term,
     Terms,
@@ -68,82 +56,65 @@ class Answer(NamedTuple):
     freedom: float = math.nan
 
 
-@dataclass(frozen=True)
-class Tables:
-    """Holds the tables that `aggregate` writes."""
-
-    points: pd.DataFrame
-    runs: pd.DataFrame
-    slopes: pd.DataFrame
-    slopes_leave_out: pd.DataFrame
-    separation: pd.DataFrame
-    effective_depth: pd.DataFrame
-    layer_errors: pd.DataFrame
-    history: pd.DataFrame
-
-
-def answer(claim: Measured, tables: Tables, rule: Slopes) -> Answer:
+def answer(claim: Claim, tables: Tables, rule: Slopes) -> Answer:
     """Return the number that answers a claim about runs, or why there is none (`missing`).
 
     `slope` and `line` are rows of slopes.csv and slopes_leave_out.csv. `spearman` is
     `ranks.rank_correlation`, and `value` and `difference` are `compare.difference_interval`. Only selected
     runs are used, except for `minimum` and `maximum`.
     """
-    if isinstance(claim, Difference):
+    if claim.quantity == "difference":
         return _difference(claim, tables, rule)
-    over = claim.over if isinstance(claim, Across) else None
     table = numbers(claim, tables)
     if isinstance(table, str):
         return Answer(missing=table)
-    if isinstance(claim, Extreme):
+    if isinstance(table, float):
+        return Answer(table, table, table)
+    if claim.quantity in EXTREMES:
         return _extreme(claim, table, tables)
-    if over or isinstance(claim, Value | DepthBound):
+    if claim.over or claim.quantity in ("value", "computed"):
         table = table[table["depth"] == (claim.depth or table["depth"].max())]
-    used = table[table["counted" if isinstance(claim, Value | Spearman | DepthBound) else "used"]]
+    used = table[table["used" if claim.quantity in ("slope", "line") else "counted"]]
     if len(used) < LEAST_SHARE * len(table) or used.empty:
         return Answer(missing=f"{len(used)} of {len(table)} runs have a number that is used")
     runs = f"{len(used)} of {len(table)} runs"
-    if isinstance(claim, Slope) and over:
-        found = _fitted_over(claim, over, used, rule)
-    elif isinstance(claim, Slope | Line):
+    if claim.over and claim.quantity == "slope":
+        found = _fitted_over(claim, used, rule)
+    elif claim.quantity in ("slope", "line"):
         found = _fitted(claim, used, tables)
-    elif isinstance(claim, Spearman):
+    elif claim.quantity == "spearman":
         found = _ranked_along(claim, used, tables, rule) if claim.along else _ranked(claim, used, rule)
-    elif isinstance(claim, Value):
-        found = _mean(claim, table, used, rule)
-    elif isinstance(claim, DepthBound):
-        found = _beyond_bound(claim, table, used, tables, rule)
     else:
-        raise TypeError(claim.quantity)
+        found = _mean(table, used, rule)
     return found if found.missing or found.runs else found._replace(runs=runs)
 
 
-def numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
-    """Return the runs that a claim is about with their values, or why there are none.
+def numbers(claim: Claim, tables: Tables) -> pd.DataFrame | float | str:
+    """Return the runs that a claim is about with their values, one number of them all, or why there is none.
 
     The columns besides the runs' keys are value, log10, used (whether log10 counts) and counted (whether the
     value counts). Across experiments, x is the number that each experiment stands for.
     """
-    if isinstance(claim, Across) and claim.over:
-        return _numbers_over(claim, claim.over, tables)
-    own = _at(tables.runs, claim.experiment, claim.depth, claim.value)
+    if claim.over:
+        return _numbers_over(claim, tables)
+    own = rows_of(claim, tables.runs)
     if own.empty:
         return f"no run of {subject(claim)} in the sweep"
     keys = run_keys(tables.runs)
-    if claim.quantity in ("layer_rise", "since_fit"):
-        found = (_layer_rises if claim.quantity == "layer_rise" else _since_fit)(claim, tables)
+    if claim.quantity == "computed":
+        call, arguments = checked(claim, run_calls())
+        found = call.number(claim=claim, tables=tables, **arguments)
+        if not isinstance(found, pd.DataFrame):
+            return float(found)
         if found.empty:
-            return f"{subject(claim)}: no layers or no history"
-        return _without_logarithm(own[[*keys, "selected"]].merge(found, on=keys, how="left"))
-    if isinstance(claim, Spearman) and claim.layer:
-        found = _at(tables.layer_errors, claim.experiment, claim.depth, claim.value)
-        found = found[found["layer"] == claim.layer]
-        return _without_logarithm(found) if len(found) else f"{subject(claim)}: no such layer"
-    if claim.quantity == "layer_slope":
-        found = _named(tables.separation, claim).rename(columns={"slope": "value"})
+            return f"{subject(claim)}: {claim.call} finds no run with what it takes"
         found = own[[*keys, "selected"]].merge(found[[*keys, "value"]], on=keys, how="left")
         return _without_logarithm(found)
-    found = _named(_at(tables.points, claim.experiment, claim.depth, claim.value), claim)
+    if claim.layer:
+        found = rows_of(claim, tables.layer_errors)
+        found = found[found["layer"] == claim.layer]
+        return _without_logarithm(found) if len(found) else f"{subject(claim)}: no such layer"
+    found = of_metric(claim, rows_of(claim, tables.points))
     if len(found):
         return found.assign(counted=found["selected"] & np.isfinite(found["value"]))
     if claim.metric not in own and claim.metric in tables.effective_depth:
@@ -154,37 +125,15 @@ def numbers(claim: Measured, tables: Tables) -> pd.DataFrame | str:
     return _without_logarithm(own[[*keys, "selected"]].assign(value=value))
 
 
-def _numbers_over(claim: Across, over: Mapping[str, float], tables: Tables) -> pd.DataFrame | str:
+def _numbers_over(claim: Claim, tables: Tables) -> pd.DataFrame | str:
     """Return the runs of several experiments."""
     parts = []
-    for name, x in over.items():
-        part = numbers(replace(claim, experiment=name, over=None, x=""), tables)
-        if isinstance(part, str):
-            return part
+    for name, x in claim.over.items():
+        part = numbers(replace(claim, experiment=name, over={}, x=""), tables)
+        if not isinstance(part, pd.DataFrame):
+            return str(part)
         parts.append(part.assign(x=float(x), axis=claim.x))
     return pd.concat(parts, ignore_index=True)
-
-
-def _layer_rises(claim: Measured, tables: Tables) -> pd.DataFrame:
-    """Return run keys and value: the largest rise from one layer to the next."""
-    own = _at(tables.layer_errors, claim.experiment, claim.depth, claim.value).sort_values("position")
-    groups = own.groupby(run_keys(own))["value"]
-    return groups.agg(lambda errors: float(np.diff(errors).max())).reset_index()
-
-
-def _since_fit(claim: Measured, tables: Tables) -> pd.DataFrame:
-    """Return run keys and value: log10 metric at the last kept epoch minus that at the first fitted epoch.
-
-    The first fitted epoch is the first kept epoch without a train error. Runs without one have no row.
-    """
-    own = _at(tables.history, claim.experiment, claim.depth, claim.value)
-    column = series_name(claim.split, claim.metric)
-    keys = run_keys(own)
-    if column not in own:
-        return own[keys].assign(value=math.nan).iloc[:0]
-    kept = own[(own[column] > 0) & (own["train_error"] == 0)].sort_values("epoch")
-    ends = np.log10(kept.set_index(keys)[column]).groupby(keys)
-    return (ends.last() - ends.first()).rename("value").reset_index()
 
 
 def _without_logarithm(table: pd.DataFrame) -> pd.DataFrame:
@@ -192,24 +141,10 @@ def _without_logarithm(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(log10=math.nan, used=used, counted=used)
 
 
-def _named(table: pd.DataFrame, claim: Measured) -> pd.DataFrame:
-    rows = (table["metric"] == claim.metric) & (table["split"] == claim.split)
-    return table[rows & (table["layer"] == LAST)] if "layer" in table else table[rows]
-
-
-def _at(
-    table: pd.DataFrame, experiment: str, depth: int | None = None, value: float | None = None
-) -> pd.DataFrame:
-    table = table[table["experiment"] == experiment]
-    table = table if depth is None else table[table["depth"] == depth]
-    return table if value is None else table[table["x"] == value]
-
-
-def _fitted(claim: Slope | Line, used: pd.DataFrame, tables: Tables) -> Answer:
+def _fitted(claim: Claim, used: pd.DataFrame, tables: Tables) -> Answer:
     """Return the slope from slopes.csv or slopes_leave_out.csv."""
-    rows = _named(
-        _at(tables.slopes_leave_out if claim.without else tables.slopes, claim.experiment, claim.depth), claim
-    )
+    fits = tables.slopes_leave_out if claim.without else tables.slopes
+    rows = of_metric(claim, rows_of(replace(claim, value=None), fits))
     if claim.without:
         rows = rows[rows["n_left_out"] == claim.without]
     if len(rows) > 1:
@@ -218,14 +153,14 @@ def _fitted(claim: Slope | Line, used: pd.DataFrame, tables: Tables) -> Answer:
         return Answer(missing="too few depths with runs that are used for a slope")
     row = rows.iloc[0]
     found = Answer(float(row["slope"]), float(row["low"]), float(row["high"]), f"{row['n_used']:.0f} runs")
-    if isinstance(claim, Line):
+    if claim.quantity == "line":
         return found._replace(p_value=float(row["p_value"]), rejected=bool(row["rejected"]))
     by_x = list(used.groupby(x_column(used)))[claim.without :]
     error, freedom = difference_error([], slope_terms({x: own["log10"] for x, own in by_x}))
     return found._replace(error=error, freedom=freedom)
 
 
-def _fitted_over(claim: Slope, over: Mapping[str, float], used: pd.DataFrame, rule: Slopes) -> Answer:
+def _fitted_over(claim: Claim, used: pd.DataFrame, rule: Slopes) -> Answer:
     """Fit the slope over several experiments, whose runs are taken as independent draws."""
     used = used.sort_values(["x", "seed"])
     terms = slope_terms({x: own.set_index("seed")["log10"] for x, own in used.groupby("x")})
@@ -241,24 +176,7 @@ def _estimate(base: Terms, other: Terms, rule: Slopes, runs: str = "") -> Answer
     return Answer(value, low, high, runs, error=error, freedom=freedom)
 
 
-def _beyond_bound(
-    claim: DepthBound, table: pd.DataFrame, used: pd.DataFrame, tables: Tables, rule: Slopes
-) -> Answer:
-    """Return the mean error minus the estimated bound, with the interval of the mean."""
-    depth = int(table["depth"].iloc[0])
-    own = _at(tables.effective_depth, claim.experiment, depth)["effective_depth"].mean()
-    bounds = []
-    for name, share in claim.over.items():
-        fitted = _at(tables.effective_depth, name, depth)
-        if len(fitted):
-            bounds.append((1 + claim.alpha) * share + float(own >= fitted["effective_depth"].min()))
-    if not bounds or math.isnan(own):
-        return Answer(missing="no effective depths to compare")
-    error = _mean(claim, table, used, rule)
-    return error._replace(**{end: getattr(error, end) - min(bounds) for end in ("value", "low", "high")})
-
-
-def _ranked(claim: Spearman, used: pd.DataFrame, rule: Slopes) -> Answer:
+def _ranked(claim: Claim, used: pd.DataFrame, rule: Slopes) -> Answer:
     where = x_column(used)
     if where != "depth" and used["depth"].nunique() > 1:
         return Answer(missing="a study with an axis has a correlation for each depth; name one")
@@ -268,7 +186,7 @@ def _ranked(claim: Spearman, used: pd.DataFrame, rule: Slopes) -> Answer:
     return _ranks(x, values, _name(claim), rule, why_not)
 
 
-def _ranked_along(claim: Spearman, used: pd.DataFrame, tables: Tables, rule: Slopes) -> Answer:
+def _ranked_along(claim: Claim, used: pd.DataFrame, tables: Tables, rule: Slopes) -> Answer:
     """Return the rank correlation with another metric over all runs, of every depth and value."""
     both = with_along(claim, used, tables)
     if isinstance(both, str):
@@ -286,19 +204,19 @@ def _ranks(x: np.ndarray, groups: list[np.ndarray], name: str, rule: Slopes, why
     return Answer(rho, p_value=p_value, rejected=p_value < 1 - rule.level)
 
 
-def with_along(claim: Spearman, found: pd.DataFrame, tables: Tables) -> pd.DataFrame | str:
+def with_along(claim: Claim, found: pd.DataFrame, tables: Tables) -> pd.DataFrame | str:
     """Return runs with the other metric of a claim as the column value_along, or why there are none."""
     other = numbers(
         replace(claim, metric=claim.along, split=claim.along_split or claim.split, along=""), tables
     )
-    if isinstance(other, str):
-        return other
+    if not isinstance(other, pd.DataFrame):
+        return str(other)
     keys = run_keys(found)
     both = found.merge(other[[*keys, "value"]], on=keys, suffixes=("", "_along")).sort_values(keys)
     return both.dropna(subset=["value", "value_along"])
 
 
-def _mean(claim: Measured, table: pd.DataFrame, used: pd.DataFrame, rule: Slopes) -> Answer:
+def _mean(table: pd.DataFrame, used: pd.DataFrame, rule: Slopes) -> Answer:
     if "x" in table and table["x"].nunique() > 1:
         return Answer(missing="a study with an axis has a mean for each value; name one")
     depth = int(table["depth"].iloc[0])
@@ -306,11 +224,11 @@ def _mean(claim: Measured, table: pd.DataFrame, used: pd.DataFrame, rule: Slopes
     return _estimate([], terms, rule, f"{len(used)} of {len(table)} runs at L = {depth}")
 
 
-def _extreme(claim: Extreme, table: pd.DataFrame, tables: Tables) -> Answer:
+def _extreme(claim: Claim, table: pd.DataFrame, tables: Tables) -> Answer:
     if claim.minus:
         other = numbers(replace(claim, metric=claim.minus, minus=""), tables)
-        if isinstance(other, str):
-            return Answer(missing=other)
+        if not isinstance(other, pd.DataFrame):
+            return Answer(missing=str(other))
         keys = run_keys(table)
         table = (table.set_index(keys)["value"] - other.set_index(keys)["value"]).reset_index()
     values = table["value"].dropna()
@@ -320,12 +238,12 @@ def _extreme(claim: Extreme, table: pd.DataFrame, tables: Tables) -> Answer:
     return Answer(value, value, value, f"{len(values)} runs")
 
 
-def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Answer:
-    own = {key: getattr(claim, key) for key in ("experiment", "depth", "value", "metric", "split")}
-    other = own | {key: value for key in own if (value := getattr(claim.versus, key)) is not None}
+def _difference(claim: Claim, tables: Tables, rule: Slopes) -> Answer:
+    assert claim.versus is not None
+    other = replace(claim, **{key: value for key, value in asdict(claim.versus).items() if value is not None})
     sides: list[Terms] = []
-    for keys in (other, own):
-        side = _side(claim, keys, tables)
+    for each in (other, claim):
+        side = _side(each, tables)
         if isinstance(side, Answer):
             return side
         sides.append(side)
@@ -338,24 +256,23 @@ def _difference(claim: Difference, tables: Tables, rule: Slopes) -> Answer:
     return _estimate(sides[0], sides[1], rule, runs)
 
 
-def _side(claim: Difference, keys: dict[str, Any], tables: Tables) -> Terms | Answer:
+def _side(claim: Claim, tables: Tables) -> Terms | Answer:
     """Return the terms of one side's number, or why there is none."""
-    side = replace(claim, **keys)
-    table = numbers(side, tables)
-    if isinstance(table, str):
-        return Answer(missing=table)
+    table = numbers(claim, tables)
+    if not isinstance(table, pd.DataFrame):
+        return Answer(missing=str(table))
     if claim.of not in OVER_DEPTHS:
-        table = table[table["depth"] == (keys["depth"] or table["depth"].max())]
+        table = table[table["depth"] == (claim.depth or table["depth"].max())]
     used = table[table["counted" if claim.of == "value" else "used"]].sort_values(["depth", "seed"])
     if len(used) < LEAST_SHARE * len(table) or used.empty:
         return Answer(
-            missing=f"{len(used)} of {len(table)} runs of {subject(side)} have a number that is used"
+            missing=f"{len(used)} of {len(table)} runs of {subject(claim)} have a number that is used"
         )
     if used.duplicated(["depth", "seed"]).any():
         return Answer(missing="a study with an axis has a number for each value; name one")
     column = "value" if claim.of == "value" else "log10"
     if used[column].isna().any():
-        return Answer(missing=f"{side.metric} has no logarithm here; take of: value")
+        return Answer(missing=f"{claim.metric} has no logarithm here; take of: value")
     tables_by_depth = (own for _, own in used.groupby("depth"))
     groups = {int(own["depth"].iloc[0]): own.set_index("seed")[column] for own in tables_by_depth}
     if claim.of not in OVER_DEPTHS:
@@ -364,6 +281,6 @@ def _side(claim: Difference, keys: dict[str, Any], tables: Tables) -> Terms | An
     return terms or Answer(missing=f"too few depths with runs that are used for a {claim.of}")
 
 
-def _name(claim: Measured) -> str:
+def _name(claim: Claim) -> str:
     """Return the name of a number's random stream for permutations."""
     return "|".join([claim.experiment, LAST, claim.split, claim.metric])

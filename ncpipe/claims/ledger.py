@@ -4,16 +4,15 @@
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from ncpipe.config.bounds import Bound, Count, Fraction, Index, Number, Positive
+from ncpipe.config.bounds import Bound, Count, Index, Number, Positive
 from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import check
-from ncpipe.config.unions import TaggedBy
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS
 from ncpipe.metrics.study_metrics import own_metrics
@@ -44,6 +43,8 @@ RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that can be a cla
 )
 
 OVER_DEPTHS = ("slope", "bend")  # kinds of difference that are computed over all depths
+EXTREMES = ("minimum", "maximum")
+WERE_QUANTITIES = ("since_fit", "layer_slope", "layer_rise", "depth_bound")  # calls of `computed` now
 
 Author = Literal["paper", "ours", "yours"]
 Scale = Literal["stated settings", "reduced", "toy"]
@@ -94,150 +95,6 @@ class Expect:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Claimed:
-    """A statement of a paper, or of ours, and the number that answers it.
-
-    quantity: kind of number.
-    id: unique name in tables.
-    ref: paper and place in it.
-    statement: the claim in our words.
-    expect: where the number lies if the claim holds.
-    author: who makes it: the `paper`; `ours`, of ncpipe's own studies; `yours`, of a study of your own.
-    scale: `stated settings` with all settings that the paper states, `reduced` with some of them smaller,
-    `toy` on other data or networks; null where none applies.
-    identity: whether it is a proven identity, whose failure is an error of the code and fails the pipeline.
-    """
-
-    quantity: str
-    id: str
-    ref: str
-    statement: str
-    expect: Expect
-    author: Author = "paper"
-    scale: Scale | None = None
-    identity: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured(Claimed):
-    """A claim about the runs of an experiment.
-
-    experiment: a name of params.yaml; left out, each of the sweep's has the claim, its name behind the id.
-    metric: of docs/metrics.md, at the last layer, or a number of runs.csv.
-    split: train, test, weights for the metrics of W, true_labels for training samples by these, or target for
-    classes that the network never saw.
-    depth: L, where the number is of one depth.
-    value: of the study's axis, where the number is of one value.
-    panel: title of the panel of data/claims/panels.png that shows what the number is made of.
-    """
-
-    metric: str
-    experiment: str = ""
-    split: Split = "train"
-    depth: Count | None = None
-    value: Number | None = None
-    panel: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Across(Measured):
-    """A claim about how the metric goes with L, with the study's axis, or from one experiment to another.
-
-    over: experiments, in place of one, each with the number that it stands for; at one depth.
-    x: what these numbers are: a key of the experiments, as data.per_class, or a word where none is meant.
-    """
-
-    over: dict[str, Number] | None = None
-    x: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slope(Across):
-    """The slope of log10 metric on log10 L, or on the study's axis or across experiments at one depth.
-
-    quantity: slope.
-    without: how many of the smallest depths are left out.
-    """
-
-    quantity: Literal["slope"]
-    without: Index = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Line(Measured):
-    """The slope of log10 metric on log10 L at large depths, and whether the means there lie on a line.
-
-    Where the test rejects a line (`tables.linearity.line_test`), the claim disagrees. Where it does not, the
-    claim agrees only if the slope is known to within `expect.within`, else the test had too little power.
-
-    quantity: line.
-    without: how many of the smallest depths are left out.
-    """
-
-    quantity: Literal["line"]
-    without: Count
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spearman(Across):
-    """The rank correlation of the metric with L, or with the study's axis or across experiments at one depth.
-
-    A permutation test decides its sign, so `expect` is above or below 0.
-
-    quantity: spearman.
-    layer: of which the metric is, where it is not the last: of ncc_error alone.
-    along: another metric of the same runs, in place of L or the axis.
-    along_split: the split of that; without it the claim's.
-    """
-
-    quantity: Literal["spearman"]
-    layer: str = ""
-    along: str = ""
-    along_split: Split | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Value(Measured):
-    """A number of each run, and its mean over the seeds of one setting, at the deepest L by default.
-
-    quantity: value, the metric itself; layer_slope, the slope of log10 metric on the layer; layer_rise, the
-    largest rise from one layer to the next, of ncc_error alone; since_fit, log10 metric at the end less that
-    at the first kept epoch (`history.at`) without a train error.
-    """
-
-    quantity: Literal["value", "layer_slope", "layer_rise", "since_fit"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Extreme(Measured):
-    """The least or the largest value of all runs that ended finite, converged or not: an exact number.
-
-    quantity: minimum or maximum.
-    minus: another metric of the same split, which is subtracted first.
-    """
-
-    quantity: Literal["minimum", "maximum"]
-    minus: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DepthBound(Measured):
-    """An error less an estimate of its bound by effective depths [K23 eq. 53]; the metric is the error.
-
-    The estimate is the least over p of (1 + alpha) p, plus 1 where the mean effective depth of the experiment
-    is no less than the least of the runs with the share p of random labels in the second half of their data.
-
-    quantity: depth_bound.
-    over: experiments on twice the samples, each with its p.
-    alpha: of the bound.
-    """
-
-    quantity: Literal["depth_bound"]
-    over: dict[str, Number]
-    alpha: Fraction
-
-
 @dataclass(frozen=True)
 class OtherSide:
     """The other side of a difference; keys that are left out are those of the claim's own runs.
@@ -260,41 +117,108 @@ class OtherSide:
             raise ValueError("names nothing; give another experiment, depth, value, metric or split")
 
 
+Quantity = Literal[
+    "slope", "line", "spearman", "value", "minimum", "maximum", "difference", "computed", "theory"
+]
+OF_RUNS = ("metric", "experiment", "split", "depth", "value", "panel")
+KEYS: Mapping[Quantity, tuple[str, ...]] = {  # of each quantity, besides those of every claim
+    "slope": (*OF_RUNS, "over", "x", "without"),
+    "line": (*OF_RUNS, "without"),
+    "spearman": (*OF_RUNS, "over", "x", "layer", "along", "along_split"),
+    "value": OF_RUNS,
+    "minimum": (*OF_RUNS, "minus"),
+    "maximum": (*OF_RUNS, "minus"),
+    "difference": (*OF_RUNS, "versus", "of", "without"),
+    "computed": (*OF_RUNS, "call", "args"),
+    "theory": ("call", "args", "against"),
+}
+NEEDED: Mapping[Quantity, tuple[str, ...]] = {  # those that have no default; `metric` wherever it is a key
+    "line": ("without",),
+    "difference": ("versus", "of"),
+    "computed": ("call",),
+    "theory": ("call",),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
-class Difference(Measured):
-    """A number of one setting minus that of another; runs of one seed are pairs.
+class Claim:
+    """A statement of a paper, or of ours, and the number that answers it; KEYS has the keys of each quantity.
 
-    quantity: difference.
-    versus: the other side.
-    of: the number: the slope on L, the size of its drift (bend), the mean of log10 metric of one setting, or
-    the mean of the metric.
-    without: of a bend: how many of the smallest depths are left out.
-    """
-
-    quantity: Literal["difference"]
-    versus: OtherSide
-    of: Literal["slope", "bend", "log10", "value"]
-    without: Index = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Theory(Claimed):
-    """A number of the theory, without any run.
-
-    quantity: theory.
-    call: its name (docs/claims.md has them).
+    quantity: kind of number.
+    - slope: of log10 metric on log10 L, or on the study's axis or across experiments at one depth.
+    - line: the same slope at large depths, and whether the means there lie on a line.
+    - spearman: the rank correlation of the metric with L, with the study's axis or across experiments.
+    - value: the mean over the seeds of one setting, at the deepest L by default.
+    - minimum, maximum: of all runs that ended finite, converged or not; an exact number.
+    - difference: a number of one setting minus that of another; runs of one seed are pairs.
+    - computed: a number of each run, and its mean, or one number, by a function of the tables.
+    - theory: a number of the theory, without any run.
+    id: unique name in tables.
+    ref: paper and place in it.
+    statement: the claim in our words.
+    expect: where the number lies if the claim holds.
+    author: who makes it: the `paper`; `ours`, of ncpipe's own studies; `yours`, of a study of your own.
+    scale: `stated settings` with all settings that the paper states, `reduced` with some of them smaller,
+    `toy` on other data or networks; null where none applies.
+    identity: whether it is a proven identity, whose failure is an error of the code and fails the pipeline.
+    metric: of docs/metrics.md, at the last layer, or a number of runs.csv.
+    experiment: a name of params.yaml; left out, each of the sweep's has the claim, its name behind the id.
+    split: train, test, weights for the metrics of W, true_labels for training samples by these, or target for
+    classes that the network never saw.
+    depth: L, where the number is of one depth.
+    value: of the study's axis, where the number is of one value.
+    panel: title of the panel of data/claims/panels.png that shows what the number is made of.
+    over: experiments, in place of one, each with the number that it stands for; at one depth.
+    x: what these numbers are: a key of the experiments, as data.per_class, or a word where none is meant.
+    without: how many of the smallest depths are left out.
+    layer: of which the metric is, where it is not the last: of ncc_error alone.
+    along: another metric of the same runs, in place of L or the axis.
+    along_split: the split of that; without it the claim's.
+    minus: another metric of the same split, which is subtracted from an extreme first.
+    versus: the other side of a difference.
+    of: what differs: the slope on L, the size of its drift (bend), the mean of log10 metric of one setting,
+    or the mean of the metric.
+    call: name of a function (docs/claims.md).
     args: its arguments.
     against: for `within`: a number, or `numerical` for the same number computed independently.
     """
 
-    quantity: Literal["theory"]
-    call: str
-    args: dict[str, Any]
+    quantity: Quantity
+    id: str
+    ref: str
+    statement: str
+    expect: Expect
+    author: Author = "paper"
+    scale: Scale | None = None
+    identity: bool = False
+    metric: str = ""
+    experiment: str = ""
+    split: Split = "train"
+    depth: Count | None = None
+    value: Number | None = None
+    panel: str = ""
+    over: dict[str, Number] = field(default_factory=dict)
+    x: str = ""
+    without: Index = 0
+    layer: str = ""
+    along: str = ""
+    along_split: Split | None = None
+    minus: str = ""
+    versus: OtherSide | None = None
+    of: Literal["slope", "bend", "log10", "value"] | None = None
+    call: str = ""
+    args: dict[str, Any] = field(default_factory=dict)
     against: Literal["numerical"] | float | None = None
 
+    @property
+    def of_runs(self) -> bool:
+        """Whether the claim is about runs."""
+        return self.quantity != "theory"
 
-Claim = Slope | Line | Spearman | Value | Extreme | DepthBound | Difference | Theory
-TaggedClaim = Annotated[Claim, TaggedBy("quantity")]
+    @property
+    def number(self) -> str:
+        """The name of the number in tables: the quantity, or the function that computes it from runs."""
+        return self.call if self.quantity == "computed" else self.quantity
 
 
 def load_claims(
@@ -314,13 +238,13 @@ def load_claims(
     except InputError as error:
         raise InputError(cut(f"{path}: {error}")) from None
     claims, mistakes = parse_claims(tree)
-    if any(isinstance(claim, Measured) for claim in claims):
+    if any(claim.of_runs for claim in claims):
         known = params()
         metrics = _known_metrics(known, further)
         claims = tuple(own for claim in claims for own in _of_each(claim, known.sweep.experiments))
-        measured = [claim for claim in claims if isinstance(claim, Measured)]
+        of_runs = [claim for claim in claims if claim.of_runs]
         mistakes += dict.fromkeys(
-            f"{claim.id}.{line}" for claim in measured for line in _unknown(claim, known, metrics)
+            f"{claim.id}.{line}" for claim in of_runs for line in _unknown(claim, known, metrics)
         )
     if mistakes:
         raise InputError("\n".join(cut(f"{path}: {line}") for line in mistakes))
@@ -340,7 +264,7 @@ def parse_claims(tree: object) -> tuple[tuple[Claim, ...], list[str]]:
         if path in seen:
             mistakes.append(f"{path}: another claim has the same id; rename one")
         seen.add(path)
-        claim, wrong = check(TaggedClaim, entry, path)
+        claim, wrong = _read(entry, path)
         mistakes += wrong
         if isinstance(name, str) and name != path:  # ids appear in tables and on the terminal
             mistakes.append(f"{path}.id: {shown(name)} is empty or not printable; rename it")
@@ -350,53 +274,68 @@ def parse_claims(tree: object) -> tuple[tuple[Claim, ...], list[str]]:
     return tuple(claims), mistakes
 
 
+def _read(entry: object, path: str) -> tuple[Claim | None, list[str]]:
+    """Return a claim and no mistakes, or None and its mistakes."""
+    if isinstance(entry, dict) and (name := entry.get("quantity")) in WERE_QUANTITIES:
+        moved = ", its over and alpha below `args`" if name == "depth_bound" else ""
+        return None, [f"{path}.quantity: write `quantity: computed` and `call: {name}`{moved}"]
+    claim, wrong = check(Claim, entry, path)
+    if claim is not None:
+        wrong = [f"{path}.{line}" for line in _misplaced(claim, entry)]
+    return None if wrong else claim, wrong
+
+
+def _misplaced(claim: Claim, entry: Any) -> Iterator[str]:
+    """Yield keys that belong to another quantity than the claim's, and those that its own needs."""
+    own = KEYS[claim.quantity]
+    for key in (key for key, value in entry.items() if value is not None):
+        if key not in own and (others := [name for name, keys in KEYS.items() if key in keys]):
+            yield f"{key}: belongs to {', '.join(others)}; remove it"
+    for key in ("metric", *NEEDED.get(claim.quantity, ())):
+        if key in own and not entry.get(key):
+            yield f"{key}: missing; add it"
+
+
 def _contradictions(claim: Claim) -> Iterator[str]:
     """Yield contradictions between a claim's own keys."""
-    if isinstance(claim, Theory):
+    if claim.quantity == "theory":
         if (claim.expect.within is None) != (claim.against is None):
             yield "expect: `within` and `against` belong together; give both or neither"
-    elif (claim.expect.within is None) == isinstance(claim, Line):
+    elif (claim.expect.within is None) == (claim.quantity == "line"):
         yield (
             "expect: a line takes `within`, the largest half-width of its slope's interval"
-            if isinstance(claim, Line)
+            if claim.quantity == "line"
             else "expect.within: is for a theory or a line; give between, below or the like"
         )
-    elif isinstance(claim, Spearman) and claim.along_split and not claim.along:
+    elif claim.along_split and not claim.along:
         yield "along_split: belongs to `along`, which is missing; name a metric or remove it"
-    elif isinstance(claim, Spearman) and claim.along and (claim.over or claim.layer):
+    elif claim.along and (claim.over or claim.layer):
         yield "along: replaces over and layer; remove one of them"
-    elif isinstance(claim, Spearman) and 0 not in (claim.expect.above, claim.expect.below):
+    elif claim.quantity == "spearman" and 0 not in (claim.expect.above, claim.expect.below):
         yield "expect: only the sign of a rank correlation is tested; give above: 0 or below: 0"
-    if isinstance(claim, Difference):
+    if claim.versus is not None:
         if claim.of in OVER_DEPTHS and (claim.depth or claim.versus.depth):
             yield f"of: a {claim.of} is over all depths; leave out depth, or take log10 or value"
-        own = {field.name: getattr(claim, field.name) for field in fields(OtherSide)}
+        own = {each.name: getattr(claim, each.name) for each in fields(OtherSide)}
         if own | {key: value for key, value in asdict(claim.versus).items() if value is not None} == own:
             yield "versus: is the setting of the claim itself; name another"
         if (claim.of == "bend") != (claim.without > 0):
             yield "without: a bend needs the number of depths to leave out, 1 or more; others take none"
-    if isinstance(claim, Across):
-        yield from _contradictions_across(claim)
-    elif isinstance(claim, DepthBound) and not claim.over:
-        yield "over: empty; name at least one experiment with its p"
-
-
-def _contradictions_across(claim: Across) -> Iterator[str]:
-    if (claim.over is None) != (claim.x == ""):
+    if bool(claim.over) != bool(claim.x):
         yield "over: goes together with x, which says what its numbers are; give both or neither"
-    elif claim.over is not None:
+    elif claim.over:
         if len(set(claim.over.values())) < 2:
             yield "over: name at least two experiments, with different numbers"
         for key in ("experiment", "value", "without"):
-            if getattr(claim, key, ""):
+            if getattr(claim, key):
                 yield f"{key}: does not go together with over; remove it"
-        if isinstance(claim, Slope) and min(claim.over.values(), default=1) <= 0:
+        if claim.quantity == "slope" and min(claim.over.values()) <= 0:
             yield "over: a number that is not above 0 has no logarithm; take `quantity: spearman`"
 
 
 def _of_each(claim: Claim, experiments: Iterable[str]) -> list[Claim]:
     """Return the claim, or one for each experiment if it names none."""
-    if isinstance(claim, Theory) or claim.experiment or (isinstance(claim, Across) and claim.over):
+    if not claim.of_runs or claim.experiment or claim.over:
         return [claim]
     return [replace(claim, id=f"{claim.id}-{name}", experiment=name) for name in experiments]
 
@@ -407,30 +346,22 @@ def _known_metrics(params: Params, further: Iterable[str]) -> list[str]:
     return [*CATALOGUE, *own, *_of_shots(params), *RUN_NUMBERS, *further]
 
 
-def _unknown(claim: Measured, params: Params, known: list[str]) -> Iterator[str]:
+def _unknown(claim: Claim, params: Params, known: list[str]) -> Iterator[str]:
     """Yield a line for each name that params.yaml does not have, and for each unknown metric."""
-    names = [("experiment", claim.experiment)] if claim.experiment else []
-    metrics = [("metric", claim.metric)]
-    if isinstance(claim, Across | DepthBound):
-        names += [("over", name) for name in claim.over or {}]
-    if isinstance(claim, Difference):
-        names += [("versus.experiment", claim.versus.experiment)] if claim.versus.experiment else []
-        metrics += [("versus.metric", claim.versus.metric)] if claim.versus.metric else []
-    if isinstance(claim, Extreme) and claim.minus:
-        metrics.append(("minus", claim.minus))
-    if isinstance(claim, Spearman) and claim.along:
-        metrics.append(("along", claim.along))
-    for key, name in names:
-        if name not in params.experiments:
+    other = asdict(claim.versus) if claim.versus else {}
+    experiments = [("experiment", claim.experiment), ("versus.experiment", other.get("experiment"))]
+    for key, name in [*experiments, *(("over", name) for name in claim.over)]:
+        if name and name not in params.experiments:
             yield f"{key}: unknown {shown(name)}; {suggest(name, params.experiments)}"
-        elif key == "over" and isinstance(claim, Across) and claim.over:
+        elif name and key == "over":
             written = _at(params.experiments[name], claim.x)
             if written not in (None, claim.over[name]):
                 yield f"over.{name}: {claim.over[name]} here, but params.yaml has {claim.x}: {written}"
-    for key, name in metrics:
-        if name not in known:
+    metrics = [("metric", claim.metric), ("versus.metric", other.get("metric"))]
+    for key, name in [*metrics, ("minus", claim.minus), ("along", claim.along)]:
+        if name and name not in known:
             yield f"{key}: unknown {shown(name)}; {_nearest(name, known)}"
-    by_layer = claim.quantity == "layer_rise" or (isinstance(claim, Spearman) and claim.layer)
+    by_layer = claim.call == "layer_rise" or claim.layer
     if by_layer and (claim.metric, claim.split) != ("ncc_error", "train"):
         yield "metric: layers before the last have only ncc_error on the training samples; use that"
     if claim.value is not None and params.sweep.axis is None:
@@ -461,14 +392,12 @@ def _nearest(name: str, known: list[str]) -> str:
     return hint if hint.startswith("did you mean") else "docs/metric_tables.md has their names"
 
 
-def subject(claim: Measured) -> str:
-    """Return what a claim is about, in a few words."""
-    parts = [claim.experiment]
-    if isinstance(claim, Across) and claim.over:
-        parts = [f"{', '.join(claim.over)} by {claim.x}"]
+def subject(claim: Claim) -> str:
+    """Return what a claim about runs is about, in a few words."""
+    parts = [f"{', '.join(claim.over)} by {claim.x}" if claim.over else claim.experiment]
     parts.append(claim.metric if claim.split == "train" else f"{claim.metric} ({claim.split})")
-    parts += [f"layer {claim.layer}"] if isinstance(claim, Spearman) and claim.layer else []
-    if isinstance(claim, Spearman) and claim.along:
+    parts += [f"layer {claim.layer}"] if claim.layer else []
+    if claim.along:
         split = claim.along_split or claim.split
         parts.append(f"with {claim.along}" if split == "train" else f"with {claim.along} ({split})")
     parts += [f"L = {claim.depth}"] if claim.depth else []

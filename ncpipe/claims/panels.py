@@ -5,21 +5,14 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from ncpipe.claims.evidence import Tables, numbers, with_along
-from ncpipe.claims.ledger import (
-    Across,
-    DepthBound,
-    Difference,
-    Extreme,
-    Measured,
-    Spearman,
-    Split,
-    Value,
-)
+from ncpipe.claims.evidence import numbers, with_along
+from ncpipe.claims.ledger import Claim, Split
+from ncpipe.claims.run_calls import Tables
 from ncpipe.claims.verdicts import Judged
 from ncpipe.metrics.catalogue import series_name
 from ncpipe.tables.keys import symbol, x_column
@@ -37,37 +30,34 @@ def panel_points(judged: Sequence[Judged], tables: Tables) -> pd.DataFrame:
     """
     rows: list[dict[str, Any]] = []
     for claim, _, verdict in judged:
-        if isinstance(claim, Measured) and claim.panel:
+        if claim.panel:
             rows += [{"panel": claim.panel, "verdict": verdict} | row for row in _rows(claim, tables)]
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.drop_duplicates([name for name in COLUMNS if name != "verdict"], ignore_index=True)
 
 
-def _rows(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
-    if claim.quantity == "since_fit":
+def _rows(claim: Claim, tables: Tables) -> Iterator[dict[str, Any]]:
+    if claim.call == "since_fit":
         yield from _by_epoch(claim, tables)
-    elif claim.quantity == "layer_rise" or (isinstance(claim, Spearman) and claim.layer):
+    elif claim.call == "layer_rise" or claim.layer:
         yield from _by_layer(claim, tables)
-    elif isinstance(claim, Spearman) and claim.along:
+    elif claim.along:
         found = numbers(claim, tables)
-        both = found if isinstance(found, str) else with_along(claim, found, tables)
+        both = with_along(claim, found, tables) if isinstance(found, pd.DataFrame) else found
         if isinstance(both, pd.DataFrame):
             points = both.assign(at=both["value_along"], name="")
             yield from _points(points, "metric", claim.metric, claim.split, claim.along)
-    elif isinstance(claim, Across):
+    elif claim.quantity in ("slope", "spearman"):
         found = numbers(claim, tables)
         if isinstance(found, pd.DataFrame):
             where, name = ("x", claim.x) if claim.over else (x_column(found), symbol(found))
             points = found.assign(at=found[where], name="")
             yield from _points(points, "number", claim.metric, claim.split, name)
     else:
-        slope = claim.quantity == "layer_slope"
+        slope = claim.call == "layer_slope"
         for metric, split, experiment in _sides(claim):
-            own = Value(
-                quantity="layer_slope" if slope else "value", id=claim.id, ref="", statement="",
-                expect=claim.expect, metric=metric, split=split, experiment=experiment, depth=claim.depth,
-                value=claim.value,
-            )  # fmt: skip
+            quantity = claim.quantity if claim.quantity == "computed" else "value"
+            own = replace(claim, quantity=quantity, metric=metric, split=split, experiment=experiment)
             found = numbers(own, tables)
             if isinstance(found, pd.DataFrame):
                 at_depth = found[found["depth"] == (claim.depth or found["depth"].max())]
@@ -75,18 +65,14 @@ def _rows(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
                 yield from _points(points, "slope" if slope else "place", metric, split, "")
 
 
-def _sides(claim: Measured) -> Iterator[tuple[str, Split, str]]:
+def _sides(claim: Claim) -> Iterator[tuple[str, Split, str]]:
     """Yield metric, split and experiment of each side of a claim."""
-    if isinstance(claim, Difference):
-        other = claim.versus
+    if other := claim.versus:
         split = other.split or claim.split
         yield other.metric or claim.metric, split, other.experiment or claim.experiment
     yield claim.metric, claim.split, claim.experiment
-    if isinstance(claim, Extreme) and claim.minus:
+    if claim.minus:
         yield claim.minus, claim.split, claim.experiment
-    if isinstance(claim, DepthBound):
-        for name in (claim.experiment, *claim.over):
-            yield "effective_depth", "train", name
 
 
 def _points(table: pd.DataFrame, kind: str, metric: str, split: str, label: str) -> Iterator[dict[str, Any]]:
@@ -105,7 +91,7 @@ def _points(table: pd.DataFrame, kind: str, metric: str, split: str, label: str)
         }
 
 
-def _by_epoch(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
+def _by_epoch(claim: Claim, tables: Tables) -> Iterator[dict[str, Any]]:
     """Yield the metric through training and, as its own series, the first epochs without a train error."""
     own = tables.history[tables.history["experiment"] == claim.experiment]
     column = series_name(claim.split, claim.metric)
@@ -119,9 +105,8 @@ def _by_epoch(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
     yield from _points(points, "epoch", "train_error", "train", "epoch")
 
 
-def _by_layer(claim: Measured, tables: Tables) -> Iterator[dict[str, Any]]:
-    over = claim.over if isinstance(claim, Across) else None
-    for name in over or (claim.experiment,):
+def _by_layer(claim: Claim, tables: Tables) -> Iterator[dict[str, Any]]:
+    for name in claim.over or (claim.experiment,):
         own = tables.layer_errors[tables.layer_errors["experiment"] == name]
         points = own.assign(at=own["position"], name="")
         for row in _points(points, "layer", claim.metric, claim.split, "layer"):

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ncpipe.claims.evidence import Tables, answer
-from ncpipe.claims.ledger import Claim, Extreme, Measured
+from ncpipe.claims.evidence import answer
+from ncpipe.claims.ledger import EXTREMES, Claim
+from ncpipe.claims.run_calls import Tables
 from ncpipe.claims.verdicts import ABSENT, Judged, judge
 from ncpipe.config.params import Slopes
 from ncpipe.tables.keys import run_keys
@@ -21,18 +22,15 @@ def judge_by_selection(judged: Sequence[Judged], tables: Tables, rule: Slopes) -
     asked = [claim for claim, _, _ in judged if _depends_on_runs(claim)]
     if not asked or "loss_moved" not in tables.runs:  # runs of a paper's own stage
         return list(judged)
-    others = tables_by_selection(
-        tables, rule, {claim.metric for claim in asked if isinstance(claim, Measured)}
-    )
+    others = tables_by_selection(tables, rule, {claim.metric for claim in asked})
     return [_judge(own, others, rule) if _depends_on_runs(own.claim) else own for own in judged]
 
 
 def _depends_on_runs(claim: Claim) -> bool:
-    return isinstance(claim, Measured) and not isinstance(claim, Extreme) and not claim.identity
+    return claim.of_runs and claim.quantity not in EXTREMES and not claim.identity
 
 
 def _judge(own: Judged, others: Mapping[str, Tables], rule: Slopes) -> Judged:
-    assert isinstance(own.claim, Measured)
     if own.verdict == ABSENT:
         return own
     verdicts = {

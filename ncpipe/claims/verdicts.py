@@ -11,7 +11,7 @@ import pandas as pd
 from scipy import special
 
 from ncpipe.claims.evidence import Answer
-from ncpipe.claims.ledger import Claim, Expect, Line, Theory, subject
+from ncpipe.claims.ledger import Claim, Expect, subject
 from ncpipe.tables.sentences import p_text
 
 Verdict = Literal["agrees", "disagrees", "undecided", "does not apply"]
@@ -46,7 +46,7 @@ def judge(claim: Claim, number: Answer) -> Judged:
     """
     if math.isnan(number.value):
         return Judged(claim, number, ABSENT)
-    verdict = _line_verdict(claim, number) if isinstance(claim, Line) else _verdict(claim.expect, number)
+    verdict = _line_verdict(claim, number) if claim.quantity == "line" else _verdict(claim.expect, number)
     return Judged(claim, number, "disagrees" if claim.identity and verdict != "agrees" else verdict)
 
 
@@ -63,7 +63,7 @@ def _verdict(expect: Expect, number: Answer) -> Verdict:
     return "disagrees" if below or above else "undecided"
 
 
-def _line_verdict(claim: Line, number: Answer) -> Verdict:
+def _line_verdict(claim: Claim, number: Answer) -> Verdict:
     """Return `disagrees` if a line is rejected, and `agrees` if the slope is known to within `expect.within`.
 
     Noise hides curvature, so a line that is not rejected agrees only if the slope's interval is narrow.
@@ -85,7 +85,7 @@ def reason(claim: Claim, number: Answer) -> str:
 
 
 def _result(claim: Claim, number: Answer) -> str:
-    if number.missing or not isinstance(claim, Line):
+    if number.missing or claim.quantity != "line":
         return number.missing
     if math.isnan(number.p_value):
         return "too few runs to test a line"
@@ -99,19 +99,19 @@ def _result(claim: Claim, number: Answer) -> str:
 def expected(claim: Claim, number: Answer) -> str:
     """Return the expected range, as `< 0` or `0.3 to 0.5`."""
     expect = claim.expect
-    if isinstance(claim, Line):
+    if claim.quantity == "line":
         return f"a line, its slope known to ±{expect.within:g}"
     if expect.between:
         return f"{expect.between[0]:g} to {expect.between[1]:g}"
     if expect.within is not None:
-        checked = isinstance(claim, Theory) and claim.against == "numerical"  # the check may be a closed form
+        checked = claim.against == "numerical"  # the check may be a closed form
         return f"within {expect.within:g} of {number.target:.6g}{checked * ', computed independently'}"
     return str(expect.bound())
 
 
 def about(claim: Claim) -> str:
     """Return the metric and the experiment of a claim, or its call, as `nc1_trace_ratio, digits_rn1`."""
-    if isinstance(claim, Theory):
+    if not claim.of_runs:
         named = ", ".join(f"{key} = {value}" for key, value in claim.args.items())
         return f"{claim.call}({named})"
     return subject(claim)
@@ -121,7 +121,7 @@ def ledger_table(judged: Sequence[Judged]) -> pd.DataFrame:
     """Return one row per claim, in the file's order."""
     rows = [
         (
-            claim.id, claim.ref, claim.author, claim.statement, about(claim), claim.quantity,
+            claim.id, claim.ref, claim.author, claim.statement, about(claim), claim.number,
             expected(claim, number), verdict, number.value, number.low, number.high, number.p_value,
             number.runs, claim.scale or "", reason(claim, number), kind(claim),
             decision_p_value(claim, number),
@@ -136,7 +136,7 @@ def kind(claim: Claim) -> str:
     by a closed form or a solved optimum, or `trained` networks."""
     if claim.identity:
         return "identity"
-    return "theorem" if isinstance(claim, Theory) else "trained"
+    return "trained" if claim.of_runs else "theorem"
 
 
 def decision_p_value(claim: Claim, number: Answer) -> float:
@@ -145,7 +145,7 @@ def decision_p_value(claim: Claim, number: Answer) -> float:
     Two-sided, by Student's t; that of the permutation test for a rank correlation. NaN for a claim without
     one: exact numbers, lines (which agree where a test does not reject) and differences of sizes.
     """
-    if isinstance(claim, Line) or math.isnan(number.value):
+    if claim.quantity == "line" or math.isnan(number.value):
         return math.nan
     if not math.isnan(number.p_value):
         return number.p_value
@@ -174,7 +174,7 @@ def _named(claim: Claim) -> str:
 
 def _ours(claim: Claim, number: Answer) -> str:
     why = "" if number.missing else reason(claim, number)  # `spelled` has `missing`
-    parts = [f"{claim.quantity} of {about(claim)}", number.runs, claim.scale or "", why]
+    parts = [f"{claim.number} of {about(claim)}", number.runs, claim.scale or "", why]
     return f"{_cell(spelled(number))}<br>{_cell(', '.join(part for part in parts if part))}"
 
 
@@ -202,7 +202,7 @@ def line(judged: Judged) -> str:
     claim, number, verdict = judged
     ref, statement = (" ".join(text.split()) for text in (claim.ref, claim.statement))
     ref, statement = (text if text.isprintable() else repr(text) for text in (ref, statement))
-    parts = [f"{claim.quantity.replace('_', ' ')} {spelled(number)}, expected {expected(claim, number)}"]
+    parts = [f"{claim.number.replace('_', ' ')} {spelled(number)}, expected {expected(claim, number)}"]
     parts += [] if number.missing else filter(None, [reason(claim, number)])
     return f"{verdict}: {statement} ({ref}): {'; '.join(parts)} [{claim.id}]"
 

@@ -13,7 +13,7 @@ from ncpipe.tables.points import LAST, usable_points
 from ncpipe.tables.profiles import effective_depths, layer_errors, layer_profile, separation_law
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
 from ncpipe.tables.selections import selected_slopes
-from ncpipe.tables.sentences import experiment_sentences
+from ncpipe.tables.sentences import in_columns, rate_table
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
@@ -21,7 +21,7 @@ from ncpipe.tables.summary import summarise
 def aggregate() -> None:
     """Decide which runs converged, average over seeds and fit log-log slopes; write data/results.
 
-    These are tables, sentences.txt, metrics.json and the data of DVC's plots. The sentences are printed too.
+    These are tables, sentences.txt, metrics.json and the data of DVC's plots. The rates are printed too.
     """
     params = load_params()
     for experiment in params.sweep.experiments:
@@ -37,7 +37,7 @@ def aggregate() -> None:
     slopes = loglog_slopes(last, runs, params.slopes)
     leave_out = leave_out_slopes(last, runs, params.slopes)
     series = {str(name): headline_series(own, last) for name, own in runs.groupby("experiment", sort=False)}
-    sentences = experiment_sentences(slopes, leave_out, runs, series)
+    rates = in_columns(rate_table(slopes, leave_out, runs, last))
     errors = layer_errors(measurements, places, runs)
     tables = {
         "points": usable_points(last, runs),
@@ -65,6 +65,6 @@ def aggregate() -> None:
             path.parent.mkdir(exist_ok=True)
             table.to_csv(path, index=False, lineterminator="\n")
         write_json(folder / "metrics.json", dvc_metrics(summary, slopes, runs, shown))
-        (folder / "sentences.txt").write_text("".join(f"{each}\n" for each in sentences), encoding="utf-8")
-    for line in [*sentences, *failure_lines(runs, params.convergence), *unbounded_sentences(runs)]:
+        (folder / "sentences.txt").write_text("".join(f"{each}\n" for each in rates), encoding="utf-8")
+    for line in [*rates, *failure_lines(runs, params.convergence), *unbounded_sentences(runs)]:
         say(line)

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from ncpipe.claims.evidence import Answer, Tables, answer
-from ncpipe.claims.ledger import CLAIMS_FILE, Claim, Measured, Theory, load_claims
+from ncpipe.claims.calls import check_calls
+from ncpipe.claims.evidence import Answer, answer
+from ncpipe.claims.ledger import CLAIMS_FILE, Claim, load_claims
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.published import ledger_of_all, read_ledger
+from ncpipe.claims.run_calls import Tables, check_run_calls
 from ncpipe.claims.selections import judge_by_selection
 from ncpipe.claims.verdicts import Judged, counts, judge, ledger_page, ledger_table, line
 from ncpipe.config.params import Slopes, load_params
@@ -48,20 +50,21 @@ def claims(
     if published is not None:
         raise InputError("claims: --from needs --all")
     ledger = load_claims(further=RUN_NUMBERS)
-    if theories := [claim for claim in ledger if isinstance(claim, Theory)]:
-        from ncpipe.claims.theory import check_calls  # these take a second to import
-        from ncpipe.papers.theory_calls import calls
+    load_study(Path())  # which may have further calls
+    check_run_calls(ledger)
+    if theories := [claim for claim in ledger if not claim.of_runs]:
+        from ncpipe.papers.theory_calls import calls  # takes a second to import
 
-        load_study(Path())  # which may have further calls
         check_calls(theories, calls())
     sweep = None
-    if any(isinstance(claim, Measured) for claim in ledger):
+    if any(claim.of_runs for claim in ledger):
         names = [field.name for field in dataclasses.fields(Tables)]
         tables = Tables(*(read_table(RESULTS / f"{name}.csv", "aggregate") for name in names))
         sweep = with_own_runs(tables), load_params().slopes
-    judged = [judge(claim, _number(claim, sweep)) for claim in ledger]
-    if sweep is not None:
-        judged = judge_by_selection(judged, *sweep)
+    with study_errors():
+        judged = [judge(claim, _number(claim, sweep)) for claim in ledger]
+        if sweep is not None:
+            judged = judge_by_selection(judged, *sweep)
     with publish_folder(CLAIMS) as folder:
         ledger_table(judged).to_csv(folder / CLAIMS_TABLE, index=False, lineterminator="\n")
         (folder / CLAIMS_PAGE).write_text(ledger_page(judged), encoding="utf-8")
@@ -80,7 +83,7 @@ def claims(
 
 def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
     """Write panels.csv, panels.png and panels.svg, if any claim names a panel."""
-    panels = [(claim.panel, verdict) for claim, _, verdict in judged if isinstance(claim, Measured)]
+    panels = [(claim.panel, verdict) for claim, _, verdict in judged if claim.of_runs]
     points = panel_points(judged, tables)
     if points.empty:
         return
@@ -88,22 +91,19 @@ def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
     from ncpipe.figures.save import save_figure
 
     points.to_csv(folder / CLAIMS_POINTS, index=False, lineterminator="\n")
-    scales = {
-        claim.scale for claim, _, _ in judged if isinstance(claim, Measured) and claim.panel and claim.scale
-    }
+    scales = {claim.scale for claim, _, _ in judged if claim.panel and claim.scale}
     figure = claim_panels(points, verdict_lines(panels), scale="; ".join(sorted(scales)))
     save_figure(figure, folder, "panels")
 
 
 def _number(claim: Claim, sweep: tuple[Tables, Slopes] | None) -> Answer:
     """Return the number that answers a claim."""
-    if isinstance(claim, Theory):
+    if not claim.of_runs:
         from ncpipe.claims.theory import evaluate
         from ncpipe.papers.theory_calls import calls
         from ncpipe.training.device import fix_sums
 
         fix_sums(1)  # the matrices are small, so threads would wait for each other
-        with study_errors():
-            return evaluate(claim, calls())
+        return evaluate(claim, calls())
     assert sweep is not None
     return answer(claim, *sweep)

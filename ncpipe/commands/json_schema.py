@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from ncpipe.claims.ledger import TaggedClaim
+from ncpipe.claims.ledger import Claim
 from ncpipe.config.bounds import key_of
 from ncpipe.config.params import Params
 from ncpipe.config.records import adapter
@@ -23,7 +23,7 @@ SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"
 LARGEST = 1e30  # larger bounds only end a number's type, and are left out
 LOWER = {"minimum": "<=", "exclusiveMinimum": "<"}
 UPPER = {"maximum": "<=", "exclusiveMaximum": "<"}
-SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[TaggedClaim, ...]}
+SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[Claim, ...]}
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from ncpipe.system.errors import InputError
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
-from ncpipe.tables.sentences import rate
+from ncpipe.tables.sentences import in_columns, rate_table
 
 RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml, besides the experiments
 COMMANDS = {
@@ -133,11 +133,12 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
     )
     runs = runs.assign(reason=runs["reason"].astype(object).fillna(""))  # all are nan if every run converged
     against = "depth L" if x_column(runs) == "depth" else symbol(runs)
-    sentences = present(RESULTS / "sentences.txt", "aggregate").read_text(encoding="utf-8").splitlines()
-    alts = {"depth_sweep": " ".join(sentences), "loss_gap": _gap_sentence(slopes, runs)}
+    leave_out = read_table(RESULTS / "slopes_leave_out.csv", "aggregate")
+    rates = rate_table(slopes, leave_out, runs, slopes)
+    alts = {"depth_sweep": _spoken(rates), "loss_gap": _spoken(rates[rates["series"] == "loss gap"])}
     present(FIGURES / "depth_sweep.svg", "plot")
     headline, *pictures = read_pictures(FIGURES, "", against, alts)
-    chapters = _chapters(params, runs, points, slopes, sentences)
+    chapters = _chapters(params, runs, points, slopes, rates)
     measured = set(points["metric"])
     kind = "regression" if "nrc1" in measured else "tags" if "tags_angle" in measured else "classes"
     collapse = WORDS["collapse"][kind]
@@ -179,22 +180,22 @@ def _chapters(
     runs: pd.DataFrame,
     points: pd.DataFrame,
     slopes: pd.DataFrame,
-    sentences: Sequence[str],
+    rates: pd.DataFrame,
 ) -> list[Chapter]:
     lines = distinct(runs, line_keys(runs))
     chapters = []
     for name in params.sweep.experiments:
         purpose = (params.about or {}).get(name, Purpose(""))
         own = runs[runs["experiment"] == name]
-        results = [line for line in sentences if line.startswith((f"{name}:", f"{name} at L = "))]
+        of_name = (rates["line"] == name) | rates["line"].str.startswith(f"{name} at L = ")
         answers = [
             (f"L = {line['depth']}: " if "depth" in line else "") + answer(line, points, slopes, runs)
             for line in lines
             if line["experiment"] == name
         ]
-        chapters.append(
-            Chapter(name, _network(params, own), purpose.question, purpose.expected or "", answers, results)
-        )
+        shown = in_columns(rates[of_name])
+        network, expected = _network(params, own), purpose.expected or ""
+        chapters.append(Chapter(name, network, purpose.question, expected, answers, shown))
     return chapters
 
 
@@ -228,13 +229,10 @@ def _line_networks(params: Params, runs: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def _gap_sentence(slopes: pd.DataFrame, runs: pd.DataFrame) -> str:
-    gaps = slopes[slopes["metric"] == "loss_gap"]
-    return " ".join(
-        f"{name_of(line)}: the loss gap {rate(row, of=symbol(runs))}."
-        for line in distinct(runs, line_keys(runs))
-        for _, row in rows_at(gaps, line).iterrows()
-    )
+def _spoken(rates: pd.DataFrame) -> str:
+    """Return a table of rates for readers who hear the page."""
+    cells = rates.iloc[:, :4].itertuples(index=False, name=None)
+    return " ".join(f"{line}: {series} {change} {rate}." for line, series, change, rate in cells)
 
 
 def _bytes(name: str) -> bytes:

@@ -46,7 +46,11 @@ def check_study(params: Params) -> None:
     """Raise InputError for the first mistake that a run would meet later."""
     check_metrics(params)
     if CLAIMS_FILE.is_file():
-        load_claims(CLAIMS_FILE, lambda: params, RUN_NUMBERS)
+        claims = load_claims(CLAIMS_FILE, lambda: params, RUN_NUMBERS)
+        if any(claim.quantity == "computed" for claim in claims):
+            from ncpipe.claims.run_calls import check_run_calls  # pandas takes half a second to import
+
+            check_run_calls(claims)
     for name in params.sweep.experiments:
         spec = params.experiments[name]
         if own_loop(spec):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from ncpipe.claims.evidence import Tables
+from ncpipe.claims.run_calls import Tables
 from ncpipe.papers.s24.tables.low_rank import claim_runs
 
 OWN_RUNS: tuple[Callable[[], pd.DataFrame | None], ...] = (claim_runs,)

@@ -1,11 +1,11 @@
 """Name the numbers of theory that a claim in claims.yaml can call, with the functions that compute them.
 
-`ncpipe.claims.theory` checks a call's arguments and evaluates it.
+`ncpipe.claims.calls` checks a call's arguments, and `ncpipe.claims.theory` evaluates it.
 """
 
 import inspect
 
-from ncpipe.claims.theory import Call, Calls
+from ncpipe.claims.calls import Call, Calls
 from ncpipe.config.study import loaded
 from ncpipe.papers.k23 import feature_models, flow_models, rank_bounds
 from ncpipe.papers.s24 import theory_calls as low_rank

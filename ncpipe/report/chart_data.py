@@ -17,7 +17,7 @@ from ncpipe.report.rates import letter
 from ncpipe.tables.headlines import HEADLINES
 from ncpipe.tables.keys import line_keys, name_of, run_keys, setting_keys, symbol, x_column
 from ncpipe.tables.points import usable_points
-from ncpipe.tables.sentences import rate
+from ncpipe.tables.sentences import CHANGES, rate, tendency
 
 DIGITS = 5
 LAYER_DIGITS = 4  # of values by layer, of which there are most
@@ -131,9 +131,9 @@ def _rank(metric: str, split: str) -> tuple[int, str, str]:
 def _fits(slopes: pd.DataFrame, lines: Sequence[str], runs: pd.DataFrame) -> list[dict[str, Any]]:
     fits = []
     for line, (_, row) in zip(_names(slopes, runs), slopes.iterrows(), strict=True):
-        says = (
-            f"{line} {rate(row, level=True, of=symbol(runs))}; {row['n_used']} of {row['n_runs']} runs used"
-        )
+        level = f" ({100 * row['level']:g} % CI)" if row["low"] == row["low"] else ""
+        power = f"{CHANGES[tendency(row)]}: {rate(row, symbol(runs))}{level}"
+        says = f"{line} {power}; {row['n_used']} of {row['n_runs']} runs used"
         fits.append(
             {
                 "line": lines.index(line),

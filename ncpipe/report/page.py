@@ -24,14 +24,14 @@ PAPERS = {name: f"{own['authors']} {own['year']}, {own['title']}" for name, own 
 
 @dataclass(frozen=True)
 class Chapter:
-    """Holds one experiment: its question, an answer for each of its lines, and detailed sentences."""
+    """Holds one experiment: its question, an answer for each of its lines, and the text of its rates."""
 
     name: str
     network: str
     question: str
     expected: str
     answers: list[str]
-    sentences: list[str]
+    rates: list[str]
 
 
 @dataclass(frozen=True)

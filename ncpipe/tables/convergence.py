@@ -18,6 +18,16 @@ TRAIN_ERROR = "train error"
 LOSS_MOVING = "loss moving"
 SHORT_HISTORY = "history too short"
 GRADIENT = "gradient"
+ADVICE = {
+    DIVERGED: "lower optimizer.learning_rate",
+    NO_HISTORY: "train them again",
+    SHORT_HISTORY: "raise epochs or convergence.window, or lower log_every",
+}
+LIMITED = {  # the column of runs.csv and the key of `convergence` that bounds it
+    TRAIN_ERROR: ("last_train_error", "train_error"),
+    LOSS_MOVING: ("loss_moved", "tolerance"),
+    GRADIENT: ("gradient_norm", "gradient"),
+}
 UNFIT = [DIVERGED, NO_HISTORY, TRAIN_ERROR]  # of runs that do not fit the data, or nobody knows
 
 
@@ -92,25 +102,23 @@ def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple
     return "" if moved <= rule.tolerance else LOSS_MOVING, train_error, moved
 
 
-def failures(runs: pd.DataFrame, rule: Convergence) -> list[str]:
-    """Return a clause for each reason: how many runs of one experiment, at which L, and what to change.
-
-    runs: of one experiment, from `judge_runs` with the same rule.
-    """
-    clauses = []
-    for reason, own in runs[~runs["converged"]].groupby("reason", sort=False):
-        problem = _described(str(reason), own, rule)
-        clauses.append(f"{len(own)} {problem}{_where(own, runs)}: {_advice(str(reason), own, rule)}")
-    return clauses
-
-
 def failure_lines(runs: pd.DataFrame, rule: Convergence) -> list[str]:
-    """Return the clauses of `failures` as lines, for all experiments in the order of `runs`."""
-    return [
-        f"{name}: of {len(own)} runs {clause}"
-        for name, own in runs.groupby("experiment", sort=False)
-        for clause in failures(own, rule)
-    ]
+    """Return a line for each experiment and reason: how many runs, at which L, their values, and what helps.
+
+    runs: from `judge_runs` with the same rule; the lines are in their order.
+    """
+    lines = []
+    for (name, reason), own in runs[~runs["converged"]].groupby(["experiment", "reason"], sort=False):
+        of = runs[runs["experiment"] == name]
+        problem, advice = str(reason), ADVICE.get(str(reason), "")
+        if reason in LIMITED:
+            column, key = LIMITED[str(reason)]
+            problem = f"{reason} ({column} {_range(own[column])} > {getattr(rule, key):g})"
+            advice = f"raise epochs or convergence.{key}"
+            if own[column].isna().all():  # a gradient norm with batch norm
+                problem, advice = f"{reason} (no {column})", f"set convergence.{key} to null"
+        lines.append(f"{name}: {len(own)} of {len(of)} runs {problem}{_where(own, of)}: {advice}")
+    return lines
 
 
 def _gradient_reason(norm: float, rule: Convergence) -> str:
@@ -126,46 +134,6 @@ def _movement(epoch: np.ndarray, loss: np.ndarray, window: float) -> float:
     return moved / final if final else (math.inf if moved else 0.0)
 
 
-def _described(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
-    window = f"over the last {100 * rule.window:.3g} % of epochs"
-    errors, moved = own["last_train_error"], _range(100 * own["loss_moved"])
-    if _without_norm(reason, own):
-        return "without a gradient norm, as with batch norm"
-    return {
-        DIVERGED: "diverged",
-        NO_HISTORY: "without a history",
-        TRAIN_ERROR: f"with train error {_range(errors)} > {rule.train_error:g}",
-        LOSS_MOVING: f"with a loss that moved by {moved} % > {100 * rule.tolerance:g} % {window}",
-        SHORT_HISTORY: f"with fewer than two logged rows {window}",
-        GRADIENT: f"with a gradient norm of {_range(own['gradient_norm'])} > {rule.gradient}",
-    }[reason]
-
-
-def _without_norm(reason: str, own: pd.DataFrame) -> bool:
-    return reason == GRADIENT and not own["gradient_norm"].notna().any()
-
-
-def _advice(reason: str, own: pd.DataFrame, rule: Convergence) -> str:
-    """Return what would let these runs converge."""
-    if reason == DIVERGED:
-        return "lower optimizer.learning_rate"
-    if reason == NO_HISTORY:
-        return "train them again"
-    if reason == SHORT_HISTORY:
-        return "raise epochs or convergence.window, or lower log_every"
-    if _without_norm(reason, own):
-        return "set convergence.gradient to null"
-    key, column = {
-        TRAIN_ERROR: ("train_error", "last_train_error"),
-        LOSS_MOVING: ("tolerance", "loss_moved"),
-        GRADIENT: ("gradient", "gradient_norm"),
-    }[reason]
-    worst = own[column].max()
-    if not math.isfinite(worst):
-        return "raise epochs"
-    return f"raise epochs, or convergence.{key} to {_above(worst):g}"
-
-
 def _where(own: pd.DataFrame, runs: pd.DataFrame) -> str:
     column = x_column(runs)
     values = sorted(own[column].unique())
@@ -177,9 +145,3 @@ def _where(own: pd.DataFrame, runs: pd.DataFrame) -> str:
 def _range(values: pd.Series) -> str:
     low, high = f"{values.min():.2g}", f"{values.max():.2g}"
     return low if low == high else f"{low} to {high}"
-
-
-def _above(value: float) -> float:
-    """Round a positive value up to two digits."""
-    near = float(f"{value:.2g}")
-    return near if near >= value else float(f"{near + 10.0 ** (math.floor(math.log10(value)) - 1):.2g}")

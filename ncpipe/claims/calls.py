@@ -1,0 +1,81 @@
+"""Check the functions that claims name by `call`, and their arguments.
+
+`ncpipe.papers.theory_calls` has those of the theory, `ncpipe.claims.run_calls` those of runs, and a study.py
+its own of both.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ncpipe.claims.ledger import Claim
+from ncpipe.config.records import check
+from ncpipe.system.errors import InputError, cut, shown, suggest, word
+
+GIVEN = ("claim", "tables")  # parameters of a function of runs, before those of claims.yaml
+
+
+class Call(NamedTuple):
+    """Holds a function for a number; `check` computes the same number of a theory in another way."""
+
+    number: Callable[..., Any]
+    check: Callable[..., float] | None = None
+
+
+Calls = Mapping[str, Call]
+
+
+def check_calls(claims: Iterable[Claim], calls: Calls) -> None:
+    """Raise InputError with one line per mistake in the calls, before evaluating them takes minutes.
+
+    Only `evaluate` finds arguments outside the theory's range.
+    """
+    mistakes = []
+    for claim in claims:
+        try:
+            checked(claim, calls)
+        except InputError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise InputError("\n".join(mistakes))
+
+
+def checked(claim: Claim, calls: Calls) -> tuple[Call, dict[str, Any]]:
+    """Return the call of a claim and its arguments; raise InputError with a line for each mistake."""
+    if claim.call not in calls:
+        raise InputError(
+            cut(f"claims.yaml: {claim.id}.call: unknown {shown(claim.call)}; {suggest(claim.call, calls)}")
+        )
+    call = calls[claim.call]
+    if ("tables" in inspect.signature(call.number).parameters) == (claim.quantity == "theory"):
+        other = "computed" if claim.quantity == "theory" else "theory"
+        raise InputError(f"claims.yaml: {claim.id}.quantity: {claim.call} is a call of `quantity: {other}`")
+    if claim.against == "numerical" and call.check is None:
+        raise InputError(
+            f"claims.yaml: {claim.id}.against: {claim.call} has no numerical check; give a number"
+        )
+    return call, _arguments(claim, call.number)
+
+
+def _arguments(claim: Claim, function: Callable[..., float]) -> dict[str, Any]:
+    """Return the claim's arguments, checked with the function's annotations; without one, a number."""
+    signature = inspect.signature(function).parameters
+    parameters = {name: each for name, each in signature.items() if name not in GIVEN}
+    hints = typing.get_type_hints(function, include_extras=True)
+    kinds = {name: hints.get(name, float) for name in parameters}
+    mistakes = [
+        f"{claim.id}.args.{word(name)}: unknown; {suggest(name, kinds)}"
+        for name in claim.args
+        if name not in kinds
+    ]
+    found = {}
+    for name, parameter in parameters.items():
+        if name in claim.args:
+            found[name], wrong = check(kinds[name], claim.args[name], f"{claim.id}.args.{name}")
+            mistakes += wrong
+        elif parameter.default is inspect.Parameter.empty:
+            mistakes.append(f"{claim.id}.args.{name}: missing; add it")
+    if mistakes:
+        raise InputError("\n".join(cut(f"claims.yaml: {line}") for line in mistakes))
+    return found

@@ -217,11 +217,16 @@ def disagreements(ledger: Ledger) -> list[str]:
 
 
 def line(panels: pd.DataFrame) -> str:
-    """Return a row of a paper's table: one statement, with its number and verdict in each panel."""
+    """Return a row of a paper's table: one statement, with its number and verdict in each panel.
+
+    Panels of one study are named by their experiments.
+    """
     row = panels.iloc[0]
+    experiments = panels["about"].str.split(",").str[0]
+    names = panels["study"].mask(panels["study"].duplicated(keep=False), experiments)
     studies = [
-        f"[{own['study']}]({own['figure']})" if own["figure"] else own["study"]
-        for _, own in panels.iterrows()
+        f"[{name}]({own['figure']})" if own["figure"] else name
+        for name, (_, own) in zip(names, panels.iterrows(), strict=True)
     ]
     numbers = [number(own) for _, own in panels.iterrows()]
     counted = panels["verdict"].value_counts(sort=False)

@@ -779,7 +779,7 @@ def test_what_does_not_print_never_reaches_the_terminal(tmp_path, monkeypatch):
 def test_shipped_claims_read_and_fit_their_schema(path, monkeypatch):
     monkeypatch.chdir(path.parent)
     ledger = load_claims(further=RUN_NUMBERS)
-    assert len(ledger) == len(read_yaml(path))
+    assert len(ledger) >= len(read_yaml(path))
     first, *_ = path.read_text(encoding="utf-8").splitlines()
     named = path.parent / first.removeprefix("# yaml-language-server: $schema=")
     assert named.resolve() == ROOT / "claims.schema.json"

@@ -16,8 +16,8 @@ from torch import Tensor
 from ncpipe.system.errors import InputError, cut
 from ncpipe.system.machine import free_memory
 
-# What readers raise on files that are cut short, overwritten or of another kind.
-DAMAGED = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, SafetensorError)
+# What readers raise on files that are cut short, overwritten, encrypted or of another kind.
+DAMAGED = (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, SafetensorError)
 
 
 @dataclass(frozen=True)

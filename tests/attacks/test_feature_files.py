@@ -104,6 +104,21 @@ ARCHIVES: dict[str, Callable[[], bytes]] = {
 }
 
 
+def encrypted(content: bytes) -> bytes:
+    """The archive with the flag of encryption, in each member's head and in the directory's entry."""
+    for head, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        parts = content.split(head)
+        place = flags - len(head)
+        rest = [part[:place] + bytes([part[place] | 1]) + part[place + 1 :] for part in parts[1:]]
+        content = head.join([parts[0], *rest])
+    return content
+
+
+def test_an_encrypted_archive_is_refused_in_a_line(tmp_path: Path) -> None:
+    """Red: Python's RuntimeError."""
+    assert "encrypted" in str(measured(tmp_path, encrypted(npz())))
+
+
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_archives_that_are_none(name: str, tmp_path: Path) -> None:
     """Red: an exception of zipfile, of a decompressor, or bytes taken for an array."""

@@ -407,13 +407,13 @@ def test_distributed_and_sharded_models_are_measured() -> None:
     from torch.distributed.fsdp import fully_shard
 
     model = network(nn.Linear(WIDTH, CLASSES))
-    wanted = found(model, "2")
+    wanted, plain = found(model, "2"), copy.deepcopy(model)
     copies = nn.parallel.DistributedDataParallel(model)
     copies.register_forward_pre_hook(lambda module, args: pytest.fail("it would wait for other processes"))
     assert found(copies, "2") == wanted
     mesh = init_device_mesh("cpu", (1,))
     for units in ([], ["0", "2"]):
-        sharded = network(nn.Linear(WIDTH, CLASSES))
+        sharded = copy.deepcopy(plain)
         for module in (*map(sharded.get_submodule, units), sharded):
             fully_shard(module, mesh=mesh)
         assert found(sharded, "2") == wanted

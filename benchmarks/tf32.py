@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepare import prepare
-from ncpipe.features.passes import extract
+from ncpipe.features.extraction import extract
 from ncpipe.metrics.table import measure_layer, measure_weights
 from ncpipe.training.loop import train_batch
 

@@ -16,7 +16,7 @@ from training_cases import AUGMENTATION, HEADLESS, IMAGES, MLP, PLAIN, RESNET, V
 
 from ncpipe.config.experiment import Augmentation
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.features.passes import extract
+from ncpipe.features.extraction import extract
 from ncpipe.models.build import build_model, build_network, input_shape, prepare_split
 from ncpipe.models.network import Network, batch_norms
 from ncpipe.system.errors import InputError

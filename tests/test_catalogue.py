@@ -13,7 +13,7 @@ from ncpipe.metrics import catalogue, table
 from ncpipe.metrics.catalogue import page_table
 from ncpipe.metrics.collapse import between_trace
 from ncpipe.metrics.entry import families_of, metric
-from ncpipe.metrics.meters import SampleStatistics
+from ncpipe.metrics.sample_statistics import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.tables.floors import QUADRATIC_FLOOR
 from ncpipe.tables.points import usable_points

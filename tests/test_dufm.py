@@ -24,8 +24,8 @@ from ncpipe.config.sources.free import FreeData
 from ncpipe.datasets.free import store_free
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared, write_prepared
+from ncpipe.features.extraction import extract
 from ncpipe.features.head_ranks import head_rank_columns
-from ncpipe.features.passes import extract
 from ncpipe.figures.save import content_digest
 from ncpipe.figures.style import INK
 from ncpipe.models.build import build_network

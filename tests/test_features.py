@@ -15,8 +15,8 @@ from ncpipe.config.records import read
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features import forward
+from ncpipe.features.extraction import extract
 from ncpipe.features.files import read_features, write_features
-from ncpipe.features.passes import extract
 from ncpipe.models.build import build_model, input_shape, prepare_split
 from ncpipe.models.transformer import Transformer, last_token
 from ncpipe.system.errors import InputError

@@ -7,7 +7,7 @@ import torch
 from conftest import experiment, vector_data
 
 from ncpipe.config.run import Run
-from ncpipe.features.passes import extract
+from ncpipe.features.extraction import extract
 from ncpipe.features.run_metrics import describe, gram_rows, terms_of
 from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.system.errors import InputError

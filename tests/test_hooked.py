@@ -14,7 +14,7 @@ from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepare import prepare
-from ncpipe.features.passes import extract
+from ncpipe.features.extraction import extract
 from ncpipe.models.build import build_network
 from ncpipe.runs.code_digests import at_start
 from ncpipe.runs.study_code import study_effect

@@ -15,8 +15,8 @@ from ncpipe.config.sources.source import Imbalance, LabelNoise
 from ncpipe.datasets.labels import kept_samples, noisy_labels, with_label_changes
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared, write_prepared
+from ncpipe.features.extraction import extract
 from ncpipe.features.files import read_features, write_features
-from ncpipe.features.passes import extract
 from ncpipe.features.run_metrics import _by_size
 from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
 from ncpipe.metrics.table import measure, measure_layer

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ncpipe.metrics.checks import check_arrays
 from ncpipe.metrics.collapse import nc1_pinv
-from ncpipe.metrics.meters import SampleMeter
+from ncpipe.metrics.sample_statistics import SampleAccumulator
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import measure, measure_batches, measure_layer
 from ncpipe.system.errors import InputError
@@ -49,9 +49,9 @@ def case(seed: int, classes: int = 4, per_class: int = 6, width: int = 9, spread
 
 def pinv_and_rank(features: Tensor, labels: Tensor, classes: int) -> tuple[float, int]:
     seen = class_statistics(features, labels, classes)
-    meter = SampleMeter(seen)
-    meter.update(features, labels)
-    return nc1_pinv(seen, meter.result().spread)
+    accumulator = SampleAccumulator(seen)
+    accumulator.update(features, labels)
+    return nc1_pinv(seen, accumulator.result().spread)
 
 
 @settings(deadline=None, max_examples=20)
@@ -107,9 +107,9 @@ def test_a_diverged_layer_is_nan_not_a_crash() -> None:
     features, labels, weight, _ = case(0)
     features[5, 2] = torch.nan
     seen = class_statistics(features, labels, 4)
-    meter = SampleMeter(seen, weight)
-    meter.update(features, labels)
-    rows = measure_layer("3", "train", seen, meter.result(), seen, weight)
+    accumulator = SampleAccumulator(seen, weight)
+    accumulator.update(features, labels)
+    rows = measure_layer("3", "train", seen, accumulator.result(), seen, weight)
     values = {row.metric: row.value for row in rows}
     assert values.pop("nc1_pinv_rank") == 0
     defined = {metric for metric, value in values.items() if not math.isnan(value)}

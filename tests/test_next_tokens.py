@@ -19,7 +19,7 @@ from ncpipe.config.sources.next_tokens import MarkovData, NextTokenData
 from ncpipe.datasets.markov import entropy_rate, first_entropy, prepare_markov, stationary_pairs, transitions
 from ncpipe.datasets.next_tokens import ambiguous_share, common_tokens, prepare_text
 from ncpipe.datasets.prepared import TokenSplit, read_prepared, write_prepared
-from ncpipe.features.passes import extract
+from ncpipe.features.extraction import extract
 from ncpipe.models.build import build_network
 from ncpipe.system.errors import InputError
 from ncpipe.training.session import Session

@@ -48,8 +48,8 @@ from ncpipe.config.params import load_params
 from ncpipe.config.records import read
 from ncpipe.config.run import Compute, Run, as_json
 from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.features.extraction import extract
 from ncpipe.features.objective import fit_of
-from ncpipe.features.passes import extract
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.models.build import build_network

@@ -20,8 +20,8 @@ from ncpipe.config.run import Run
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.features.own_metrics import Whole, own_measurements
-from ncpipe.features.passes import extract
+from ncpipe.features.extraction import extract
+from ncpipe.features.own_metrics import WeightsAndData, own_measurements
 from ncpipe.features.run_metrics import describe
 from ncpipe.models.build import build_network
 from ncpipe.models.network import init_weights
@@ -278,7 +278,7 @@ def test_a_parameter_without_a_gradient_is_frozen() -> None:
 def measured(run: Run, data: Prepared) -> dict[tuple[str, str, str], float]:
     (result,) = train_batch([run], data, CPU, "float32")
     features = extract(run, result.state, data, CPU)
-    rows = own_measurements(run, features, Whole(result.state, lambda: data))
+    rows = own_measurements(run, features, WeightsAndData(result.state, lambda: data))
     return {(row.layer, row.split, row.metric): row.value for row in rows}
 
 

@@ -28,7 +28,7 @@ from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
 from ncpipe.config.study import load_study, loaded
 from ncpipe.datasets.own_loaders import store_loaders
-from ncpipe.features.own_metrics import Whole, own_measurements
+from ncpipe.features.own_metrics import WeightsAndData, own_measurements
 from ncpipe.features.own_network import extract_own
 from ncpipe.features.run_metrics import describe, measure_run
 from ncpipe.metrics.hooks import measure_model
@@ -160,7 +160,9 @@ def changed(old: str, new: str) -> Run:
 def rows(run: Run, state: dict[str, torch.Tensor]) -> dict[tuple[str, str, str], float]:
     features = extract_own(run, state, CPU)
     outcome = {"finished": True, "diverged_at_epoch": None}
-    measured = measure_run(run, features, Whole(state, lambda: None), describe(run, features, outcome))  # type: ignore[arg-type, return-value]
+    measured = measure_run(
+        run, features, WeightsAndData(state, lambda: None), describe(run, features, outcome)
+    )  # type: ignore[arg-type, return-value]
     return {(row.layer, row.split, row.metric): row.value for row in measured}
 
 
@@ -189,7 +191,7 @@ def test_an_own_metric_reads_the_samples(study: Path) -> None:
     run = write(STUDY)
     trained = train_own(run, CPU)
     features = extract_own(run, trained.state, CPU)
-    found = list(own_measurements(run, features, Whole(trained.state, lambda: None)))  # type: ignore[arg-type, return-value]
+    found = list(own_measurements(run, features, WeightsAndData(trained.state, lambda: None)))  # type: ignore[arg-type, return-value]
     train_last = next(row for row in found if (row.layer, row.split) == ("last", "train"))
     assert train_last.value == pytest.approx(features.train.inputs.square().sum().item(), rel=1e-12)
     assert len(found) == 3 * 2  # layers and splits

@@ -19,9 +19,9 @@ from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import check, read
 from ncpipe.config.run import Run, as_json
 from ncpipe.config.study import load_study
+from ncpipe.features.extraction import extract
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.objective import fit_of
-from ncpipe.features.passes import extract
 from ncpipe.metrics.loss_functions import focal, label_aware_margins, logit_adjusted
 from ncpipe.models.build import build_network
 from ncpipe.system.artifacts import CODE

@@ -8,9 +8,9 @@ import torch
 from conftest import normal
 
 from ncpipe.metrics import pairs
+from ncpipe.metrics.nearest import LargestLogits, NearestMeans
 from ncpipe.metrics.pairs import tiles
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.metrics.ties import LargestLogits, NearestMeans
 
 SIDE = 4  # vectors of a tile's side, so that small sets have many tiles
 

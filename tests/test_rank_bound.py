@@ -11,8 +11,8 @@ from conftest import experiment_tree, vector_data
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
 from ncpipe.config.run import Run
+from ncpipe.features.extraction import extract
 from ncpipe.features.files import read_features, write_features
-from ncpipe.features.passes import extract
 from ncpipe.features.rank_bound import matrix_ranks
 from ncpipe.features.run_metrics import ranks_of
 from ncpipe.metrics.catalogue import RANKS

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ncpipe.metrics import statistics
-from ncpipe.metrics.meters import SampleMeter, SampleStatistics
+from ncpipe.metrics.sample_statistics import SampleAccumulator, SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, class_statistics
 from ncpipe.system.errors import InputError
 
@@ -167,19 +167,19 @@ def test_statistics_survive_a_file() -> None:
     seen = class_statistics(features, labels, 3)
     assert ClassStatistics.from_tensors(**seen.tensors()) == seen
     for weight, train in ((None, None), (torch.ones(3, 4), None), (torch.ones(3, 4), seen)):
-        meter = SampleMeter(seen, weight, train=train)
-        meter.update(features, labels)
-        found = meter.result()
+        accumulator = SampleAccumulator(seen, weight, train=train)
+        accumulator.update(features, labels)
+        found = accumulator.result()
         assert SampleStatistics(**found.tensors()) == found
 
 
 def second_pass(features: Tensor, labels: Tensor, cuts: list[int], classes: int) -> SampleStatistics:
-    meter = SampleMeter(class_statistics(features, labels, classes))
+    accumulator = SampleAccumulator(class_statistics(features, labels, classes))
     for rows, wanted in zip(
         torch.tensor_split(features, cuts), torch.tensor_split(labels, cuts), strict=True
     ):
-        meter.update(rows, wanted)
-    return meter.result()
+        accumulator.update(rows, wanted)
+    return accumulator.result()
 
 
 def naive_spread(features: Tensor, labels: Tensor) -> tuple[float, float]:

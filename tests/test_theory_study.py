@@ -20,7 +20,7 @@ from traced import Traced
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.config.params import load_params
-from ncpipe.features.passes import extract
+from ncpipe.features.extraction import extract
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.papers.s25.commands.construct import construct as construct_stage
 from ncpipe.papers.s25.commands.counterexample import write_counterexample

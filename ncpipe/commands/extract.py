@@ -1,6 +1,6 @@
 """Run the stage extract: compute the features of an experiment's runs and statistics of every layer.
 
-`ncpipe.features.passes` computes them for one run; `ncpipe.commands.measure` computes metrics from them.
+`ncpipe.features.extraction` computes them for one run; `ncpipe.commands.measure` computes metrics from them.
 """
 
 import dataclasses
@@ -15,9 +15,9 @@ from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Compute
 from ncpipe.datasets.prepared import Prepared, read_prepared
+from ncpipe.features.extraction import Features, extract, last_layer_of
 from ncpipe.features.files import features_at, write_features
 from ncpipe.features.own_network import extract_own
-from ncpipe.features.passes import Features, extract, last_layer_of
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.measured import DvcCache, Kept, md5_of, taken_too

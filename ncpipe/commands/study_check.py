@@ -124,8 +124,8 @@ def _check_runs(runs: list[Run]) -> None:
     """Build the shallowest and the deepest network; take one step with the first and compute its metrics."""
     import torch
 
-    from ncpipe.features.own_metrics import Whole, own_measurements
-    from ncpipe.features.passes import extract
+    from ncpipe.features.extraction import extract
+    from ncpipe.features.own_metrics import WeightsAndData, own_measurements
     from ncpipe.training.device import fix_order_of_sums
     from ncpipe.training.session import Session
 
@@ -176,7 +176,7 @@ def _check_runs(runs: list[Run]) -> None:
     if loaded().metrics:
         state = session.results()[0].state
         features = extract(run, state, data, cpu)
-        pair = [list(own_measurements(run, features, Whole(state, lambda: data))) for _ in range(2)]
+        pair = [list(own_measurements(run, features, WeightsAndData(state, lambda: data))) for _ in range(2)]
         for one, two in zip(*pair, strict=True):
             if one.value != two.value and not (math.isnan(one.value) and math.isnan(two.value)):
                 raise loaded().mistake("METRICS", f"the metric {one.metric} {OTHER}; {DRAW}")

@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Split, TagSplit, VectorSplit
-from ncpipe.features.passes import Features, LayerOnSplit, NetworkMetadata
+from ncpipe.features.extraction import Features, LayerOnSplit, NetworkMetadata
 from ncpipe.features.rank_bound import MatrixRank
-from ncpipe.metrics.meters import SampleStatistics
+from ncpipe.metrics.sample_statistics import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import TEST, TRAIN, TRUE
 from ncpipe.system.errors import InputError

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ncpipe.config.architectures.architecture import Head
 from ncpipe.config.run import Run
-from ncpipe.features.passes import Features
+from ncpipe.features.extraction import Features
 from ncpipe.metrics.losses import prediction_error
-from ncpipe.metrics.scales import times_two_to
+from ncpipe.metrics.powers_of_two import times_two_to
 from ncpipe.metrics.spectrum import RANK_TOLERANCE
 from ncpipe.metrics.structure import classes_given_up, dnc_found, rank_gap, ranks, structure
 from ncpipe.metrics.table import TRAIN

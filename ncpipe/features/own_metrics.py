@@ -17,9 +17,9 @@ from ncpipe.config.run import Run
 from ncpipe.config.study import call, loaded
 from ncpipe.config.study_files import MEASURE
 from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.features.extraction import Features
 from ncpipe.features.forward import layers_by_batch, load_network
 from ncpipe.features.own_network import OwnSamples
-from ncpipe.features.passes import Features
 from ncpipe.metrics.catalogue import Metric
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
@@ -70,14 +70,14 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Whole:
+class WeightsAndData:
     """What the metrics of a finished run may need besides its features: weights by name, and its data."""
 
     state: dict[str, Tensor]
     data: Callable[[], Prepared]
 
 
-def own_measurements(run: Run, features: Features, whole: Whole | None) -> Iterator[Measurement]:
+def own_measurements(run: Run, features: Features, whole: WeightsAndData | None) -> Iterator[Measurement]:
     """Yield every metric of study.py, wherever what it names is known.
 
     Of a function that names statistics, samples or a split's labels: on each layer and split; on the last
@@ -113,7 +113,7 @@ def own_measurements(run: Run, features: Features, whole: Whole | None) -> Itera
                 yield Measurement(layer, split, metric.name, number_of(metric, function, given, run.seed))
 
 
-def _samples(run: Run, whole: Whole) -> Samples | OwnSamples:
+def _samples(run: Run, whole: WeightsAndData) -> Samples | OwnSamples:
     if own_loop(run.spec):
         return OwnSamples(run, whole.state)
     data = whole.data()

@@ -15,12 +15,12 @@ from ncpipe.config.experiment import own_loop
 from ncpipe.config.run import Run
 from ncpipe.datasets.own_loaders import REPEAT, measured_loaders
 from ncpipe.datasets.prepared import Split
-from ncpipe.features.passes import Features, LayerOnSplit, NetworkMetadata
+from ncpipe.features.extraction import Features, LayerOnSplit, NetworkMetadata
 from ncpipe.metrics.checks import check_statistics
 from ncpipe.metrics.classifier import Classifier
 from ncpipe.metrics.hooks import Pass, passes
-from ncpipe.metrics.passes import first_pass, same_samples, second_pass
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN
+from ncpipe.metrics.two_passes import first_pass, same_samples, second_pass
 from ncpipe.models.network import Role, embedding_parameters
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators

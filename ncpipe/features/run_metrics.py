@@ -16,10 +16,10 @@ from ncpipe.config.run import Run
 from ncpipe.config.sources.next_tokens import MarkovData
 from ncpipe.datasets.prepared import Split
 from ncpipe.datasets.stored import read_facts
+from ncpipe.features.extraction import Features
 from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.features.objective import fit_of
-from ncpipe.features.own_metrics import Whole, own_measurements
-from ncpipe.features.passes import Features
+from ncpipe.features.own_metrics import WeightsAndData, own_measurements
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
 from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
@@ -59,7 +59,7 @@ OWN_LOOP = "own loop"  # in place of what only a packaged run is known by
 
 
 def measure_run(
-    run: Run, features: Features, whole: Whole, description: Mapping[str, Any]
+    run: Run, features: Features, whole: WeightsAndData, description: Mapping[str, Any]
 ) -> Iterator[Measurement]:
     """Yield every metric of a finished run; description: its row by `describe`."""
     yield from _measure(features, whole.state)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ncpipe.datasets.prepared import Prepared
-    from ncpipe.features.passes import Features
+    from ncpipe.features.extraction import Features
     from ncpipe.models.network import Network
 
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ncpipe.metrics.catalogue import one_of_a_spectrum
-from ncpipe.metrics.meters import SampleMeter, SampleStatistics
-from ncpipe.metrics.passes import same_samples
+from ncpipe.metrics.sample_statistics import SampleAccumulator, SampleStatistics
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, select_classes, widened
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 from ncpipe.metrics.table import measure_weights, one_pass_metrics, two_pass_metrics
+from ncpipe.metrics.two_passes import same_samples
 from ncpipe.system.errors import InputError
 
 MARGINS = "margins"  # the only state that grows with the samples, because quantiles need all margins
@@ -195,10 +195,10 @@ class SampleCollapse(_Float64Metric):
             places = torch.searchsorted(chosen, labels).clamp(max=len(chosen) - 1)
             kept = chosen[places] == labels
             features, labels = features[kept.to(features.device)], places[kept]
-        meter = self._meter()
-        meter.start()
-        meter.update(features, labels)
-        found = meter.result().tensors()
+        accumulator = self._meter()
+        accumulator.start()
+        accumulator.update(features, labels)
+        found = accumulator.result().tensors()
         for name in self._summed:
             setattr(self, name, getattr(self, name) + found[name])
         if MARGINS in found:
@@ -240,8 +240,8 @@ class SampleCollapse(_Float64Metric):
             held.get("bias"),
         )
 
-    def _meter(self) -> SampleMeter:
-        """Return a meter for the tensors in the state; loading or moving the state replaces them."""
+    def _meter(self) -> SampleAccumulator:
+        """Return a accumulator for the tensors in the state; loading or moving the state replaces them."""
         held = {name: getattr(self, name) for name in self._given_names}
         same = self._meter_of and all(
             old.device == held[name].device and torch.equal(old, held[name])
@@ -249,7 +249,7 @@ class SampleCollapse(_Float64Metric):
         )
         if not same:
             own, train, weight, bias = self._given()
-            self._held_meter = SampleMeter(own, weight, bias, train)
+            self._held_meter = SampleAccumulator(own, weight, bias, train)
             self._meter_of = held
         return self._held_meter
 

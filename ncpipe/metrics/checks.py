@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.metrics.geometry import simplex_fits
-from ncpipe.metrics.meters import check_classifier
+from ncpipe.metrics.sample_statistics import check_classifier
 from ncpipe.metrics.statistics import ClassStatistics, check_batch, check_every_class
 from ncpipe.system.errors import InputError
 

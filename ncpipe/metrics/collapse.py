@@ -7,7 +7,7 @@ Sigma_B = 1/K sum_k (mu_k - mu_G)(mu_k - mu_G)^T with mu_G the mean of the class
 import math
 
 from ncpipe.metrics.entry import S24, S25, WP24, Metric, family, metric
-from ncpipe.metrics.scales import value_times_two_to
+from ncpipe.metrics.powers_of_two import value_times_two_to
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.system.lazy_torch import Tensor
 

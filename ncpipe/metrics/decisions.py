@@ -3,7 +3,7 @@
 B  samples of a batch    K  classes    d  feature width
 """
 
-from ncpipe.metrics.scales import row_scales
+from ncpipe.metrics.powers_of_two import row_scales
 from ncpipe.system.lazy_torch import Tensor, torch
 
 # Lengths whose squares, and those of 1e-16 of them, float64 holds.

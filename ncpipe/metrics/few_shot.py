@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ncpipe.metrics.entry import metric
-from ncpipe.metrics.scales import times_two_to
+from ncpipe.metrics.powers_of_two import times_two_to
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.system.lazy_torch import Tensor, torch
 

@@ -21,7 +21,7 @@ from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, FAMILIES, FEW_SHOT, SIN
 from ncpipe.metrics.checks import Array, as_tensor, check_arrays, check_finite, check_widths, count_classes
 from ncpipe.metrics.entry import OF_CLASSIFIER, Family
 from ncpipe.metrics.few_shot import decision_axes
-from ncpipe.metrics.meters import SampleMeter
+from ncpipe.metrics.sample_statistics import SampleAccumulator
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.table import TEST, TRAIN
 from ncpipe.metrics.transfer import EPISODES, check_shots, episode_generator
@@ -58,9 +58,11 @@ def _given(needs: frozenset[str], arrays: dict[str, Any]) -> dict[str, Any]:
         check_widths([known[0], features])
         given["train"] = class_statistics(*known, classes)
     if not needs <= given.keys():
-        meter = SampleMeter(given["statistics"], weight, bias, given.get("train"), spread="spread" in needs)
-        meter.update(features, labels)
-        found = meter.result()
+        accumulator = SampleAccumulator(
+            given["statistics"], weight, bias, given.get("train"), spread="spread" in needs
+        )
+        accumulator.update(features, labels)
+        found = accumulator.result()
         given |= found.tensors() | {"samples": found}
     return given
 

@@ -9,7 +9,7 @@ K  classes    d  feature width    E_K = I - 11^T/K, |.| the Frobenius norm. All 
 import math
 
 from ncpipe.metrics.entry import P20, S24, S25, metric
-from ncpipe.metrics.scales import (
+from ncpipe.metrics.powers_of_two import (
     largest_entry,
     row_scales,
     size_exponent,

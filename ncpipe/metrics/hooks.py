@@ -19,10 +19,10 @@ from ncpipe.metrics.eval_mode import eval_mode, unwrapped
 from ncpipe.metrics.layers import HookPoint, Select, hook_points, reading
 from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.outliers import check_outliers, outlier_metrics
-from ncpipe.metrics.passes import Classifiers, first_pass, same_samples, second_pass
 from ncpipe.metrics.regression import check_target_batch, measure_regression
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, renumber, select_classes
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure, measure_layer, measure_weights
+from ncpipe.metrics.two_passes import Classifiers, first_pass, same_samples, second_pass
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 Forward = Callable[[nn.Module, Any], Any]

@@ -6,7 +6,7 @@ K  classes    d  feature width
 from collections.abc import Iterator
 
 from ncpipe.metrics.entry import EVERY, S24, WEIGHTS, Metric, family
-from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.system.lazy_torch import Tensor

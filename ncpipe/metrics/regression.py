@@ -11,8 +11,8 @@ from torch import Tensor
 from ncpipe.metrics.checks import Array, as_tensor, check_finite
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements
-from ncpipe.metrics.meters import check_classifier
 from ncpipe.metrics.nrc import nrc1, nrc2, nrc3, relative_mse
+from ncpipe.metrics.sample_statistics import check_classifier
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, WEIGHTS, measure_matrix
 from ncpipe.system.errors import InputError
 

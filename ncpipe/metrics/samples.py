@@ -1,6 +1,6 @@
 """Metrics of single samples: alignment with the classifier, margins, decisions, held-out distances.
 
-What each takes is accumulated by `ncpipe.metrics.meters`, in a second pass.
+What each takes is accumulated by `ncpipe.metrics.sample_statistics`, in a second pass.
 
 N  samples
 """
@@ -9,8 +9,8 @@ import math
 
 from ncpipe.metrics.collapse import between_trace
 from ncpipe.metrics.entry import Metric, family, metric
-from ncpipe.metrics.meters import SampleStatistics, common_exponent
-from ncpipe.metrics.scales import size_exponent, value_times_two_to
+from ncpipe.metrics.powers_of_two import size_exponent, value_times_two_to
+from ncpipe.metrics.sample_statistics import SampleStatistics, common_exponent
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.system.lazy_torch import Tensor
 

@@ -6,7 +6,7 @@ Low-rank bias shows as a rank of the uncentred class means below K, their rank a
 import math
 from collections.abc import Sequence
 
-from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.system.lazy_torch import Tensor, torch
 
 RANK_TOLERANCE = 1e-3  # `rank` counts singular values above this share of the largest

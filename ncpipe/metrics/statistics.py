@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ncpipe.metrics.pairs import tiles
-from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.spectrum import singular_values
 from ncpipe.system.compile import can_compile
 from ncpipe.system.errors import InputError

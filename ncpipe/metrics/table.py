@@ -26,13 +26,13 @@ from ncpipe.metrics.geometry import simplex_fits
 from ncpipe.metrics.loss_functions import wrong_tags
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements
-from ncpipe.metrics.meters import SampleStatistics
 from ncpipe.metrics.outliers import check_outliers, outlier_metrics
-from ncpipe.metrics.passes import first_pass, second_pass
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
+from ncpipe.metrics.sample_statistics import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.tags import tags_angles, tags_error, tags_nc1
 from ncpipe.metrics.transfer import EPISODES, check_shots, transfer_metrics
+from ncpipe.metrics.two_passes import first_pass, second_pass
 from ncpipe.system.errors import InputError
 
 LAST_LAYER = "last"

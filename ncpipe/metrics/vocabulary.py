@@ -24,8 +24,8 @@ from ncpipe.metrics.checks import (
     check_widths,
 )
 from ncpipe.metrics.measurements import Measurement, Measurements
-from ncpipe.metrics.meters import SampleMeter, check_classifier
-from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.metrics.sample_statistics import SampleAccumulator, check_classifier
 from ncpipe.metrics.selection import IGNORE_INDEX, measured_entries
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 from ncpipe.metrics.table import (
@@ -268,15 +268,15 @@ def _decision_values(
     features = features.double()
     unit = unit_exponent(size_exponent(largest_entry(features)))  # test features may be far larger
     own = learned.in_unit(max(learned.exponent, unit))
-    meter = SampleMeter(
+    accumulator = SampleAccumulator(
         _with_wide_spreads(own, features, labels),
         None if weight is None else weight[classes.to(weight.device)],
         None if bias is None else bias[classes.to(bias.device)],
         train=learned,  # whose own spreads say what is rounding
         spread=False,
     )
-    meter.update(features, labels)
-    found = meter.result()
+    accumulator.update(features, labels)
+    found = accumulator.result()
     values = {"decisions": float(found.samples)}
     given: dict[str, Any] = found.tensors() | {"samples": found}
     for metric, value in values_of(OF_SAMPLES, **given):

@@ -110,7 +110,7 @@ class Progress:
         return "; ".join([self._count(), *list(self._training.values())[:1]]) + ", "
 
 
-class Unseen:
+class NoProgress:
     """The progress of what nobody waits for."""
 
     def __init__(self) -> None:

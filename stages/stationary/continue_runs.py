@@ -18,7 +18,7 @@ from ncpipe.config.optimizer_specs import ConstantSchedule, Lbfgs
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.features.passes import extract
+from ncpipe.features.extraction import extract
 from ncpipe.features.run_metrics import history_metrics
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid

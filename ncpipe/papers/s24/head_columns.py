@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from ncpipe.config.run import Run
+from ncpipe.features.extraction import Features
 from ncpipe.features.head_ranks import class_means, head_of
-from ncpipe.features.passes import Features
 from ncpipe.metrics.spectrum import singular_values
 from ncpipe.metrics.table import TRAIN, measure_layer
 from ncpipe.theory.dufm_solutions import Solution, layers

@@ -22,7 +22,7 @@ SBATCH_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.*)?")
 OWN_OPTIONS = ("array", "chdir", "job-name", "output", "parsable", "signal", "test-only", "wait", "wrap")
 # Text for sbatch, which YAML reads as a number if it has no unit: `time: 150`, `-o mem=500`.
 Amount = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
-Whole = Annotated[int, Bound(1, 100_000)]
+SmallCount = Annotated[int, Bound(1, 100_000)]  # of cores, of jobs, of seconds
 Gpus = Annotated[int, Bound(0, 1)]  # a job trains on one GPU; several jobs of an array use several
 
 
@@ -44,7 +44,7 @@ class Resources:
     gres: str | None = None
     time: Amount | None = None
     mem: Amount | None = None
-    cpus: Whole | None = None
+    cpus: SmallCount | None = None
     gpus: Gpus | None = None
 
     def __post_init__(self) -> None:
@@ -60,8 +60,8 @@ class Rule(Resources):
     """
 
     experiments: tuple[str, ...] = ()
-    min_depth: Whole | None = None
-    max_depth: Whole | None = None
+    min_depth: SmallCount | None = None
+    max_depth: SmallCount | None = None
 
     def applies_to(self, experiment: str, depth: int) -> bool:
         """Return whether the rule is for this run."""
@@ -93,11 +93,11 @@ class Slurm(Resources):
     """
 
     time: Amount = "4:00:00"
-    cpus: Whole = 1
+    cpus: SmallCount = 1
     gpus: Gpus = 0
     array: Annotated[int, Bound(1, 1000)] = 100  # Slurm's own limit is 1001 by default
-    at_once: Whole = 256
-    signal_seconds: Whole = 90
+    at_once: SmallCount = 256
+    signal_seconds: SmallCount = 90
     sbatch: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
     python: str | None = None

@@ -40,7 +40,7 @@ from ncpipe.runs.run_claims import claimed
 from ncpipe.runs.store import has, stored, write_beside
 from ncpipe.runs.store_layout import ALONE, verify_stored
 from ncpipe.system.artifacts import PREPARED, move_folder, reach_disk, remove
-from ncpipe.system.console import Unseen, recorded_lines, say
+from ncpipe.system.console import NoProgress, recorded_lines, say
 from ncpipe.system.errors import InputError, cut
 from ncpipe.training.device import prepare_device
 
@@ -333,7 +333,7 @@ def _train(task: Task) -> None:
         place = prepare_device(group[0].compute)
         batches += split_batch(group, place, task.shares, 1)
     if batches:
-        train_batches(batches, 1, task.checkpoint_seconds, Unseen(), lambda fingerprint: 1.0)
+        train_batches(batches, 1, task.checkpoint_seconds, NoProgress(), lambda fingerprint: 1.0)
 
 
 def _workdir(task: Task) -> Path:

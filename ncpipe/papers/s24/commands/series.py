@@ -10,9 +10,9 @@ from tqdm import tqdm
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Compute, Device, Run
 from ncpipe.config.sources.free import FreeData
+from ncpipe.features.extraction import Features, extract
 from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.features.objective import fit_of
-from ncpipe.features.passes import Features, extract
 from ncpipe.metrics.losses import prediction_error
 from ncpipe.papers.outputs import SERIES
 from ncpipe.papers.s24.head_columns import mean_rows, singular_rows, spread_rows

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-from ncpipe.metrics.meters import SampleMeter, SampleStatistics
+from ncpipe.metrics.sample_statistics import SampleAccumulator, SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 
 Batches = Iterable[tuple[Mapping[str, Tensor], Tensor]]  # features (B, d) by layer, labels (B,)
@@ -43,14 +43,14 @@ def second_pass(
     own: the same samples' first pass; train: the train split's, where `own` is another's. classifiers: of
     the layers that have one.
     """
-    meters = {}
+    accumulators = {}
     for layer, seen in own.items():
         weight, bias = classifiers.get(layer, (None, None))
-        meters[layer] = SampleMeter(seen, weight, bias, None if train is None else train[layer])
+        accumulators[layer] = SampleAccumulator(seen, weight, bias, None if train is None else train[layer])
     for layers, labels in batches:
         for layer, features in layers.items():
-            meters[layer].update(features, labels)
-    return {layer: meter.result() for layer, meter in meters.items()}
+            accumulators[layer].update(features, labels)
+    return {layer: accumulator.result() for layer, accumulator in accumulators.items()}
 
 
 def same_samples(seen: ClassStatistics, again: SampleStatistics, rounding: float = FLOAT32_ROUNDING) -> bool:

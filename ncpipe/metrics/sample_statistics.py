@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from ncpipe.metrics.decisions import logit_margins, misalignments
 from ncpipe.metrics.geometry import unit_rows
-from ncpipe.metrics.scales import largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.metrics.nearest import LargestLogits, NearestMeans
+from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.statistics import ClassStatistics, check_batch, chunks
-from ncpipe.metrics.ties import LargestLogits, NearestMeans
 from ncpipe.system.errors import InputError
 from ncpipe.system.lazy_torch import Tensor, torch
 
@@ -46,7 +46,7 @@ class SampleStatistics:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-class SampleMeter:
+class SampleAccumulator:
     """Accumulate SampleStatistics of batches (B, d) in a second pass.
 
     own: the same samples' ClassStatistics. weight (K, d), bias (K,): the classifier on this layer, where

@@ -22,9 +22,17 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
 from ncpipe.commands.train import train
 from ncpipe.runs import measured
-from ncpipe.runs.dvc import md5_of
 from ncpipe.runs.store_layout import store_folder
-from ncpipe.system.artifacts import FEATURES, METRICS, PREPARED, RUNS, read_json, write_json, write_manifest
+from ncpipe.system.artifacts import (
+    FEATURES,
+    METRICS,
+    PREPARED,
+    RUNS,
+    md5_of,
+    read_json,
+    write_json,
+    write_manifest,
+)
 
 TREE = experiment_tree(epochs=4, history={"at": [0.0, 0.5], "metrics": ["nc1_trace_ratio"]}, log_every=1)
 STAGES = ("extract", "measure")

@@ -20,11 +20,11 @@ from ncpipe.features.files import features_at, write_features
 from ncpipe.features.own_network import extract_own
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
-from ncpipe.runs.measured import DvcCache, Kept, md5_of, taken_too
+from ncpipe.runs.measured import DvcCache, Kept, taken_too
 from ncpipe.runs.pool import process_count, share
 from ncpipe.runs.run_folder import read_snapshots, read_state
 from ncpipe.runs.store import link_to_dvc_cache
-from ncpipe.system.artifacts import FEATURES, PREPARED, RUNS, publish_folder
+from ncpipe.system.artifacts import FEATURES, PREPARED, RUNS, md5_of, publish_folder
 from ncpipe.system.console import plural, say
 from ncpipe.training.device import prepare_device
 
@@ -62,7 +62,7 @@ def extract_experiment(experiment: Experiment, device: Device = None, workers: P
                 written.append(files)
                 bar.update()
     kept.keep(zip([subject for _, subject in missing], written, strict=True))
-    link_to_dvc_cache()  # DVC's cache has the runs by now
+    link_to_dvc_cache(experiment)  # DVC's cache has the runs by now
 
 
 def double_compute(compute: Compute, device: Device) -> Compute:

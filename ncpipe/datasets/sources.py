@@ -19,7 +19,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ncpipe.system.artifacts import publish_file
+from ncpipe.system.artifacts import md5_of, publish_file
 from ncpipe.system.errors import InputError
 
 CHUNK = 1 << 20
@@ -38,12 +38,6 @@ LOST_CONNECTION = (
 def progress_bar(progress: bool, **options: Any) -> "tqdm[Any]":
     """Return a bar on standard error; none without `progress` or where standard error is no terminal."""
     return tqdm(disable=None if progress else True, leave=False, **options)
-
-
-def md5_of(path: Path) -> str:
-    """Return the hex digest of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def require_md5(path: Path, md5: str) -> None:

@@ -2,7 +2,6 @@
 
 import configparser
 import contextlib
-import hashlib
 import json
 import os
 import subprocess
@@ -62,12 +61,6 @@ def cache_folder(dvc: Path) -> Path:
             if folder := settings.get("cache", "dir", fallback="").strip("\"'"):
                 cache = file.parent / os.path.expanduser(folder)
     return cache
-
-
-def md5_of(path: Path) -> str:
-    """Return the MD5 of a file, its name in DVC's cache."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _global_settings() -> list[Path]:

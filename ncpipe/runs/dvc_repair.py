@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from ncpipe.runs.dvc import cache_folder, dvc_folder, md5_of
-from ncpipe.system.artifacts import remove
+from ncpipe.runs.dvc import cache_folder, dvc_folder
+from ncpipe.system.artifacts import md5_of, remove
 from ncpipe.system.errors import InputError
 
 DATA = Path("data")

@@ -20,10 +20,10 @@ from ncpipe.config.experiment import Experiment, own_loop
 from ncpipe.config.study_files import FETCH, always_runs, dependencies
 from ncpipe.datasets.stored import FACTS
 from ncpipe.runs.code_digests import at_start, experiment_digests
-from ncpipe.runs.dvc import cache_folder, dvc_folder, md5_of
+from ncpipe.runs.dvc import cache_folder, dvc_folder
 from ncpipe.runs.fingerprint import RunFingerprint, choices_of, verify_run
 from ncpipe.runs.store_layout import begin_store, link, store_folder
-from ncpipe.system.artifacts import MANIFEST, PREPARED, RUNS, digest_of, read_json, sha256_of
+from ncpipe.system.artifacts import MANIFEST, PREPARED, RUNS, digest_of, md5_of, read_json, sha256_of
 from ncpipe.system.console import plural
 from ncpipe.system.errors import InputError
 

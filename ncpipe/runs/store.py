@@ -16,17 +16,17 @@ from pathlib import Path
 from ncpipe.config.params import Params
 from ncpipe.config.run import Compute
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.dvc import cache_folder, dvc_folder, md5_of
+from ncpipe.runs.dvc import cache_folder, dvc_folder
 from ncpipe.runs.dvc_repair import remove_damaged
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprint_of, is_current, verify_run
 from ncpipe.runs.store_layout import begin_store, link, materialise, store_folder, verify_stored
-from ncpipe.system.artifacts import MANIFEST, METRICS, PREPARED, RUNS, reach_disk, read_json, remove
+from ncpipe.system.artifacts import MANIFEST, METRICS, PREPARED, RUNS, md5_of, reach_disk, read_json, remove
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 
 CHECKPOINT = ".checkpoint"
 HEADER = 4096  # bytes: more than the lines before a checkpoint's state
-RUN_PATTERNS = ("*/L*/s*", "*/L*/x*/s*")  # folders of runs below data/runs
+RUN_PATTERNS = ("L*/s*", "L*/x*/s*")  # folders of runs below data/runs/EXPERIMENT
 
 
 def sweep_fingerprints(params: Params, compute: Compute) -> list[RunFingerprint]:
@@ -176,20 +176,21 @@ def _copy(folder: Path, target: Path) -> None:
     reach_disk([*target.rglob("*"), target])
 
 
-def _run_folders() -> list[Path]:
-    return [folder for pattern in RUN_PATTERNS for folder in sorted(RUNS.glob(pattern))]
+def _run_folders(experiment: str = "*") -> list[Path]:
+    return [folder for pattern in RUN_PATTERNS for folder in sorted(RUNS.glob(f"{experiment}/{pattern}"))]
 
 
-def link_to_dvc_cache() -> None:
+def link_to_dvc_cache(experiment: str = "*") -> None:
     """Replace files of the stored runs in data/runs by hard links to DVC's cache, which need no extra space.
 
-    Files that DVC later removes from its cache stay in the store. Files are kept if the cache is on another
-    file system or has other contents. The time of a run's last use stays.
+    experiment: whose runs alone; all by default. Files that DVC later removes from its cache stay in the
+    store. Files are kept if the cache is on another file system or has other contents. The time of a run's
+    last use stays.
     """
     if (dvc := dvc_folder()) is None:
         return
     objects = cache_folder(dvc) / "files" / "md5"
-    for folder in _run_folders():
+    for folder in _run_folders(experiment):
         with contextlib.suppress(InputError, OSError):
             own = stored(_manifest_key(folder))
             files = [file for file in own.rglob("*") if file.is_file()]

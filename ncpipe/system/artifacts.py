@@ -185,6 +185,12 @@ def digest_of(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def md5_of(path: Path) -> str:
+    """Return the MD5 of a file: its name in DVC's cache, and what sources of data sets publish."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
 def sha256_of(path: Path) -> str:
     """Return the hex digest of a file's bytes."""
     with path.open("rb") as file:

@@ -482,6 +482,7 @@ def test_a_claim_calls_a_function_of_the_study() -> None:
     for before, after, words in (
         ("start / 2**count", "{}[count]", r"study\.py: line 7: halves: KeyError: 3"),
         ('"halves.alone"', '"gufm.value"', "the call 'gufm.value' exists already"),
+        ('"halves.alone"', '"since_fit"', "the call 'since_fit' exists already"),
         ("(halves,)", "halves", "has to be a tuple of one function, or of two"),
     ):
         write_study(PAPER.replace(before, after))

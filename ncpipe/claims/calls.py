@@ -6,11 +6,12 @@ its own of both.
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ncpipe.claims.ledger import Claim
 from ncpipe.config.records import check
+from ncpipe.config.study import loaded
 from ncpipe.system.errors import InputError, cut, shown, suggest, word
 
 GIVEN = ("claim", "tables")  # parameters of a function of runs, before those of claims.yaml
@@ -23,7 +24,17 @@ class Call(NamedTuple):
     check: Callable[..., float] | None = None
 
 
-Calls = Mapping[str, Call]
+Calls = dict[str, Call]
+
+
+def with_own(calls: Calls) -> Calls:
+    """Return calls of the package and those of the study whose params.yaml was read last.
+
+    Raises InputError if the study has one of the same name.
+    """
+    for name in calls.keys() & loaded().calls.keys():
+        raise loaded().mistake("CALLS", f"the call {name!r} exists already, in the package; rename it")
+    return calls | {name: Call(*functions) for name, functions in loaded().calls.items()}
 
 
 def check_calls(claims: Iterable[Claim], calls: Calls) -> None:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ncpipe.claims.calls import Call, Calls, check_calls
+from ncpipe.claims.calls import Call, Calls, check_calls, with_own
 from ncpipe.claims.ledger import Claim
 from ncpipe.config.bounds import Fraction, Number
-from ncpipe.config.study import loaded
 from ncpipe.metrics.catalogue import series_name
 from ncpipe.tables.keys import run_keys
 from ncpipe.tables.points import LAST
@@ -100,8 +99,8 @@ RUN_CALLS = {
 
 
 def run_calls() -> Calls:
-    """Return the calls of this module and those of the study whose params.yaml was read last."""
-    return {name: Call(*functions) for name, functions in loaded().calls.items()} | RUN_CALLS
+    """Return the calls of this module and those of the study."""
+    return with_own(RUN_CALLS)
 
 
 def check_run_calls(claims: Iterable[Claim]) -> None:

@@ -5,8 +5,7 @@
 
 import inspect
 
-from ncpipe.claims.calls import Call, Calls
-from ncpipe.config.study import loaded
+from ncpipe.claims.calls import Call, Calls, with_own
 from ncpipe.papers.k23 import feature_models, flow_models, rank_bounds
 from ncpipe.papers.s24 import theory_calls as low_rank
 from ncpipe.papers.s25 import theory_calls as deep
@@ -63,10 +62,8 @@ CALLS = {
 
 
 def calls() -> Calls:
-    """Return the calls of the package and those of the study whose params.yaml was read last."""
-    for name in CALLS.keys() & loaded().calls.keys():
-        raise loaded().mistake("CALLS", f"the call {name!r} exists already, in the package; rename it")
-    return CALLS | {name: Call(*functions) for name, functions in loaded().calls.items()}
+    """Return the calls of the package and those of the study."""
+    return with_own(CALLS)
 
 
 def calls_table() -> list[str]:

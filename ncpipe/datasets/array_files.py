@@ -16,6 +16,7 @@ from torch import Tensor
 from ncpipe.system.errors import InputError, cut
 from ncpipe.system.machine import free_memory
 
+LARGEST = 2**63 - 1
 # What readers raise on files that are cut short, overwritten, encrypted or of another kind.
 DAMAGED = (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, SafetensorError)
 
@@ -137,9 +138,9 @@ def _sort_names(keys: Iterable[str], names: Names) -> tuple[dict[str, str], list
 def _tensor(path: object, name: str, array: np.ndarray) -> Tensor:
     if array.dtype.kind not in "fiub":
         raise InputError(f"{path}: {name} is of type {array.dtype}; expected numbers")
-    exact = array.dtype.kind == "f" and array.dtype.itemsize <= 8  # torch has no long double
-    native = array.dtype.newbyteorder("=") if exact else np.float64 if array.dtype.kind == "f" else np.int64
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=native))
+    exact = array.dtype.itemsize <= 8  # torch has no long double
+    native = array.dtype.newbyteorder("=") if exact else np.float64
+    return _taken(path, name, torch.from_numpy(np.ascontiguousarray(array, dtype=native)))
 
 
 def _taken(path: object, name: str, tensor: Tensor) -> Tensor:
@@ -149,6 +150,8 @@ def _taken(path: object, name: str, tensor: Tensor) -> Tensor:
     tensor = tensor.detach().cpu()
     if tensor.is_floating_point():
         return tensor.float() if tensor.element_size() == 1 else tensor
+    if tensor.dtype == torch.uint64 and tensor.numel() and int(tensor.view(torch.int64).min()) < 0:
+        raise InputError(f"{path}: {name} has a number above {LARGEST}, the largest of int64")
     return tensor.long()
 
 

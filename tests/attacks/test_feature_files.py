@@ -104,6 +104,14 @@ ARCHIVES: dict[str, Callable[[], bytes]] = {
 }
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_numbers_beyond_int64_are_refused(suffix: str, tmp_path: Path) -> None:
+    """Red: a number that wraps around, and is measured as a negative one."""
+    large = np.full(arrays()["features"].shape, 2**63 + 1, dtype=np.uint64)
+    content = npz(features=large) if suffix == ".npz" else tensors(features=torch.from_numpy(large))
+    assert "above 9223372036854775807" in str(measured(tmp_path, content, suffix))
+
+
 def encrypted(content: bytes) -> bytes:
     """The archive with the flag of encryption, in each member's head and in the directory's entry."""
     for head, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):

@@ -42,9 +42,9 @@ def ends() -> dict[str, dict[int, pd.DataFrame]]:
 
 def draw() -> Figure:
     """Draw a column per panel: log10 of the loss, NC1, NC2 and NC3 against depth, before and after."""
-    colours = FAINT, metric_colours(2)[1]
+    colours, found = (FAINT, metric_colours(2)[1]), ends()
     with row_grid(len(COLUMNS), len(PANELS), 1.2, 0.4, sharex=True, sharey="row") as (figure, grid):
-        for column, by_end in zip(grid.T, ends().values(), strict=True):
+        for column, by_end in zip(grid.T, found.values(), strict=True):
             for axes, metric in zip(column, COLUMNS.values(), strict=True):
                 for place, rows in enumerate(by_end.values()):
                     values = np.log10(rows[metric])
@@ -58,7 +58,7 @@ def draw() -> Figure:
                 axes.set_xticks(list(means.index), [str(depth) for depth in means.index])
                 axes.minorticks_off()
         label_rows(grid, [rf"$\log_{{10}}$ {title}" for title in COLUMNS], PANELS.values(), "depth $L$")
-        last = max(next(iter(ends().values())))
+        last = max(next(iter(found.values())))
         labels = "end of training by Adam", f"after {last} iterations of L-BFGS"
         draw_key(
             figure,

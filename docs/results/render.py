@@ -88,7 +88,7 @@ class Panel:
     def mean(self, title: str, depth: int) -> float:
         """Return the geometric mean at one depth."""
         values = self.values(title, depth)
-        return float(np.exp(np.log(values).mean())) if len(values) else math.nan
+        return _geometric_mean(values) if len(values) else math.nan
 
     def span(self, title: str, depth: int) -> str:
         """Return the least and the largest value of the runs at one depth."""
@@ -164,8 +164,7 @@ class Panel:
 
     def cell_at(self, title: str, depths: tuple[int, ...]) -> str:
         """Return the power and its interval over some of the depths, for a table."""
-        groups = [np.log10(self.values(title, depth).to_numpy()) for depth in depths]
-        return _power_cell(Replicates(np.array(depths), groups, LEVEL).fit(0))
+        return _power_cell(_fit_of({depth: self.values(title, depth) for depth in depths}))
 
     def p(self, title: str, without: int = 0) -> str:
         """Return the p-value of the test that the means lie on a line."""
@@ -379,7 +378,8 @@ def images() -> str:
 def further() -> str:
     """Return a table of what L-BFGS makes of trained networks: losses, gradient norms and powers of L."""
     rows = []
-    for name, (before, after) in ((name, tuple(by_end.values())) for name, by_end in ends().items()):
+    for name, by_end in ends().items():
+        before, after = by_end.values()
         falls = 100 * (1 - after["loss"] / before["loss"])
         cells = [f"`{name}`", f"{falls.min():.1f} to {falls.max():.1f} %"]
         cells += [
@@ -387,7 +387,8 @@ def further() -> str:
             for rows_of in (before, after)
         ]
         for title in METRICS:
-            cells.append(" → ".join(_power_cell(_fit_of(own[COLUMNS[title]])) for own in (before, after)))
+            fits = [_fit_of(dict(iter(own[COLUMNS[title]].groupby("depth")))) for own in (before, after)]
+            cells.append(" → ".join(map(_power_cell, fits)))
         rows.append(cells)
     return table(["", "loss falls by", "gradient norm, before", "after", *METRICS], rows)
 
@@ -397,15 +398,19 @@ def iterations() -> str:
     return str(published("stationary", "continued")["iterations"].max())
 
 
-def _fit_of(values: pd.Series) -> dict[str, Any]:
-    """Return the fit of a power of L to values by depth and seed."""
-    groups = {depth: np.log10(own.to_numpy()) for depth, own in values.groupby("depth")}
-    return Replicates(np.array(list(groups)), list(groups.values()), LEVEL).fit(0)
+def _fit_of(by_depth: Mapping[Any, pd.Series]) -> dict[str, Any]:
+    """Return the fit of a power of L to the values of several depths."""
+    groups = [np.log10(values.to_numpy()) for values in by_depth.values()]
+    return Replicates(np.array(list(by_depth)), groups, LEVEL).fit(0)
+
+
+def _geometric_mean(values: pd.Series) -> float:
+    return float(np.exp(np.log(values).mean()))
 
 
 def changed(name: str, title: str, depth: int) -> str:
     """Return the geometric mean of a panel at a depth, before and after L-BFGS."""
-    means = [np.exp(np.log(own.loc[depth, COLUMNS[title]]).mean()) for own in ends()[name].values()]
+    means = [_geometric_mean(own.loc[depth, COLUMNS[title]]) for own in ends()[name].values()]
     return " → ".join(short(mean) for mean in means)
 
 

@@ -178,8 +178,8 @@ class SampleCollapse(_Float64Metric):
         self._given_names = tuple(given)
         for name, tensor in given.items():
             self.add_state(name, tensor.clone(), dist_reduce_fx=_equal_ones)
-        self._meter_of: dict[str, Tensor] = {}
-        empty = self._meter().result().tensors()
+        self._accumulator_of: dict[str, Tensor] = {}
+        empty = self._accumulator().result().tensors()
         self._summed = tuple(name for name in empty if name != MARGINS)
         for name in self._summed:
             self.add_state(name, empty[name], dist_reduce_fx="sum")
@@ -195,7 +195,7 @@ class SampleCollapse(_Float64Metric):
             places = torch.searchsorted(chosen, labels).clamp(max=len(chosen) - 1)
             kept = chosen[places] == labels
             features, labels = features[kept.to(features.device)], places[kept]
-        accumulator = self._meter()
+        accumulator = self._accumulator()
         accumulator.start()
         accumulator.update(features, labels)
         found = accumulator.result().tensors()
@@ -240,18 +240,18 @@ class SampleCollapse(_Float64Metric):
             held.get("bias"),
         )
 
-    def _meter(self) -> SampleAccumulator:
-        """Return a accumulator for the tensors in the state; loading or moving the state replaces them."""
+    def _accumulator(self) -> SampleAccumulator:
+        """Return an accumulator for the tensors in the state; loading or moving the state replaces them."""
         held = {name: getattr(self, name) for name in self._given_names}
-        same = self._meter_of and all(
+        same = self._accumulator_of and all(
             old.device == held[name].device and torch.equal(old, held[name])
-            for name, old in self._meter_of.items()
+            for name, old in self._accumulator_of.items()
         )
         if not same:
             own, train, weight, bias = self._given()
-            self._held_meter = SampleAccumulator(own, weight, bias, train)
-            self._meter_of = held
-        return self._held_meter
+            self._held_accumulator = SampleAccumulator(own, weight, bias, train)
+            self._accumulator_of = held
+        return self._held_accumulator
 
 
 def _numbers(classes: Classes, total: int) -> list[int]:

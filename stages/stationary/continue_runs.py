@@ -4,9 +4,7 @@ python continue_runs.py EXPERIMENT DEPTH SEED    write data/continued/EXPERIMENT
 python continue_runs.py                          write data/continued.csv, all of these
 """
 
-import csv
 import dataclasses
-import os
 import sys
 from pathlib import Path
 
@@ -16,14 +14,12 @@ import torch
 from ncpipe.config.experiment import History
 from ncpipe.config.optimizer_specs import ConstantSchedule, Lbfgs
 from ncpipe.config.params import load_params
-from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.features.extraction import extract
 from ncpipe.features.run_metrics import history_metrics
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
-from ncpipe.runs.grid import read_grid
 from ncpipe.runs.run_folder import read_state
-from ncpipe.system.artifacts import PREPARED, RUNS
+from ncpipe.system.artifacts import PREPARED, RUNS, publish_file
 from ncpipe.training.device import prepare_device
 from ncpipe.training.loop import train_batch
 
@@ -63,29 +59,19 @@ def continued(fingerprint: RunFingerprint) -> list[dict[str, object]]:
     return rows
 
 
-def write(path: Path, rows: list[dict[str, object]]) -> None:
-    """Write rows as CSV beside their place, and rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(partial, path)
-
-
 def main(experiment: str | None = None, depth: str = "", seed: str = "") -> None:
     params = load_params()
     if experiment is None:
-        runs = params.grid()
-        tables = [pd.read_csv((FOLDER / run.path).with_suffix(".csv")) for run in runs]
-        write(TABLE, pd.concat(tables, ignore_index=True).to_dict("records"))
-        return
-    torch.set_num_threads(params.compute.threads)
-    wanted = Run(experiment, int(depth), int(seed), params.experiments[experiment])
-    run = next(run for run in read_grid(params, experiment) if run.path == wanted.path)
-    (fingerprint,) = fingerprints_of([run], params.compute)
-    write((FOLDER / run.path).with_suffix(".csv"), continued(fingerprint))
+        target = TABLE
+        found = pd.concat([pd.read_csv((FOLDER / run.path).with_suffix(".csv")) for run in params.grid()])
+    else:
+        torch.set_num_threads(params.compute.threads)
+        run = params.run(experiment, int(depth), int(seed))
+        target = (FOLDER / run.path).with_suffix(".csv")
+        (fingerprint,) = fingerprints_of([run], params.compute)
+        found = pd.DataFrame(continued(fingerprint))
+    with publish_file(target) as partial:
+        found.to_csv(partial, index=False, lineterminator="\n")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,3 @@ def test_it_is_repeated_until_it_is_steady() -> None:
     """Red: a fixed number of repetitions."""
     restless, steady = [5.0, 9, 1.5, 7, 4], [3.0] * 20
     assert training.timed_difference(times(1), times(*restless, *steady)) == pytest.approx(2)
-
-
-def test_what_was_not_measured_is_no_number() -> None:
-    assert [training.cell(value, "8.2f") for value in (1.5, float("nan"))] == ["    1.50", "       -"]

@@ -119,12 +119,6 @@ def test_without_a_gpu_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         gpu_check.main([])
 
 
-def test_every_kind_is_an_experiment() -> None:
-    for kind in gpu_check.KINDS:
-        assert len(gpu_check.runs_of(kind, 5)) == 3
-        assert len(gpu_check.data_of(kind).train) > 0
-
-
 @pytest.mark.parametrize(("depth", "value"), [(1, 5.0), (2, 10.0), (5, 16.0), (68, 200.0)])
 def test_depths_between_those_that_were_timed(depth: int, value: float) -> None:
     assert gpu_check.between({2: 10.0, 8: 22.0, 34: 100.0}, depth) == pytest.approx(value)

@@ -1,19 +1,13 @@
 """What a benchmark times by difference: a number that is positive and steady, or none."""
 
-import importlib.util
 import itertools
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from test_documentation import loaded
 
-PATH = Path(__file__).resolve().parent.parent / "benchmarks" / "training.py"
-SPEC = importlib.util.spec_from_file_location("benchmarks_training", PATH)
-assert SPEC is not None
-assert SPEC.loader is not None
-training = sys.modules["benchmarks_training"] = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(training)
+training = loaded(Path(__file__).resolve().parent.parent / "benchmarks" / "training.py")
 
 
 def times(*seconds: float) -> Callable[[], float]:

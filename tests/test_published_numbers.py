@@ -1,22 +1,17 @@
 """Numbers in prose about published runs: each comes from a table in docs/results."""
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from test_documentation import loaded
 
 from ncpipe.tables.headlines import nc2_of
 
 ROOT = Path(__file__).resolve().parent.parent
-SPEC = importlib.util.spec_from_file_location("docs_results_render", ROOT / "docs/results/render.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-render = sys.modules["docs_results_render"] = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(render)
+render = loaded(ROOT / "docs/results/render.py")
 
 # What the template's prose may have in digits: names, places in a paper, depths, and settings of params.yaml.
 NAMES = [

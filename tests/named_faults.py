@@ -169,7 +169,7 @@ NAMED = [
         "figures/depth_sweep.py",
         "x, bound = places[np.isfinite(bound)], bound[np.isfinite(bound)]",
         "x = places",
-        ("tests/test_figures.py::test_a_bound_with_a_logarithm_begins_after_depth_one",),
+        ("tests/test_figures.py::test_a_figure_has_the_words_lines_and_axes_that_are_stored",),
     ),
     Fault(
         "2^32 as a seed",

@@ -28,8 +28,8 @@ from ncpipe.runs.grid import read_grid
 from ncpipe.system.errors import InputError
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.ranks import PERMUTATIONS, rank_correlation
+from ncpipe.tables.rates import rate_table
 from ncpipe.tables.results import depth_series, dvc_metrics
-from ncpipe.tables.sentences import rate_table
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 

@@ -1,19 +1,13 @@
 """What a benchmark times by difference: a number that is positive and steady, or none."""
 
-import importlib.util
 import itertools
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from test_documentation import loaded
 
-PATH = Path(__file__).resolve().parent.parent / "benchmarks" / "training.py"
-SPEC = importlib.util.spec_from_file_location("benchmarks_training", PATH)
-assert SPEC is not None
-assert SPEC.loader is not None
-training = sys.modules["benchmarks_training"] = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(training)
+training = loaded(Path(__file__).resolve().parent.parent / "benchmarks" / "training.py")
 
 
 def times(*seconds: float) -> Callable[[], float]:
@@ -39,7 +33,3 @@ def test_it_is_repeated_until_it_is_steady() -> None:
     """Red: a fixed number of repetitions."""
     restless, steady = [5.0, 9, 1.5, 7, 4], [3.0] * 20
     assert training.timed_difference(times(1), times(*restless, *steady)) == pytest.approx(2)
-
-
-def test_what_was_not_measured_is_no_number() -> None:
-    assert [training.cell(value, "8.2f") for value in (1.5, float("nan"))] == ["    1.50", "       -"]

@@ -16,9 +16,10 @@ from ncpipe.commands.compare import compare, different_parameters
 from ncpipe.commands.revisions import read_revision
 from ncpipe.config.params import Slopes
 from ncpipe.system.errors import InputError
-from ncpipe.tables.compare import Results, Term, compare_results, difference_interval
+from ncpipe.tables.compare import Results, WeightedRuns, compare_results, difference_interval
+from ncpipe.tables.intervals import combination_interval
 from ncpipe.tables.points import usable_points
-from ncpipe.tables.slopes import loglog_slopes, slope_weights
+from ncpipe.tables.slopes import loglog_slopes
 
 RULE = Slopes(seed=0, level=0.95)
 NC1 = [("nc1_trace_ratio", "train")]
@@ -35,7 +36,7 @@ def compared(rule=RULE, **revisions):
 
 def terms(weights, groups, first_seed=0, depths=DEPTHS):
     return [
-        Term(depth, weight, pd.Series(values, range(first_seed, first_seed + len(values))))
+        WeightedRuns(depth, weight, pd.Series(values, range(first_seed, first_seed + len(values))))
         for depth, weight, values in zip(depths, weights, groups, strict=False)
     ]
 
@@ -103,17 +104,13 @@ def test_the_same_runs_differ_by_nothing():
 
 
 def test_a_lone_run_takes_a_spread_of_its_own_size():
-    """Red: spreads of pairs, which are those of two runs, lent to one."""
-    generator = np.random.default_rng(0)
-    hits = 0
-    for _ in range(600):
-        one, two = generator.standard_normal((2, 5, 3))
-        base = terms(slope_weights(np.log10(DEPTHS), np.full(5, 3)), one)
-        counts = np.array([3, 3, 3, 3, 1])
-        other = terms(slope_weights(np.log10(DEPTHS), counts), [*two[:4], two[4][:1]])
-        _, low, high = difference_interval(base, other, 0.95)
-        hits += low <= 0 <= high
-    assert 0.925 <= hits / 600 <= 0.985
+    """That of a combination of length 1. Red: spreads of pairs, which are those of two runs, lent to one."""
+    before, after = np.random.default_rng(0).standard_normal((2, 2, 3))
+    found = difference_interval(terms([0.5, 2], before), terms([1, -1, -1.5], [*after, [0.3]]), 0.95)
+    lengths = np.hypot([0.5, 2], [1, -1])
+    pairs = np.array([after[0] - 0.5 * before[0], -after[1] - 2 * before[1]]) / lengths[:, None]
+    expected = combination_interval(np.array([*lengths, -1.5]), [*pairs, np.array([0.3])], 0.95)
+    assert found[1:] == pytest.approx(expected, rel=1e-12)
 
 
 def test_one_run_at_the_deepest_depth_is_not_exact():
@@ -122,25 +119,6 @@ def test_one_run_at_the_deepest_depth_is_not_exact():
     runs = runs[(runs["depth"] < 13) | (runs["seed"] == 0)]
     row = compared(base=results(noisy, runs), other=results(steeper, runs)).loc[("log10", "other")]
     assert row["difference_low"] < row["difference"] < row["difference_high"]
-
-
-@pytest.mark.parametrize(("seeds", "correlation"), [(2, 0.9), (3, 0.9), (3, 0.0), (3, -0.9)])
-def test_intervals_of_pairs_cover_as_often_as_they_say(seeds, correlation):
-    """Red: runs of one seed taken for independent: too wide where they move together, and where they move
-    apart intervals that cover 84 %."""
-    generator = np.random.default_rng(seeds)
-    weights = slope_weights(np.log10(DEPTHS), np.full(5, seeds))
-    hits, width, apart = 0, 0.0, 0.0
-    for _ in range(400):
-        shared, own = generator.standard_normal((2, 5, seeds))
-        other = correlation * shared + math.sqrt(1 - correlation**2) * own
-        _, low, high = difference_interval(terms(weights, shared), terms(weights, other), 0.95)
-        hits += low <= 0 <= high
-        width += high - low
-        _, low, high = difference_interval(terms(weights, shared), terms(weights, other, 9), 0.95)
-        apart += high - low
-    assert 0.925 <= hits / 400 <= 0.99
-    assert (width < 0.6 * apart) == (correlation > 0.5)
 
 
 def test_an_experiment_without_values_has_counts_only():
@@ -208,10 +186,7 @@ def test_what_only_one_revision_has_is_one_line(files, capsys):
 
 
 @pytest.mark.filterwarnings("ignore:_NoneStep:DeprecationWarning")  # of DVC's own
-@pytest.mark.parametrize(
-    "made", ["clone {} copy", "clone --depth 1 file://{} copy", "-C {} worktree add -q {}/../copy"]
-)
-def test_a_copy_without_dvcs_cache_is_one_line(made, tmp_path, monkeypatch):
+def test_a_copy_without_dvcs_cache_is_one_line(tmp_path, monkeypatch):
     """Git has dvc.lock, and the results are in the cache of the origin. Red: a traceback of DVC's index."""
     origin = tmp_path / "origin"
     origin.mkdir()
@@ -234,7 +209,7 @@ def test_a_copy_without_dvcs_cache_is_one_line(made, tmp_path, monkeypatch):
     git("commit -m one")
     files = [Path("params.yaml"), Path("data/results/runs.csv")]
     assert read_revision("HEAD", files) == ["a: 1\n", "a: 1\n"]
-    git(made.format(origin, origin), tmp_path)
+    git(f"clone {origin} copy", tmp_path)
     monkeypatch.chdir(tmp_path / "copy")
     with pytest.raises(
         InputError, match=r"^HEAD: .*runs\.csv: not in the revision or not in DVC's cache; .*dvc pull"

@@ -4,8 +4,6 @@ The conformance suite has every metric exactly, of ordinary, collapsed, dead and
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -68,28 +66,6 @@ def test_invariances(seed: int, scale: float, relabel: list[int], shift: float) 
     assert {m: found[m] for m in SCALE_FREE} == pytest.approx({m: base[m] for m in SCALE_FREE}, rel=1e-8)
     found = split_values(measure(features + shift, labels, weight), "train")
     assert {m: found[m] for m in SHIFT_FREE} == pytest.approx({m: base[m] for m in SHIFT_FREE}, rel=1e-7)
-
-
-def test_means_are_decomposed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Singular values of W and of each split's means, and directions of each split's centred means.
-
-    Red: the same means again for the cutoff, the condition number, the spectrum and both NC1.
-    """
-    seen: dict[str, int] = {"svdvals": 0, "svd": 0}
-
-    def counted(name: str) -> Callable[..., Any]:
-        plain = getattr(torch.linalg, name)
-
-        def decomposed(*given: Any, **options: Any) -> Any:
-            seen[name] += 1
-            return plain(*given, **options)
-
-        return decomposed
-
-    for name in seen:
-        monkeypatch.setattr(torch.linalg, name, counted(name))
-    measure(*case(0), *case(1)[:2])
-    assert seen == {"svdvals": 3, "svd": 2}
 
 
 def test_what_rounding_leaves_of_far_means_is_no_direction() -> None:

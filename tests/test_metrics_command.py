@@ -202,9 +202,7 @@ SLOW = ("torch", "pandas", "dvc", "sklearn", "matplotlib", "transformers", "scip
     ("words", "absent"),
     [
         ("--help", SLOW),
-        ("metrics --help", SLOW),
         ("train --help", SLOW),
-        ("sweep --help", SLOW),
         ("metrics FILE", SLOW[1:]),
     ],
 )

@@ -159,7 +159,7 @@ class TestFreshClone:
         assert all("slope_nc1_trace_ratio" in own for own in found.values())
         assert all("slope_loss_gap" in own and "deepest" not in own for own in found.values())
         assert {row["bound"] for row in table(clone, "runs")} == {"holds"}
-        said = (clone.folder / "data/results/sentences.txt").read_text(encoding="utf-8").splitlines()
+        said = (clone.folder / "data/results/rates.txt").read_text(encoding="utf-8").splitlines()
         assert list(dict.fromkeys(line.split()[0] for line in said)) == ["line", *BOTH]
         printed = [line.strip() for line in output.err.splitlines()]
         assert all("4 of 4" in line for line in said[1:])

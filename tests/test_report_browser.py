@@ -1,17 +1,13 @@
 """The page in a headless Chromium: it draws, asks nobody for anything, and does what it is asked."""
 
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
-import pandas as pd
 import pytest
-from made_study import SVG, tables, write_study
+from made_study import tables, write_study
 
 from ncpipe.commands.report import report
-from ncpipe.config.yaml_file import read_yaml
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright: uv sync --group browser")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -175,64 +171,8 @@ def test_axe_finds_nothing(page):
     assert found.violations_count == 0, found.generate_report()
 
 
-PAGES = 10  # at most
-
-
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory):
-    """The page of a study of the default sweep's size, with its claims and as many figures."""
-    folder = tmp_path_factory.mktemp("printed")
-    names = ("digits_rn1", "digits_t11")
-    metrics = [("nc3_cosine", "train"), ("loss_gap", "train"), ("cdnv", "train"), ("cdnv", "test")]
-    made = tables(names, (2, 3, 5, 8, 13), (0, 1, 2), metrics=metrics)
-    write_study(folder, made, **{name: {"question": "Does it fall with depth? " * 4} for name in names})
-    for name in ("layers", "train_test", "heat_maps", "spectra"):
-        (folder / f"data/figures/{name}.svg").write_text(SVG.replace('"0 0 486 200"', '"0 0 486 290"'))
-    claims = pd.DataFrame(read_yaml(Path(__file__).parent.parent / "claims.yaml"))[["id", "ref", "statement"]]
-    there = claims.index < 35
-    claims = claims.assign(
-        about="one, cdnv", quantity="slope", expected="a line, its slope known to ±0.05", low=-0.6, high=-0.4,
-        value=pd.Series(-0.5, claims.index).where(there), runs="15 runs", author="paper", scale="",
-        verdict=pd.Series("agrees", claims.index).where(there, "does not apply"),
-        reason="not rejected (p = 0.2)",
-    )  # fmt: skip
-    claims.to_csv(folder / "data/claims/claims.csv", index=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        report()
-    return folder / "data/report.html"
-
-
-def test_a_print_is_short_and_its_tables_keep_their_headers(printed, browser, tmp_path):
-    """Red: charts and licences of a screen on paper; rows of claims below no heading."""
-    page = browser.new_page()
-    page.goto(printed.as_uri())
-    page.wait_for_function("document.documentElement.dataset.drawn === 'yes'", timeout=30_000)
-    page.pdf(path=tmp_path / "page.pdf", format="A4")
-    page.close()
-    pages = len(re.findall(rb"/Type\s*/Page\b", (tmp_path / "page.pdf").read_bytes()))
-    assert 4 <= pages <= PAGES
-    if (pdftotext := shutil.which("pdftotext")) is None:
-        pytest.skip("no pdftotext on the path: apt-get install poppler-utils")
-    told = subprocess.run([pdftotext, "-layout", tmp_path / "page.pdf", "-"], capture_output=True, text=True)
-    texts = told.stdout.split("\f")[:pages]
-    claims = [text for text in texts if re.search(r"^agrees ", text, re.M)]
-    assert len(claims) > 1
-    for text in claims:
-        heading = re.search(r"^verdict +claim +number +expected +runs$", text, re.M)
-        assert heading
-        assert heading.start() < re.search(r"^agrees ", text, re.M).start()
-    assert "and all rights" not in told.stdout  # of a library's licence
-    assert "of claims.yaml, about" not in told.stdout  # a line that opens nothing on paper
-    assert "learning_rate" in told.stdout  # parameters, which a screen opens by a click
-    assert "https://arxiv.org/abs/2505.15239" in told.stdout
-    assert "pointed at" not in told.stdout
-    assert "equiangular tight frame" in told.stdout
-    runs = [text for text in texts if re.search(r"^digits_t11 +\d+ +\d +yes", text, re.M)]
-    assert all(re.search(r"^experiment +L +seed", text, re.M) for text in runs)
-
-
-def test_a_print_shows_tables_whole_and_no_tools(page):
+def test_a_print_shows_tables_whole_and_no_tools(page, tmp_path):
+    """Red: charts, choosers and licences of a screen on paper; a table that is cut off or has no heading."""
     page.emulate_media(media="print")
     assert not page.locator(".chooser").first.is_visible()
     assert page.evaluate("getComputedStyle(document.querySelector('.scroll')).maxHeight") == "none"
@@ -241,6 +181,16 @@ def test_a_print_shows_tables_whole_and_no_tools(page):
     for name in ("claims", "slopes"):
         table = page.locator(f"table[data-grid={name}]")
         assert table.evaluate("table => table.scrollWidth - table.closest('.grid').clientWidth") <= 0, name
+    heading = page.locator("table[data-grid=claims] thead")
+    assert heading.evaluate("each => getComputedStyle(each).display") == "table-header-group"  # on each page
     page.set_viewport_size({"width": width, "height": height})
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    if (pdftotext := shutil.which("pdftotext")) is None:
+        page.emulate_media(media="screen")
+        pytest.skip("no pdftotext on the path: apt-get install poppler-utils")
+    page.pdf(path=tmp_path / "page.pdf", format="A4")
+    told = subprocess.run([pdftotext, "-layout", tmp_path / "page.pdf", "-"], capture_output=True, text=True)
+    assert "learning_rate" in told.stdout  # parameters, which a screen opens by a click
+    for of_a_screen in ("and all rights", "of claims.yaml, about", "pointed at"):
+        assert of_a_screen not in told.stdout
     page.emulate_media(media="screen")

@@ -108,24 +108,3 @@ def test_mistakes_are_one_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         measure_model(Net(), "fc", [(torch.randn(30, D), torch.arange(30) % 3)], **options)
     assert "\n" not in str(caught.value)
-
-
-def test_a_tagger_of_transformers_in_a_line() -> None:
-    """As docs/own_model.md has it, on a small network. Red: positions of padding that count; a class that no
-    position has and that is asked for."""
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
-        num_labels=5,
-    )  # fmt: skip
-    model = transformers.BertForTokenClassification(config)
-    ids, attention = torch.randint(0, 30, (12, 6)), (torch.arange(6) < 4).long().repeat(12, 1)
-    labels = (torch.arange(72) % 3).view(12, 6)
-    loader = [{"input_ids": ids, "attention_mask": attention, "labels": labels}]
-    rows = measure_model(model, "classifier", loader, mask="attention_mask", classes="present")
-    with torch.no_grad():
-        hidden = model.eval().bert(ids, attention).last_hidden_state
-    kept = attention.bool()
-    weight, bias = model.classifier.weight[:3].detach(), model.classifier.bias[:3].detach()
-    close(values(rows), values(measure(hidden[kept], labels[kept], weight, bias)))

@@ -2,7 +2,7 @@
 
     uv run python docs/results/refit.py [FOLDER ...]
 
-For a change of the statistics: which runs are used, means, slopes, sentences, figures and claims of each
+For a change of the statistics: which runs are used, means, slopes, rates, figures and claims of each
 folder follow from the values in points.csv and from runs.csv. A claim is judged again if its number can be
 computed from the published tables, as the published number of one selection of runs shows, and keeps its row
 otherwise. What changed is printed; README.md and docs/ledger.md are written anew by
@@ -34,8 +34,8 @@ from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.tables.convergence import selected_runs
 from ncpipe.tables.keys import run_keys
 from ncpipe.tables.points import LAST, SERIES, usable_points
+from ncpipe.tables.rates import in_columns, rate_table
 from ncpipe.tables.selections import selected_slopes
-from ncpipe.tables.sentences import in_columns, rate_table
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
@@ -68,8 +68,8 @@ def refit(folder: Path) -> Iterator[str]:
     for name, table in tables.items():
         table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
     last = measured[measured["layer"] == LAST]
-    sentences = "".join(f"{each}\n" for each in in_columns(rate_table(slopes, leave_out, runs, last)))
-    (folder / "sentences.txt").write_text(sentences, encoding="utf-8")
+    rates = "".join(f"{each}\n" for each in in_columns(rate_table(slopes, leave_out, runs, last)))
+    (folder / "rates.txt").write_text(rates, encoding="utf-8")
     for name, figure in figures_of_published(read_published([folder])):
         if (folder / f"{name}.png").is_file():  # some studies show another figure in its place
             save_figure(figure, folder, name)

@@ -22,9 +22,9 @@ import yaml
 from continued import COLUMNS, ends
 from image_numbers import DEPTHS, METRICS, by_images
 
-from ncpipe.tables.compare import Term, difference_interval, slope_terms
+from ncpipe.tables.compare import WeightedRuns, difference_interval, slope_combination
 from ncpipe.tables.points import LAST
-from ncpipe.tables.sentences import p_text, power
+from ncpipe.tables.rates import p_text, power
 from ncpipe.tables.slopes import Replicates, least_squares_line
 
 FOLDER = Path(__file__).resolve().parent
@@ -339,12 +339,12 @@ def excluding_zero(places: list[tuple[Panel, Panel]], titles: list[str]) -> str:
 
 def _difference(one: Panel, other: Panel, title: str) -> tuple[float, float, float]:
     metric, split = SERIES[title]
-    sides: list[list[Term]] = []
+    sides: list[list[WeightedRuns]] = []
     for panel in (one, other):
         own = panel.points[(panel.points["metric"] == metric) & (panel.points["split"] == split)]
         used = own[own["used"]].sort_values(["depth", "seed"])
         groups = {d: used[used["depth"] == d].set_index("seed")["log10"] for d in panel.depths}
-        sides.append(slope_terms(groups))
+        sides.append(slope_combination(groups))
     return difference_interval(sides[0], sides[1], LEVEL)
 
 

@@ -15,13 +15,13 @@ from ncpipe.claims.ledger import EXTREMES, OVER_DEPTHS, Claim, subject
 from ncpipe.claims.run_calls import Tables, of_metric, rows_of, run_calls
 from ncpipe.config.params import Slopes
 from ncpipe.tables.compare import (
-    Term,
-    Terms,
+    Combination,
+    WeightedRuns,
     difference_error,
     difference_interval,
-    drift_terms,
+    drift_combination,
     size_difference_interval,
-    slope_terms,
+    slope_combination,
 )
 from ncpipe.tables.keys import run_keys, x_column
 from ncpipe.tables.points import LAST
@@ -156,20 +156,20 @@ def _fitted(claim: Claim, used: pd.DataFrame, tables: Tables) -> Answer:
     if claim.quantity == "line":
         return found._replace(p_value=float(row["p_value"]), rejected=bool(row["rejected"]))
     by_x = list(used.groupby(x_column(used)))[claim.without :]
-    error, freedom = difference_error([], slope_terms({x: own["log10"] for x, own in by_x}))
+    error, freedom = difference_error([], slope_combination({x: own["log10"] for x, own in by_x}))
     return found._replace(error=error, freedom=freedom)
 
 
 def _fitted_over(claim: Claim, used: pd.DataFrame, rule: Slopes) -> Answer:
     """Fit the slope over several experiments, whose runs are taken as independent draws."""
     used = used.sort_values(["x", "seed"])
-    terms = slope_terms({x: own.set_index("seed")["log10"] for x, own in used.groupby("x")})
+    terms = slope_combination({x: own.set_index("seed")["log10"] for x, own in used.groupby("x")})
     if not terms:
         return Answer(missing=f"too few values of {claim.x} with a logarithm")
     return _estimate([], terms, rule)
 
 
-def _estimate(base: Terms, other: Terms, rule: Slopes, runs: str = "") -> Answer:
+def _estimate(base: Combination, other: Combination, rule: Slopes, runs: str = "") -> Answer:
     """Return `compare.difference_interval` as a number, with its standard error."""
     value, low, high = difference_interval(base, other, rule.level)
     error, freedom = difference_error(base, other)
@@ -220,7 +220,7 @@ def _mean(table: pd.DataFrame, used: pd.DataFrame, rule: Slopes) -> Answer:
     if "x" in table and table["x"].nunique() > 1:
         return Answer(missing="a study with an axis has a mean for each value; name one")
     depth = int(table["depth"].iloc[0])
-    terms = [Term(depth, 1.0, used.sort_values("seed").set_index("seed")["value"])]
+    terms = [WeightedRuns(depth, 1.0, used.sort_values("seed").set_index("seed")["value"])]
     return _estimate([], terms, rule, f"{len(used)} of {len(table)} runs at L = {depth}")
 
 
@@ -241,7 +241,7 @@ def _extreme(claim: Claim, table: pd.DataFrame, tables: Tables) -> Answer:
 def _difference(claim: Claim, tables: Tables, rule: Slopes) -> Answer:
     assert claim.versus is not None
     other = replace(claim, **{key: value for key, value in asdict(claim.versus).items() if value is not None})
-    sides: list[Terms] = []
+    sides: list[Combination] = []
     for each in (other, claim):
         side = _side(each, tables)
         if isinstance(side, Answer):
@@ -256,7 +256,7 @@ def _difference(claim: Claim, tables: Tables, rule: Slopes) -> Answer:
     return _estimate(sides[0], sides[1], rule, runs)
 
 
-def _side(claim: Claim, tables: Tables) -> Terms | Answer:
+def _side(claim: Claim, tables: Tables) -> Combination | Answer:
     """Return the terms of one side's number, or why there is none."""
     table = numbers(claim, tables)
     if not isinstance(table, pd.DataFrame):
@@ -276,8 +276,8 @@ def _side(claim: Claim, tables: Tables) -> Terms | Answer:
     tables_by_depth = (own for _, own in used.groupby("depth"))
     groups = {int(own["depth"].iloc[0]): own.set_index("seed")[column] for own in tables_by_depth}
     if claim.of not in OVER_DEPTHS:
-        return [Term(depth, 1.0, values) for depth, values in groups.items()]
-    terms = drift_terms(groups, claim.without) if claim.of == "bend" else slope_terms(groups)
+        return [WeightedRuns(depth, 1.0, values) for depth, values in groups.items()]
+    terms = drift_combination(groups, claim.without) if claim.of == "bend" else slope_combination(groups)
     return terms or Answer(missing=f"too few depths with runs that are used for a {claim.of}")
 
 

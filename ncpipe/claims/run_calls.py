@@ -15,7 +15,7 @@ from ncpipe.claims.calls import Call, Calls, check_calls, with_own
 from ncpipe.claims.ledger import Claim
 from ncpipe.config.bounds import Fraction, Number
 from ncpipe.metrics.catalogue import series_name
-from ncpipe.tables.keys import run_keys
+from ncpipe.tables.keys import rows_at, run_keys
 from ncpipe.tables.points import LAST
 
 
@@ -35,15 +35,14 @@ class Tables:
 
 def rows_of(claim: Claim, table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the claim's experiment, at its depth and value where it names them."""
-    table = table[table["experiment"] == claim.experiment]
-    table = table if claim.depth is None else table[table["depth"] == claim.depth]
-    return table if claim.value is None else table[table["x"] == claim.value]
+    keys = {"experiment": claim.experiment, "depth": claim.depth, "x": claim.value}
+    return rows_at(table, {key: value for key, value in keys.items() if value is not None})
 
 
 def of_metric(claim: Claim, table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the claim's metric and split, at the last layer."""
-    rows = (table["metric"] == claim.metric) & (table["split"] == claim.split)
-    return table[rows & (table["layer"] == LAST)] if "layer" in table else table[rows]
+    layer = {"layer": LAST} if "layer" in table else {}
+    return rows_at(table, {"metric": claim.metric, "split": claim.split} | layer)
 
 
 def since_fit(claim: Claim, tables: Tables) -> pd.DataFrame:

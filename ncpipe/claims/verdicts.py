@@ -12,7 +12,7 @@ from scipy import special
 
 from ncpipe.claims.evidence import Answer
 from ncpipe.claims.ledger import Claim, Expect, subject
-from ncpipe.tables.sentences import p_text
+from ncpipe.tables.rates import p_text
 
 Verdict = Literal["agrees", "disagrees", "undecided", "does not apply"]
 ABSENT: Verdict = "does not apply"

@@ -6,14 +6,14 @@ from ncpipe.system.artifacts import GRID, RESULTS, publish_folder, write_json
 from ncpipe.system.console import say
 from ncpipe.tables.convergence import failure_lines, judge_runs
 from ncpipe.tables.files import present, read_measured
-from ncpipe.tables.gaps import unbounded_sentences
+from ncpipe.tables.gaps import unbounded_lines
 from ncpipe.tables.headlines import HEADLINES, headline_series
 from ncpipe.tables.keys import x_column
 from ncpipe.tables.points import LAST, usable_points
 from ncpipe.tables.profiles import effective_depths, layer_errors, layer_profile, separation_law
+from ncpipe.tables.rates import in_columns, rate_table
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
 from ncpipe.tables.selections import selected_slopes
-from ncpipe.tables.sentences import in_columns, rate_table
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
@@ -21,7 +21,7 @@ from ncpipe.tables.summary import summarise
 def aggregate() -> None:
     """Decide which runs converged, average over seeds and fit log-log slopes; write data/results.
 
-    These are tables, sentences.txt, metrics.json and the data of DVC's plots. The rates are printed too.
+    These are tables, rates.txt, metrics.json and the data of DVC's plots. The rates are printed too.
     """
     params = load_params()
     for experiment in params.sweep.experiments:
@@ -65,6 +65,6 @@ def aggregate() -> None:
             path.parent.mkdir(exist_ok=True)
             table.to_csv(path, index=False, lineterminator="\n")
         write_json(folder / "metrics.json", dvc_metrics(summary, slopes, runs, shown))
-        (folder / "sentences.txt").write_text("".join(f"{each}\n" for each in rates), encoding="utf-8")
-    for line in [*rates, *failure_lines(runs, params.convergence), *unbounded_sentences(runs)]:
+        (folder / "rates.txt").write_text("".join(f"{each}\n" for each in rates), encoding="utf-8")
+    for line in [*rates, *failure_lines(runs, params.convergence), *unbounded_lines(runs)]:
         say(line)

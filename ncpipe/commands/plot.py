@@ -49,7 +49,7 @@ class Published:
     further: tuple[str, ...] = ()
 
 
-# The tables of depth_sweep and loss_gap, and slopes_leave_out, which sentences.txt also quotes.
+# The tables of depth_sweep and loss_gap, and slopes_leave_out, which rates.txt also quotes.
 PUBLISHED = ("runs", "points", "summary", "slopes", "slopes_leave_out")
 
 

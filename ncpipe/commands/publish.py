@@ -45,7 +45,7 @@ SHOWN = {
     *(column.metric for column in GAP_COLUMNS),
 }
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib", "dvc")
-SENTENCES = "sentences.txt"
+RATES = "rates.txt"
 
 
 def publish(
@@ -76,7 +76,7 @@ def publish(
             _copy_rows(ledger, partial, lambda row: row["verdict"] != ABSENT)
         if (panels := CLAIMS / CLAIMS_POINTS).is_file():
             shutil.copyfile(panels, partial / CLAIMS_POINTS)
-        shutil.copyfile(present(RESULTS / SENTENCES, "aggregate"), partial / SENTENCES)
+        shutil.copyfile(present(RESULTS / RATES, "aggregate"), partial / RATES)
         shutil.copyfile(PARAMS_FILE, partial / PARAMS_FILE.name)
         write_json(partial / PROVENANCE, provenance(params) | ({"figures": whole} if whole else {}))
         for name, drawn in figures_of_published(read_published([partial])):

@@ -38,7 +38,7 @@ from ncpipe.system.errors import InputError
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
-from ncpipe.tables.sentences import in_columns, rate_table
+from ncpipe.tables.rates import in_columns, rate_table
 
 RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml, besides the experiments
 COMMANDS = {

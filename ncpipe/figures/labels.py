@@ -13,7 +13,7 @@ import pandas as pd
 from ncpipe.metrics.study_metrics import entry
 from ncpipe.system.errors import InputError
 from ncpipe.tables.headlines import paper_series
-from ncpipe.tables.sentences import p_text
+from ncpipe.tables.rates import p_text
 
 DATA_NAMES = {
     "digits": "digits",

@@ -20,6 +20,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from ncpipe.figures.labels import Column
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, lay_out, paper_style
 from ncpipe.figures.x_axis import XAxis
+from ncpipe.tables.keys import rows_at
 from ncpipe.tables.points import LAST
 
 ROW_HEIGHT = 1.65  # inches
@@ -129,8 +130,8 @@ def label_rows(
 
 def last_layer(table: pd.DataFrame, experiment: str, column: Column) -> pd.DataFrame:
     """Return the rows of a column's metric and split at one experiment's last layer."""
-    own = (table["experiment"] == experiment) & (table["layer"] == LAST)
-    return table[own & (table["split"] == column.split) & (table["metric"] == column.metric)]
+    keys = {"experiment": experiment, "layer": LAST, "split": column.split, "metric": column.metric}
+    return rows_at(table, keys)
 
 
 def draw_legend(axes: Axes, lines: list[Line2D], room: float, handlelength: float) -> None:

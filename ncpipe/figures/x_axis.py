@@ -18,7 +18,7 @@ from matplotlib.ticker import (
 )
 
 from ncpipe.figures.style import Colour
-from ncpipe.tables.keys import name_of, x_column
+from ncpipe.tables.keys import line_names, x_column
 
 BESIDE = 1.07  # times the depth: where single runs stand
 SHIFT = 0.025  # of the axis, for an x other than depth
@@ -113,8 +113,7 @@ def with_lines(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table in which `experiment` names lines, each of which is a row of the figures."""
     if x_column(table) == "depth":
         return table
-    places = zip(table["experiment"], table["depth"], strict=True)
-    return table.assign(experiment=[name_of({"experiment": name, "depth": depth}) for name, depth in places])
+    return table.assign(experiment=line_names(table))
 
 
 def _around(values: np.ndarray) -> np.ndarray:

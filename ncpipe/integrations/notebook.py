@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ncpipe.models.network import Network
 
 
-def load(folder: str | Path = ".") -> "Study":
+def load(folder: str | Path = ".") -> "StudyResults":
     """Return the study with params.yaml in this folder or in one above it.
 
     Runs its study.py, if there is one. Raises InputError if there is no params.yaml, or an invalid one.
@@ -43,11 +43,11 @@ def load(folder: str | Path = ".") -> "Study":
     start = Path(folder).resolve()
     for parent in (start, *start.parents):
         if (parent / PARAMS_FILE).is_file():
-            return Study(parent, load_params(parent / PARAMS_FILE))
+            return StudyResults(parent, load_params(parent / PARAMS_FILE))
     raise InputError(f"{start}: no {PARAMS_FILE} here or above; give a folder of a study")
 
 
-class Study:
+class StudyResults:
     """Gives access to the results of one params.yaml. Tables are read when they are first used."""
 
     def __init__(self, folder: Path, params: Params) -> None:
@@ -96,7 +96,7 @@ class Study:
 
         return sweep_figures(self.params.sweep.experiments, self.table)
 
-    def run(self, experiment: str, *, depth: int, seed: int, value: Number | None = None) -> "StudyRun":
+    def run(self, experiment: str, *, depth: int, seed: int, value: Number | None = None) -> "RunResults":
         """Return a run of the sweep; raise InputError if it has none. value: of the study's axis."""
         run = self.params.run(experiment, depth, seed, value)
         if run not in self.params.grid():
@@ -105,13 +105,13 @@ class Study:
                 f"{run.name}: not in the sweep of {', '.join(sweep.experiments)} at depths "
                 f"{list(sweep.depths)} with seeds {list(sweep.seeds)}"
             )
-        return StudyRun(self, run)
+        return RunResults(self, run)
 
 
-class StudyRun:
+class RunResults:
     """Gives access to one run: its parameters (`spec`), rows of the tables, weights and features."""
 
-    def __init__(self, study: Study, run: Run) -> None:
+    def __init__(self, study: StudyResults, run: Run) -> None:
         self.study, self.run, self.spec = study, run, run.spec
 
     def __repr__(self) -> str:
@@ -119,17 +119,17 @@ class StudyRun:
 
     @property
     def row(self) -> pd.Series:
-        """Return its row of `Study.runs`."""
+        """Return its row of `StudyResults.runs`."""
         return self._rows_of_run(self.study.runs).iloc[0]
 
     @property
     def points(self) -> pd.DataFrame:
-        """Return its rows of `Study.points`."""
+        """Return its rows of `StudyResults.points`."""
         return self._rows_of_run(self.study.points)
 
     @property
     def history(self) -> pd.DataFrame:
-        """Return its rows of `Study.history`, one for each logged epoch."""
+        """Return its rows of `StudyResults.history`, one for each logged epoch."""
         return self._rows_of_run(self.study.history)
 
     @cached_property

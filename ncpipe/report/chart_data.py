@@ -15,9 +15,9 @@ from ncpipe.metrics.catalogue import SINGULAR, SUFFIXES
 from ncpipe.metrics.study_metrics import entry, series_entry
 from ncpipe.report.rates import letter
 from ncpipe.tables.headlines import HEADLINES
-from ncpipe.tables.keys import line_keys, name_of, run_keys, setting_keys, symbol, x_column
+from ncpipe.tables.keys import line_names, run_keys, setting_keys, symbol, x_column
 from ncpipe.tables.points import usable_points
-from ncpipe.tables.sentences import CHANGES, rate, tendency
+from ncpipe.tables.rates import CHANGES, rate, tendency
 
 DIGITS = 5
 LAYER_DIGITS = 4  # of values by layer, of which there are most
@@ -37,7 +37,7 @@ def chart_data(
     places: pd.DataFrame,
 ) -> dict[str, Any]:
     """Return all data of the charts, from the tables of `aggregate` and `measure`."""
-    names = _names(runs, runs)
+    names = line_names(runs)
     lines = list(dict.fromkeys(names))
     return {
         "x": {
@@ -60,14 +60,6 @@ def chart_data(
         "layers": _layers(runs, measurements, places),
         "history": _history(runs, history),
     }
-
-
-def _names(table: pd.DataFrame, runs: pd.DataFrame) -> list[str]:
-    """Return the line of each row."""
-    keys = line_keys(runs)
-    return [
-        name_of(dict(zip(keys, row, strict=True))) for row in table[keys].itertuples(index=False, name=None)
-    ]
 
 
 def plain(metric: str) -> str:
@@ -130,7 +122,7 @@ def _rank(metric: str, split: str) -> tuple[int, str, str]:
 
 def _fits(slopes: pd.DataFrame, lines: Sequence[str], runs: pd.DataFrame) -> list[dict[str, Any]]:
     fits = []
-    for line, (_, row) in zip(_names(slopes, runs), slopes.iterrows(), strict=True):
+    for line, (_, row) in zip(line_names(slopes), slopes.iterrows(), strict=True):
         level = f" ({100 * row['level']:g} % CI)" if row["low"] == row["low"] else ""
         power = f"{CHANGES[tendency(row)]}: {rate(row, symbol(runs))}{level}"
         says = f"{line} {power}; {row['n_used']} of {row['n_runs']} runs used"

@@ -10,7 +10,7 @@ import pandas as pd
 from ncpipe.tables.headlines import GNC2, headline_series
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
 from ncpipe.tables.points import LAST
-from ncpipe.tables.sentences import p_text, power, tendency
+from ncpipe.tables.rates import p_text, power, series_rows, tendency
 
 ARROWS = {"improve": "↓", "worsen": "↑", "show": "→", "go": "", "have": ""}
 WORDS = {"improve": "falls", "worsen": "rises", "show": "no clear change", "go": "", "have": ""}
@@ -73,15 +73,13 @@ def rate_rows(
     networks: captions by `keys.name_of`, in the rows' order.
     """
     lines = {name_of(line): line for line in distinct(runs, line_keys(runs))}
-    last = slopes[slopes["layer"] == LAST]
     fits: dict[str, dict[str, pd.Series]] = {}
     cells: dict[str, dict[str, Rate]] = {}
     x = letter(symbol(runs))
     for name in networks:
-        own = rows_at(last, lines[name])
         series = headline_series(rows_at(runs, lines[name]), slopes)
-        rows = {title: _row(own, *each) for title, each in series.items()}
-        fits[name] = {_heading(title): row for title, row in rows.items() if row is not None}
+        rows = series_rows(slopes, lines[name], series)
+        fits[name] = {_heading(title): row for title, row in rows.items()}
         if at_several(runs):
             cells[name] = {column: _rate(row, x) for column, row in fits[name].items()}
         else:
@@ -104,11 +102,6 @@ def rate_rows(
 def _heading(title: str) -> str:
     """Return the column of a series: GNC2 stands in NC2's."""
     return title.removeprefix("the ").removeprefix("G")
-
-
-def _row(slopes: pd.DataFrame, metric: str, split: str) -> pd.Series | None:
-    own = slopes[(slopes["metric"] == metric) & (slopes["split"] == split)]
-    return own.iloc[0] if len(own) else None
 
 
 def _mean(value: float) -> Rate:

@@ -19,7 +19,7 @@ from ncpipe.report.words import WORDS
 from ncpipe.tables.compare import Results, compare_results
 from ncpipe.tables.headlines import HEADLINES, headline_series
 from ncpipe.tables.keys import x_column
-from ncpipe.tables.sentences import p_text, power
+from ncpipe.tables.rates import p_text, power
 
 VERDICTS = ("disagrees", "undecided", "agrees")  # in the order of the table
 CLAIM_TEXTS = ["ref", "author", "statement", "about", "quantity", "expected", "runs", "scale", "reason"]

@@ -8,7 +8,7 @@ import pandas as pd
 from ncpipe.report.rates import at_several, geometric_means
 from ncpipe.tables.headlines import headline_series
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
-from ncpipe.tables.sentences import short_answer
+from ncpipe.tables.rates import short_answer
 
 MOST_LINES = 6  # of the experiments that the first screen names
 S25_NETWORKS = "L-"  # of the names of S25's architectures

@@ -31,7 +31,7 @@ class Results(NamedTuple):
     runs: pd.DataFrame
 
 
-class Term(NamedTuple):
+class WeightedRuns(NamedTuple):
     """Holds the used runs at one depth, log10 value by seed, and their mean's weight in a combination."""
 
     depth: int
@@ -39,7 +39,7 @@ class Term(NamedTuple):
     values: pd.Series
 
 
-Terms = list[Term]
+Combination = list[WeightedRuns]
 
 
 def compare_results(
@@ -73,7 +73,7 @@ def compare_results(
     return table.astype({"depth": "Int64"})
 
 
-def difference_interval(base: Terms, other: Terms, level: float) -> tuple[float, float, float]:
+def difference_interval(base: Combination, other: Combination, level: float) -> tuple[float, float, float]:
     """Return value and interval of sum w' mean' - sum w mean, over the terms of `other` (w') and `base` (w).
 
     If both have the same seeds at a depth, the two runs of a seed are a pair, w' y' - w y, because they share
@@ -89,13 +89,15 @@ def difference_interval(base: Terms, other: Terms, level: float) -> tuple[float,
     return (value, *combination_interval(weights, groups, level))
 
 
-def difference_error(base: Terms, other: Terms) -> tuple[float, float]:
+def difference_error(base: Combination, other: Combination) -> tuple[float, float]:
     """Return the standard error behind `difference_interval` and its degrees of freedom."""
     groups, weights = _groups(base, other)
     return standard_error(weights, groups)
 
 
-def size_difference_interval(base: Terms, other: Terms, level: float) -> tuple[float, float, float]:
+def size_difference_interval(
+    base: Combination, other: Combination, level: float
+) -> tuple[float, float, float]:
     """Return value and interval of |b| - |a|, where a and b are the combinations of `base` and `other`.
 
     With u = b - a and v = b + a, |b| - |a| = max(min(u, v), min(-u, -v)). `difference_interval` gives an
@@ -117,13 +119,13 @@ def _largest(u_low: float, u_high: float, v_low: float, v_high: float) -> float:
     return float(np.maximum(np.minimum(u_high, v_high), np.minimum(-u_low, -v_low)))
 
 
-def paired_depths(base: Terms, other: Terms) -> set[int]:
+def paired_depths(base: Combination, other: Combination) -> set[int]:
     """Return the depths at which both have used runs of the same seeds."""
     seeds = {term.depth: set(term.values.index) for term in base}
     return {term.depth for term in other if seeds.get(term.depth) == set(term.values.index)}
 
 
-def _groups(base: Terms, other: Terms) -> tuple[list[np.ndarray], np.ndarray]:
+def _groups(base: Combination, other: Combination) -> tuple[list[np.ndarray], np.ndarray]:
     """Return independent groups of runs and the weights of their means in the difference."""
     paired = paired_depths(base, other)
     earlier = {term.depth: term for term in base}
@@ -155,14 +157,14 @@ def _counts(revisions: Mapping[str, Results], experiment: str) -> list[dict[str,
     return rows
 
 
-def _estimate(terms: Terms, level: float) -> tuple[float, float, float]:
+def _estimate(terms: Combination, level: float) -> tuple[float, float, float]:
     """Return value and interval of one revision's combination; NaN without terms."""
     if not terms:
         return (math.nan,) * 3
     return difference_interval([], terms, level)
 
 
-def _change(base: Terms, other: Terms, level: float) -> dict[str, Any]:
+def _change(base: Combination, other: Combination, level: float) -> dict[str, Any]:
     if not base or not other:
         return {}
     depths = {term.depth for term in (*base, *other) if term.weight}
@@ -170,20 +172,22 @@ def _change(base: Terms, other: Terms, level: float) -> dict[str, Any]:
     return dict(zip(CHANGE, (*difference_interval(base, other, level), pairs), strict=True))
 
 
-def _quantities(named: Mapping[str, Mapping[int, pd.Series]]) -> Iterator[tuple[str, Any, dict[str, Terms]]]:
+def _quantities(
+    named: Mapping[str, Mapping[int, pd.Series]],
+) -> Iterator[tuple[str, Any, dict[str, Combination]]]:
     """Yield each quantity, its depth if it has one, and the terms of each revision."""
-    yield "slope", None, {name: slope_terms(groups) for name, groups in named.items()}
+    yield "slope", None, {name: slope_combination(groups) for name, groups in named.items()}
     common = set.intersection(*(set(groups) for groups in named.values()))
     if common:
         deepest = max(common)
         means = {
-            name: [Term(depth, float(depth == deepest), values) for depth, values in groups.items()]
+            name: [WeightedRuns(depth, float(depth == deepest), values) for depth, values in groups.items()]
             for name, groups in named.items()
         }
         yield "log10", deepest, means
 
 
-def slope_terms(groups: Mapping[Any, pd.Series]) -> Terms:
+def slope_combination(groups: Mapping[Any, pd.Series]) -> Combination:
     """Return the terms whose combination is the slope on log10 L; empty for fewer than two depths.
 
     groups: log10 values by depth, or by another positive number, which then takes the place of L.
@@ -192,10 +196,10 @@ def slope_terms(groups: Mapping[Any, pd.Series]) -> Terms:
         return []
     counts = np.array([len(values) for values in groups.values()])
     weights = slope_weights(np.log10(list(groups)), counts)
-    return [Term(d, float(w), values) for (d, values), w in zip(groups.items(), weights, strict=True)]
+    return [WeightedRuns(d, float(w), values) for (d, values), w in zip(groups.items(), weights, strict=True)]
 
 
-def drift_terms(groups: Mapping[int, pd.Series], without: int) -> Terms:
+def drift_combination(groups: Mapping[int, pd.Series], without: int) -> Combination:
     """Return the terms whose combination is the slope without the smallest depths minus that of all.
 
     groups: log10 values by depth, ascending. without: how many of the smallest depths are left out. The list
@@ -204,8 +208,10 @@ def drift_terms(groups: Mapping[int, pd.Series], without: int) -> Terms:
     deep = dict(list(groups.items())[without:])
     if len(deep) < FEWEST_DEPTHS:
         return []
-    weights = {term.depth: term.weight for term in slope_terms(deep)}
-    return [term._replace(weight=weights.get(term.depth, 0.0) - term.weight) for term in slope_terms(groups)]
+    weights = {term.depth: term.weight for term in slope_combination(deep)}
+    return [
+        term._replace(weight=weights.get(term.depth, 0.0) - term.weight) for term in slope_combination(groups)
+    ]
 
 
 def _by_depth(points: pd.DataFrame, experiment: str, metric: str, split: str) -> dict[int, pd.Series]:

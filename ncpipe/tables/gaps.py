@@ -5,7 +5,7 @@ import pandas as pd
 HOLDS = "holds"
 
 
-def unbounded_sentences(runs: pd.DataFrame) -> list[str]:
+def unbounded_lines(runs: pd.DataFrame) -> list[str]:
     """Return a line for each experiment and reason why runs have no bound, in the order of `runs`."""
     unbounded = runs[runs["bound"] != HOLDS].astype({"bound_detail": object}).fillna({"bound_detail": ""})
     return [

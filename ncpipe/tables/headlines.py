@@ -1,4 +1,4 @@
-"""Choose the few series that represent an experiment: in sentences, `dvc metrics` and the first figure."""
+"""Choose the few series that represent an experiment: in texts, `dvc metrics` and the first figure."""
 
 import pandas as pd
 

@@ -28,6 +28,13 @@ def line_keys(runs: pd.DataFrame) -> list[str]:
     return [key for key in setting_keys(runs) if key != x_column(runs)]
 
 
+def line_names(table: pd.DataFrame) -> list[str]:
+    """Return the name of each row's line (`name_of`)."""
+    keys = line_keys(table)
+    rows = table[keys].itertuples(index=False, name=None)
+    return [name_of(dict(zip(keys, row, strict=True))) for row in rows]
+
+
 def x_column(table: pd.DataFrame) -> str:
     """Return the column of the x axis: depth, or x in a study with an axis."""
     return VARIED[1] if VARIED[0] in table else "depth"

@@ -65,6 +65,13 @@ def series_grid(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return in_order(grid.astype(runs[settings].dtypes.to_dict()), runs)
 
 
+def run_counts(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Return how many runs have the same keys: n_runs, n_converged and n_selected."""
+    return runs.groupby(keys, as_index=False).agg(
+        n_runs=("converged", "size"), n_converged=("converged", "sum"), n_selected=("selected", "sum")
+    )
+
+
 def in_order(table: pd.DataFrame, runs: pd.DataFrame, keys: list[str] | None = None) -> pd.DataFrame:
     """Sort rows by experiment, in the order of `runs`, then by keys, by default all that the table has."""
     rank = {name: i for i, name in enumerate(runs["experiment"].drop_duplicates())}

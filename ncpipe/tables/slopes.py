@@ -16,7 +16,7 @@ from ncpipe.metrics.study_metrics import entry
 from ncpipe.tables.intervals import combination_interval
 from ncpipe.tables.keys import line_keys, x_column
 from ncpipe.tables.linearity import line_test
-from ncpipe.tables.points import SERIES, in_order, series_grid, usable_points
+from ncpipe.tables.points import SERIES, in_order, run_counts, series_grid, usable_points
 from ncpipe.tables.ranks import RHO, rank_correlation
 
 FEWEST_DEPTHS = 3  # of a fit with depths left out
@@ -45,9 +45,7 @@ def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) 
     points = usable_points(_on_log_scale(measurements), runs)
     keys = [*line_keys(runs), *SERIES]
     names = series_grid(points, runs)[keys].drop_duplicates()
-    counts = runs.groupby(line_keys(runs), as_index=False).agg(
-        n_runs=("converged", "size"), n_converged=("converged", "sum"), n_selected=("selected", "sum")
-    )
+    counts = run_counts(runs, line_keys(runs))
     own, nothing = dict(iter(points.groupby(keys))), points.iloc[:0]
     no_power = bool((runs[x_column(runs)] <= 0).any())
     rows = []

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from ncpipe.tables.keys import setting_keys
-from ncpipe.tables.points import SERIES, series_grid, usable_points
+from ncpipe.tables.points import SERIES, run_counts, series_grid, usable_points
 
 
 def summarise(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -18,9 +18,7 @@ def summarise(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     the order of `runs`, the other keys ascending.
     """
     points = usable_points(measurements, runs)
-    counts = runs.groupby(setting_keys(runs), as_index=False).agg(
-        n_runs=("converged", "size"), n_converged=("converged", "sum"), n_selected=("selected", "sum")
-    )
+    counts = run_counts(runs, setting_keys(runs))
     used = points[points["used"]].groupby([*setting_keys(runs), *SERIES], as_index=False)
     statistics = used.agg(
         n_used=("log10", "size"),

@@ -42,8 +42,8 @@ def rate_table(
     for line in distinct(runs, line_keys(runs)):
         name = f"{line['experiment']} at L = {line['depth']}" if "depth" in line else str(line["experiment"])
         series = headline_series(rows_at(runs, line), measured)
-        fewer = _rows(leave_out, line, series)
-        for title, row in _rows(slopes, line, series).items():
+        fewer = series_rows(leave_out, line, series)
+        for title, row in series_rows(slopes, line, series).items():
             texts = [rate(row, symbol(runs)), f"{row['n_used']} of {row['n_runs']}"]
             texts += [f"{row['n_converged']} of {row['n_runs']}", _straight(row), _drift(fewer.get(title))]
             texts += ["" if pd.isna(row["unusable"]) else row["unusable"]]  # of a CSV file
@@ -67,13 +67,24 @@ def short_answer(line: Mapping[str, Any], slopes: pd.DataFrame, runs: pd.DataFra
     correlation) excludes 0.
     """
     own = rows_at(runs, line)
-    parts = [f"{title} {CHANGES[tendency(row)]}" for title, row in _rows(slopes, line, series).items()]
+    parts = [f"{title} {CHANGES[tendency(row)]}" for title, row in series_rows(slopes, line, series).items()]
     if not own["converged"].all():
         left_out = int((~own["selected"]).sum())
         rest = f", {left_out} left out" if left_out else ""
         parts.append(f"{own['converged'].sum()} of {len(own)} runs converged{rest}")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def series_rows(table: pd.DataFrame, line: Mapping[str, Any], series: Titles) -> dict[str, pd.Series]:
+    """Return by title the row of each series of a line: of fits without small depths that with the fewest."""
+    last = rows_at(table, {**line, "layer": LAST})
+    rows = {}
+    for title, (metric, split) in series.items():
+        fits = rows_at(last, {"metric": metric, "split": split})
+        if len(fits):
+            rows[title] = fits.sort_values("n_depths").iloc[0]
+    return rows
 
 
 def tendency(row: Mapping[str, Any] | pd.Series) -> str:
@@ -102,17 +113,6 @@ def power(slope: float, low: float, high: float, of: str = "L") -> str:
     """Return 'L^-0.42 [-0.47, -0.38]', with the interval of the signed slope unless that is NaN."""
     text = f"{of}^{slope:z.2f}"
     return text if math.isnan(low) else f"{text} [{low:z.2f}, {high:z.2f}]"
-
-
-def _rows(table: pd.DataFrame, line: Mapping[str, Any], series: Titles) -> dict[str, pd.Series]:
-    """Return by title the row of each series with the fewest depths."""
-    last = rows_at(table[table["layer"] == LAST], line)
-    rows = {}
-    for title, (metric, split) in series.items():
-        fits = last[(last["metric"] == metric) & (last["split"] == split)]
-        if len(fits):
-            rows[title] = fits.sort_values("n_depths").iloc[0]
-    return rows
 
 
 def _straight(row: pd.Series) -> str:

@@ -7,7 +7,7 @@ import pytest
 from made_tables import grid, measure, set_converged
 
 from ncpipe.config.params import Slopes
-from ncpipe.tables.sentences import in_columns, power, rate_table, short_answer
+from ncpipe.tables.rates import in_columns, power, rate_table, short_answer
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 
 SERIES = {

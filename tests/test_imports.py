@@ -54,14 +54,6 @@ FORBIDDEN = {
     "runs/engines/ray_cluster": {"dvc", "typer", "pandas"},
     "datasets/prepared": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers", "tokenizers"},
     "datasets/free": {"dvc", "typer", "torch", "pandas"},  # a stage that takes no time
-    "runs/fast_path": {
-        "dvc",
-        "typer",
-        "torch",
-        "pydantic",
-        "pandas",
-        "tqdm",
-    },  # a stored run is taken at once
     "runs/fingerprint": {"dvc", "typer", "torch"},
 }
 # Of a module, what is imported when it is first used: by a method named for that, which is refused in one

@@ -221,13 +221,6 @@ NAMED = [
         ("tests/test_training.py::test_the_gradients_norm_is_the_plain_one",),
     ),
     Fault(
-        "an epoch's time of the samples that were timed",
-        "training/cost.py",
-        "(ends[-1] - ends[-2]) * len(data.train) / samples",
-        "(ends[-1] - ends[-2]) * len(data.train) * samples",
-        ("tests/test_memory.py::test_an_epoch_takes_as_long_as_all_samples_do",),
-    ),
-    Fault(
         "a tolerance for the second pass 100 times looser",
         "metrics/two_passes.py",
         "(again.within - within).abs() > allowed",

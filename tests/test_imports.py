@@ -53,7 +53,6 @@ FORBIDDEN = {
     "runs/engines/slurm_job": {"dvc", "typer", "pandas"},  # what trains on other machines
     "runs/engines/ray_cluster": {"dvc", "typer", "pandas"},
     "datasets/prepared": {"dvc", "typer", "pandas", "sklearn", "torchvision", "transformers", "tokenizers"},
-    "datasets/free": {"dvc", "typer", "torch", "pandas"},  # a stage that takes no time
     "runs/fingerprint": {"dvc", "typer", "torch"},
 }
 # Of a module, what is imported when it is first used: by a method named for that, which is refused in one

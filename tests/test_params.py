@@ -85,7 +85,6 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("convergence.gradient", 0, "convergence.gradient: 0 is out of range; it must be > 0"),
         ("sweep.seeds", [True], "sweep.seeds[0]: expected a whole number, got true or false"),
         ("sweep.width", [64], "sweep.width: unknown key"),
-        ("slopes.draws", 2000, "slopes.draws: intervals are computed in closed form, without a bootstrap"),
         ("about", {"onne": {"question": "?"}}, "about.onne: no experiment has this name; did you mean 'one'"),
         ("compute.device", "gpu", "allowed: auto, cpu, cuda, mps"),
         ("compute.threads", ..., "compute.threads: missing"),

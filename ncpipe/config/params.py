@@ -51,9 +51,6 @@ class Sweep:
             raise ValueError("values without an axis; name the key whose values these are, or remove them")
 
 
-REMOVED = {
-    "slopes.draws": "intervals are computed in closed form, without a bootstrap; remove this key",
-}
 AXES = typing.get_type_hints(Sweep, include_extras=True)
 
 
@@ -344,19 +341,12 @@ def _line_of(mistake: str, key_line: Mapping[str, int]) -> str:
     return f" (line {key_line[key]})" if key else ""
 
 
-def _with_reason(mistake: str) -> str:
-    """Return a mistake, or for a key of an earlier version why it is gone."""
-    key, _, problem = mistake.partition(": ")
-    return f"{key}: {REMOVED[key]}" if key in REMOVED and problem.startswith("unknown key") else mistake
-
-
 def parse_params(tree: object) -> Params:
     """Return checked parameters from the plain values of a YAML file.
 
     Raises InputError with a line for each mistake.
     """
     params, mistakes = check(Params, tree)
-    mistakes = [_with_reason(mistake) for mistake in mistakes]
     experiments = _mapping_at(tree, "experiments")
     mistakes += _name_mistakes(experiments)
     mistakes += _about_mistakes(_mapping_at(tree, "about"), experiments)

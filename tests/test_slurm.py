@@ -244,13 +244,12 @@ def test_status_tells_of_jobs(
     (folder / "squeue").write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
     (folder / "squeue").chmod(0o755)
     capsys.readouterr()
-    status(watch=False)
+    status()
     said = capsys.readouterr().out
     assert "3 queued (left to jobs of Slurm)" in said
     assert "1 job running, 1 job waiting, 1 job ended; Slurm: PartitionTimeLimit" in said
     (folder / "squeue").unlink()
-    monkeypatch.setattr("ncpipe.commands.status.JOBS_SECONDS", 1e-9)
-    status(watch=False)
+    status()
     assert "jobs: engine slurm: no squeue here" in capsys.readouterr().out
 
 

@@ -1,7 +1,6 @@
 """Entry of `ncpipe` and `python -m ncpipe`."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,7 @@ def _distrust(checkout: Path, package: Path) -> str | None:
         if not (package / "__init__.py").is_file():
             return "it has no __init__.py"
         for path in (checkout, checkout / ".git", pyproject, package, *package.rglob("*")):
-            if os.name != "nt" and path.stat().st_uid != os.geteuid():
+            if path.stat().st_uid != os.geteuid():
                 return f"{path} belongs to another user"
         import tomllib  # after the owner is known, and not at all where nothing is to be decided
 
@@ -118,8 +117,6 @@ def _start_again(checkout: Path) -> None:
     paths = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), CHOSEN: str(checkout)}
     command = [sys.executable, "-P", "-m", "ncpipe", *sys.argv[1:]]  # -P: not from a copy in this folder
-    if os.name == "nt":  # there a program that replaces itself has ended, to whoever waits for it
-        sys.exit(subprocess.run(command, env=environment, check=False).returncode)
     os.execve(sys.executable, command, environment)
 
 

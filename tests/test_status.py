@@ -119,8 +119,6 @@ def test_why_a_run_could_not_be_trained_is_kept_until_it_is(
 
 
 def test_it_needs_neither_torch_nor_dvc(project: Path) -> None:
-    code = (
-        "import sys, ncpipe.commands.status as s; s.status(); print({*sys.modules} & {'torch', 'dvc'})"
-    )
+    code = "import sys, ncpipe.commands.status as s; s.status(); print({*sys.modules} & {'torch', 'dvc'})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.endswith("\nset()\n")

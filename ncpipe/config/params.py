@@ -20,10 +20,7 @@ from ncpipe.system.errors import LINE, InputError, cut, shown, suggest
 
 PARAMS_FILE = Path("params.yaml")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-RESERVED = {"item", "key", "true", "false", "null"} | {  # by DVC and YAML; by Windows, in any folder:
-    *("con", "prn", "aux", "nul"),
-    *(f"{port}{digit}" for port in ("com", "lpt") for digit in range(1, 10)),
-}
+RESERVED = {"item", "key", "true", "false", "null"}  # by DVC and YAML
 MOST_RUNS = 100_000
 MOST_LINES = 100  # mistakes that are listed at most
 
@@ -410,7 +407,7 @@ def _name_mistakes(experiments: Iterable[object]) -> list[str]:
                 "(stage and folder names are made of it)"
             )
         elif name.lower() in RESERVED:
-            found.append(f"experiments.{name}: DVC or Windows reserves this name; choose another")
+            found.append(f"experiments.{name}: DVC reserves this name; choose another")
         elif (other := folded.setdefault(name.lower(), name)) != name:
             found.append(f"experiments.{name}: collides with {other!r} where file names ignore case")
     return found

@@ -48,7 +48,6 @@ from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import NoProgress
 from ncpipe.training import cuda_graph
 from ncpipe.training.checkpoints import Checkpoints, Stopped
-from ncpipe.training.cost import seconds_per_epoch
 from ncpipe.training.device import nvidia_driver, prepare_device
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
@@ -574,8 +573,8 @@ def panels(found: Findings, cuda: torch.device) -> None:
         data = noise(spec.data, size.samples)
         by_depth = {}
         for depth in size.depths:
-            run = Run(name, depth, 0, spec)
-            by_depth[depth] = seconds_per_epoch(run, 5, data, cuda, torch.float32) * spec.epochs
+            seconds = epoch_seconds(name, depth, spec.batch_size, data, cuda, 1, size)
+            by_depth[depth] = seconds * spec.epochs
         everything = sum(between(by_depth, depth) for depth in Size.depths)
         total += everything
         found.add(

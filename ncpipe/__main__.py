@@ -1,7 +1,6 @@
 """Entry of `ncpipe` and `python -m ncpipe`."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -63,8 +62,6 @@ def _run() -> None:
                 f"ncpipe: {checkout / 'ncpipe'}: cannot be imported, {PACKAGE} was; see git status there"
             )
         _start_again(checkout)
-    if "DVC_STAGE" in os.environ and sys.argv[1:2] == ["train"] and _takes_stored():
-        return
     _read_code()
     from ncpipe.commands.cli import run_cli
 
@@ -74,19 +71,6 @@ def _run() -> None:
 def _read_code() -> None:
     """Read the package's files, whose digests name runs, before other modules are imported from them."""
     from ncpipe.runs import code_digests  # noqa: F401
-
-
-def _takes_stored() -> bool:
-    """Whether the runs that DVC asks for were stored, and are in their places now.
-
-    DVC asks for every run: this takes a tenth of the time that the command line needs.
-    """
-    from ncpipe.runs.fast_path import take_stored
-
-    if (said := take_stored(sys.argv[2:])) is None:
-        return False
-    print(f"train {said}: taken from the store", file=sys.stderr)
-    return True
 
 
 def checkout_above(folder: Path) -> tuple[Path | None, list[str]]:
@@ -115,7 +99,7 @@ def _distrust(checkout: Path, package: Path) -> str | None:
         if not (package / "__init__.py").is_file():
             return "it has no __init__.py"
         for path in (checkout, checkout / ".git", pyproject, package, *package.rglob("*")):
-            if os.name != "nt" and path.stat().st_uid != os.geteuid():
+            if path.stat().st_uid != os.geteuid():
                 return f"{path} belongs to another user"
         import tomllib  # after the owner is known, and not at all where nothing is to be decided
 
@@ -133,8 +117,6 @@ def _start_again(checkout: Path) -> None:
     paths = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), CHOSEN: str(checkout)}
     command = [sys.executable, "-P", "-m", "ncpipe", *sys.argv[1:]]  # -P: not from a copy in this folder
-    if os.name == "nt":  # there a program that replaces itself has ended, to whoever waits for it
-        sys.exit(subprocess.run(command, env=environment, check=False).returncode)
     os.execve(sys.executable, command, environment)
 
 

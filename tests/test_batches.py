@@ -15,8 +15,7 @@ import pytest
 import torch
 from conftest import Terminal, contents, experiment_tree, prepare_sweep
 
-from ncpipe.commands import stale, sweep
-from ncpipe.commands.code import write_code
+from ncpipe.commands import sweep
 from ncpipe.commands.fill import fill_store
 from ncpipe.commands.train import train as train_run
 from ncpipe.config.params import load_params
@@ -237,18 +236,10 @@ def test_memory_grows_with_depth_and_samples(
     assert need(9, twice) - need(8, twice) - weights == pytest.approx(2 * activations, rel=0.02)
 
 
-@pytest.mark.parametrize(("stages", "said"), [(set(), "up to date"), ({"plot"}, "are to run")])
-def test_a_plan_without_training_still_knows_the_rest(
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    stages: set[str],
-    said: str,
+def test_a_plan_where_nothing_is_to_train(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_code()
-    monkeypatch.setattr(stale, "stale_stages", lambda: stages | {"code"})
-    monkeypatch.setattr(stale, "needs_training", lambda fingerprint: False)
-    sweep.print_plan(stale.find_stale(load_params(), None), 2)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "nothing to train"
-    assert said in lines[1]
+    monkeypatch.setattr(sweep, "needs_training", lambda fingerprint: False)
+    params = load_params()
+    sweep.print_plan(params, params.compute)
+    assert capsys.readouterr().out == "nothing to train\n"

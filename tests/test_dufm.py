@@ -21,7 +21,6 @@ from ncpipe.config.params import load_params
 from ncpipe.config.records import read
 from ncpipe.config.run import Run
 from ncpipe.config.sources.free import FreeData
-from ncpipe.datasets.free import store_free
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared, write_prepared
 from ncpipe.features.extraction import extract
@@ -60,23 +59,13 @@ def drawn(run: Run) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("reduced", [False, True])
-@pytest.mark.parametrize(("classes", "per_class"), [(2, 1), (5, 3), (40, 7)])
-def test_free_data_are_stored_to_the_byte_as_any_other(
-    classes: int, per_class: int, reduced: bool, tmp_path: Path
-) -> None:
-    """Without torch, by the stage; through the tensors that training takes, by all else."""
-    spec = FreeData("free", classes, per_class, reduced)
-    count = store_free(tmp_path / "stage", spec)
-    write_prepared(tmp_path / "tensors", prepare(spec, Path(), None, progress=False))
-    names = ["facts.json", "tensors.safetensors"]
-    assert sorted(path.name for path in (tmp_path / "stage").iterdir()) == names
-    for name in names:
-        assert (tmp_path / "stage" / name).read_bytes() == (tmp_path / "tensors" / name).read_bytes()
-    data = read_prepared(tmp_path / "stage")
-    assert count == len(data.train) == classes * (1 if reduced else per_class)
-    assert data.train.labels.bincount().tolist() == [count // classes] * classes
-    assert data.train.labels.sort().values.equal(data.train.labels)
-    assert data.facts["copies"] == (per_class if reduced else 1)
+def test_free_data_are_labels_alone(reduced: bool, tmp_path: Path) -> None:
+    write_prepared(tmp_path / "free", prepare(FreeData("free", 5, 3, reduced), Path(), None, progress=False))
+    data = read_prepared(tmp_path / "free")
+    count = 1 if reduced else 3
+    assert data.train.labels.tolist() == [label for label in range(5) for _ in range(count)]
+    assert data.train.inputs.tolist() == list(range(5 * count))
+    assert data.facts["copies"] == (3 if reduced else 1)
 
 
 def naive(

@@ -63,7 +63,6 @@ def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
     monkeypatch.setattr(gpu_check, "train_batch", there(gpu_check.train_batch))
     monkeypatch.setattr(batches, "train_batch", there(batches.train_batch))
-    monkeypatch.setattr(gpu_check, "seconds_per_epoch", there(gpu_check.seconds_per_epoch))
     monkeypatch.setitem(gpu_check.SECTIONS, "kernels", there(gpu_check.kernels))
 
     def limit(share: float, gpu: Any = None) -> None:

@@ -34,8 +34,7 @@ from ncpipe.models import residual_block
 from ncpipe.runs import batches
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError
-from ncpipe.training import cost
-from ncpipe.training.cost import bytes_per_run, check_memory, estimate, seconds_per_epoch
+from ncpipe.training.cost import bytes_per_run, check_memory, estimate
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
@@ -230,28 +229,3 @@ def test_data_that_do_not_fit_are_refused_before_they_are_drawn(
     write_params([2], [0], one=tree)
     with pytest.raises(InputError, match="data: 3000000015 samples of 1000000 coordinates take about"):
         fetch("one", None)
-
-
-def test_an_epoch_takes_as_long_as_all_samples_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that goes a second on each time it is looked at, 4 of 24 samples and 4 of 12 timed.
-
-    Red: the time of the samples that were timed, or of the whole history in every epoch."""
-    seconds = iter(range(100))
-    monkeypatch.setattr(cost.time, "perf_counter", lambda: next(seconds))
-    monkeypatch.setattr(cost, "TIMED_ROWS", 4)
-    run, data = run_of(log_every=5), vector_data()
-    train, test = len(data.train), len(data.test or ())
-    assert min(train, test) > 4
-    expected = train / 4 + (train + test) / 8 / 5
-    assert seconds_per_epoch(run, 3, data, CPU, torch.float32) == pytest.approx(expected)
-
-
-def test_an_epoch_is_timed_though_the_timed_samples_lack_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples are ordered by class, and supcon compares those of one. Red: a sweep that refuses such data."""
-    monkeypatch.setattr(cost, "TIMED_ROWS", 4)
-    run = run_of(
-        loss={"name": "supcon", "temperature": 0.5, "include_self": False},
-        model=experiment_tree()["model"] | {"last_bias": True},
-        penalty={"rule": "constant", "value": 0.0, "last_layer": None},
-    )
-    assert seconds_per_epoch(run, 1, vector_data(), CPU, torch.float32) > 0

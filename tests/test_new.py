@@ -121,7 +121,7 @@ def test_an_axis_has_values_and_a_matrix(checkout: Path, own_code: bool) -> None
     create_study("wider", own_code=own_code, axis="model.width")
     study = checkout / "stages/wider"
     params = load_params(study / "params.yaml")
-    assert (params.sweep.axis, params.sweep.values) == ("model.width", (32, 64) if own_code else (16, 32))
+    assert (params.sweep.axis, params.sweep.values) == ("model.width", (16, 32) if own_code else (8, 16))
     stages, shipped = (
         read_yaml(path)["stages"] for path in (study / "dvc.yaml", ROOT / "stages/penalty/dvc.yaml")
     )
@@ -132,19 +132,6 @@ def test_an_axis_has_values_and_a_matrix(checkout: Path, own_code: bool) -> None
     assert "x_label: model.width" in plots
     assert "results/depth" not in plots
     load_claims(study / "claims.yaml", lambda: params)
-    load_study(checkout)
-
-
-@pytest.mark.parametrize("axis", ["loss.gamma", "optimizer.decay", "model.depth_scale"])
-def test_an_axis_may_be_a_key_that_ones_own_code_is_to_have(checkout: Path, axis: str) -> None:
-    """It is in params.yaml and in the specs of study.py. Red: only the keys of the template."""
-    create_study("wider", own_code=True, axis=axis)
-    params = load_params(checkout / "stages/wider/params.yaml")
-    assert (params.sweep.axis, params.sweep.values) == (axis, (1.0, 2.0))
-    part, _, key = axis.partition(".")
-    for name in params.sweep.experiments:
-        found = [getattr(getattr(run.spec, part), key) for run in params.runs_of(name)]
-        assert set(found) == {1.0, 2.0}
     load_study(checkout)
 
 
@@ -242,17 +229,14 @@ def test_a_study_asks_its_own_questions(checkout: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("axis", "values"),
     [
-        ("model.width", (16, 32)),
+        ("model.width", (8, 16)),
         ("optimizer.beta1", (0.45, 0.9)),
-        ("optimizer.beta2", (0.4995, 0.999)),
-        ("schedule.final", (0.0, 0.5)),
+        ("schedule.final", (0.0, 1.0)),
         ("data.seed", (0, 1)),
-        ("penalty.value", (0.005, 0.01)),
-        ("epochs", (300, 600)),
     ],
 )
 def test_an_axis_has_two_values_in_its_range(axis: str, values: tuple[float, float], checkout: Path) -> None:
-    """Red: twice a value of which the range is left, or twice 0."""
+    """Red: a value out of the range, or the same twice."""
     create_study("varied", axis=axis)
     assert load_params(checkout / "stages/varied/params.yaml").sweep.values == values
 
@@ -289,7 +273,7 @@ def test_a_name_that_dvc_would_change_is_refused(checkout: Path, tmp_path: Path,
         ({"kind": "image"}, "--kind: is of --data, which is missing"),
         (
             {"own_code": True, "axis": "data.noise"},
-            r"^--axis data\.noise: sweep\.axis: experiments\.patches\.data\.noise: unknown",
+            r"^new: the template does not suit this: sweep\.axis: experiments\.patches\.data\.noise: unknown",
         ),
         ({"data": Path("none.csv")}, "none.csv: unknown extension '.csv'"),
     ],

@@ -80,7 +80,6 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("convergence.gradient", 0, "convergence.gradient: 0 is out of range; it must be > 0"),
         ("sweep.seeds", [True], "sweep.seeds[0]: expected a whole number, got true or false"),
         ("sweep.width", [64], "sweep.width: unknown key"),
-        ("slopes.draws", 2000, "slopes.draws: intervals are computed in closed form, without a bootstrap"),
         ("about", {"onne": {"question": "?"}}, "about.onne: no experiment has this name; did you mean 'one'"),
         ("compute.device", "gpu", "allowed: auto, cpu, cuda, mps"),
         ("compute.threads", ..., "compute.threads: missing"),
@@ -105,8 +104,8 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("sweep.experiments", [1], "sweep.experiments[0]: expected text, got a whole number (1)"),
         ("experiments.one.penalty.biases", 1, "penalty.biases: expected true or false, got a whole number"),
         ("experiments", {"one": experiment_tree(), "One": experiment_tree()}, "collides with 'one'"),
-        ("experiments", {"one": experiment_tree(), "item": experiment_tree()}, "item: DVC or Windows"),
-        ("experiments", {"one": experiment_tree(), "NUL": experiment_tree()}, "NUL: DVC or Windows"),
+        ("experiments", {"one": experiment_tree(), "item": experiment_tree()}, "item: DVC reserves"),
+        ("experiments", {"one": experiment_tree(), "null": experiment_tree()}, "null: DVC reserves"),
         ("sweep.depths", [10_001], "depths[0]: 10001 is out of range; it must be <= 10000"),
         ("sweep.seeds", list(range(50_001)), "sweep: 100002 runs; DVC keeps a stage for each"),
         ("experiments.one.epochs", 10**9, "<= 100000000"),
@@ -430,6 +429,3 @@ def test_an_editor_names_the_misspelt_key(schema):
         "beta2: 2 is",
     ):
         assert words in found
-    assert "Range: 0 <= x < 1." in schema_text()
-    assert "Range: 1 <= x <= 10,000." in schema_text()  # of each of sweep.depths
-    assert "e+38" not in schema_text()

@@ -45,12 +45,11 @@ def killed(trained: Trained, compute: Compute) -> None:
 
 
 def test_two_processes_give_what_one_gives(runs: list[Run]) -> None:
-    begun: list[int] = []
     done: list[int] = []
-    one = train_series(runs, COMPUTE, 1, 60.0, history, lambda batch: begun.append(len(batch)), done.append)
+    one = train_series(runs, COMPUTE, 1, 60.0, history, done.append)
     assert [name for name, _, _ in one] == [run.name for run in runs]
     assert {process for _, process, _ in one} == {os.getpid()}
-    assert begun == done == [3, 2]
+    assert done == [3, 2]
     two = train_series(runs, COMPUTE, 2, 60.0, history)
     assert [(name, rows) for name, _, rows in two] == [(name, rows) for name, _, rows in one]
     assert not list(Path("data/.store").glob("*"))
@@ -72,23 +71,12 @@ def test_shapes_are_split_where_workers_would_be_idle(
     assert sorted(s.run.name for batch in batches for s in batch) == sorted(run.name for run in runs)
 
 
-def test_a_batch_without_memory_is_one_line(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
-
-    monkeypatch.setattr(module, "train_batch", full)
-    with pytest.raises(
-        InputError, match=r"^x: 3 runs side by side do not fit in the memory of cpu; take fewer seeds"
-    ):
-        train_series(runs, COMPUTE, 1, 60.0, history)
-
-
 def test_a_batch_that_is_stopped_goes_on_where_it_was(runs: list[Run]) -> None:
     whole = train_series(runs, COMPUTE, 1, 60.0, history)
     fingerprints = [fingerprint_of(run, repr(run.spec.data), COMPUTE) for run in runs]
     asked = iter([False] * 5 + [True])
     with pytest.raises(Stopped):
-        module.train_task(module.SeriesTask(fingerprints[:3], 60.0, history), lambda: next(asked))
+        module.train_task(fingerprints[:3], 60.0, history, lambda: next(asked))
     assert [saved_epochs(fingerprint) for fingerprint in fingerprints] == [5, 5, 5, 0, 0]
     assert [len(batch) for batch in module.groups(fingerprints)] == [3, 2]
     assert checkpoint_of(fingerprints[0]).is_file()

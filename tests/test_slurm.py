@@ -28,7 +28,7 @@ from conftest import (
     stored_runs,
 )
 
-from ncpipe.commands import stale, sweep
+from ncpipe.commands import sweep
 from ncpipe.commands.fill import fill_store
 from ncpipe.commands.status import status
 from ncpipe.commands.train import train
@@ -244,13 +244,12 @@ def test_status_tells_of_jobs(
     (folder / "squeue").write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
     (folder / "squeue").chmod(0o755)
     capsys.readouterr()
-    status(watch=False)
+    status()
     said = capsys.readouterr().out
     assert "3 queued (left to jobs of Slurm)" in said
     assert "1 job running, 1 job waiting, 1 job ended; Slurm: PartitionTimeLimit" in said
     (folder / "squeue").unlink()
-    monkeypatch.setattr("ncpipe.commands.status.JOBS_SECONDS", 1e-9)
-    status(watch=False)
+    status()
     assert "jobs: engine slurm: no squeue here" in capsys.readouterr().out
 
 
@@ -267,13 +266,14 @@ def test_a_plan_says_what_would_be_submitted(
 ) -> None:
     """Red: batches and times of this machine; an array that is made, or forgotten, by asking."""
     prepare_sweep([2, 3], [0, 1, 2], one=experiment_tree(), two=experiment_tree())
-    monkeypatch.setattr(stale, "stale_stages", lambda: {"train@one-2-0"})
     monkeypatch.setenv("PATH", str(folder))
     Array("a7", 1, (fingerprints()[0].key(),), "cpu", 1, 600.0, number="7").write()
     before = contents(folder)
     capsys.readouterr()
+    params = load_params()
     sweep.print_plan(
-        stale.find_stale(load_params(), None),
+        params,
+        params.compute,
         None,
         Options("slurm", Slurm(array=4, at_once=3, partition="p", mem="2G", setup=("module load cuda",))),
     )
@@ -293,7 +293,6 @@ def test_a_plan_says_what_would_be_submitted(
         assert told in lines
     [given] = [shlex.split(line) for line in lines if line.startswith("sbatch --parsable ")]
     assert {"--array=0-3%3", "--time=4:00:00", "--partition=p", "--mem=2G", "--requeue"} <= {*given}
-    assert lines[-1] == "other stages are to run"
 
 
 def test_what_jobs_get_has_to_do_for_the_runs() -> None:

@@ -42,7 +42,7 @@ def stamp_of(depth: int, seed: int) -> RunFingerprint:
 def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     """By L: the counts, as `runs=2 done=1`."""
     capsys.readouterr()
-    status(watch=False)
+    status()
     head, *lines = capsys.readouterr().out.splitlines()
     names = head.split()[2:]
     found = {}
@@ -79,7 +79,7 @@ def test_a_batch_in_training_says_where_it_is(project: Path, capsys: pytest.Capt
         claim.beat(epoch, 7200.0)
         if epoch == 7:
             seen.append(rows(capsys)["3"])
-            status(watch=False)
+            status()
 
     place = prepare_device(pair[0].compute)
     runs = [fingerprint.run for fingerprint in pair]
@@ -109,7 +109,7 @@ def test_why_a_run_could_not_be_trained_is_kept_until_it_is(
                 train("one", 2, 0, workers=1)
         assert f"{state}=1" in rows(capsys)["2"] or state == "waiting"
         assert bool(list(project.glob("data/logs/failed-*"))) == (state == "failed")
-    status(watch=False)
+    status()
     assert "one L=2 seed=0: failed, see data/logs/failed-one-L2-s0.log" in capsys.readouterr().out
     said = (project / "data/logs/failed-one-L2-s0.log").read_text()
     assert said.startswith("one L=2 seed=0: a bug\n")
@@ -119,8 +119,6 @@ def test_why_a_run_could_not_be_trained_is_kept_until_it_is(
 
 
 def test_it_needs_neither_torch_nor_dvc(project: Path) -> None:
-    code = (
-        "import sys, ncpipe.commands.status as s; s.status(False); print({*sys.modules} & {'torch', 'dvc'})"
-    )
+    code = "import sys, ncpipe.commands.status as s; s.status(); print({*sys.modules} & {'torch', 'dvc'})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.endswith("\nset()\n")

@@ -17,8 +17,8 @@ from ncpipe.claims.selections import judge_by_selection
 from ncpipe.claims.verdicts import Judged, counts, judge, ledger_page, ledger_table, line
 from ncpipe.config.params import Slopes, load_params
 from ncpipe.config.study import load_study, study_errors
-from ncpipe.papers.claim_tables import with_own_runs
 from ncpipe.papers.outputs import RUN_NUMBERS
+from ncpipe.papers.s24.tables.low_rank import claim_runs
 from ncpipe.system.artifacts import CLAIMS, CLAIMS_PAGE, CLAIMS_POINTS, CLAIMS_TABLE, RESULTS, publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
@@ -60,7 +60,9 @@ def claims(
     if any(claim.of_runs for claim in ledger):
         names = [field.name for field in dataclasses.fields(Tables)]
         tables = Tables(*(read_table(RESULTS / f"{name}.csv", "aggregate") for name in names))
-        sweep = with_own_runs(tables), load_params().slopes
+        if (runs := claim_runs()) is not None:  # of that paper's own stage
+            tables = dataclasses.replace(tables, runs=runs)
+        sweep = tables, load_params().slopes
     with study_errors():
         judged = [judge(claim, _number(claim, sweep)) for claim in ledger]
         if sweep is not None:

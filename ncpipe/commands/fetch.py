@@ -7,11 +7,10 @@ import typer
 
 from ncpipe.commands.dvc_dependencies import check_reruns
 from ncpipe.commands.options import Experiment, Value
-from ncpipe.config.experiment import Data, own_loop
+from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import load_params
 from ncpipe.config.run import data_path
 from ncpipe.config.sources.arrays import ArraysData
-from ncpipe.config.sources.free import FreeData
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.console import say
 
@@ -44,22 +43,13 @@ def fetch(
     spec = whole.data
     if isinstance(spec, ArraysData):
         check_reruns("fetch", spec.file)
-    path = data_path(experiment, value)
-    if isinstance(spec, FreeData):  # needs no files and no torch
-        from ncpipe.datasets.free import store_free
-
-        train, test, classes = store_free(PREPARED / path, spec), 0, spec.classes
-    else:
-        train, test, classes = _store(PREPARED / path, spec, mirror)
-    predicted = f"targets of {classes} numbers" if spec.targets == "vectors" else f"{classes} classes"
-    say(f"fetch {path}: {spec.source}, {train} training and {test or 'no'} test samples, {predicted}")
-
-
-def _store(folder: Path, spec: Data, mirror: Path | None) -> tuple[int, int, int]:
-    """Prepare and write a data set; return its numbers of training samples, test samples and outputs."""
     from ncpipe.datasets.prepare import prepare
     from ncpipe.datasets.prepared import write_prepared
 
+    path = data_path(experiment, value)
     data = prepare(spec, RAW, mirror, progress=True)
-    write_prepared(folder, data)
-    return len(data.train), 0 if data.test is None else len(data.test), data.classes
+    write_prepared(PREPARED / path, data)
+    test = "no" if data.test is None else len(data.test)
+    count = data.classes
+    predicted = f"targets of {count} numbers" if spec.targets == "vectors" else f"{count} classes"
+    say(f"fetch {path}: {spec.source}, {len(data.train)} training and {test} test samples, {predicted}")

@@ -20,9 +20,6 @@ from ncpipe.config.records import adapter
 from ncpipe.config.study import MODULE, load_study
 
 SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"
-LARGEST = 1e30  # larger bounds only end a number's type, and are left out
-LOWER = {"minimum": "<=", "exclusiveMinimum": "<"}
-UPPER = {"maximum": "<=", "exclusiveMaximum": "<"}
 SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[Claim, ...]}
 
 
@@ -66,19 +63,13 @@ def _for_editors(schema: Any, records: Mapping[str, Any]) -> Any:
     """Return the same constraints in a form for which editors name the wrong key.
 
     For a `oneOf`, an editor can only report that no member matches. So a union of records becomes an if/then
-    for each value of its first key. Bounds are also written into the description, except those that only end
-    a number's type. records: what `$ref` names.
+    for each value of its first key. records: what `$ref` names.
     """
     if isinstance(schema, list):
         return [_for_editors(item, records) for item in schema]
     if not isinstance(schema, dict):
         return schema
     schema = {key: _for_editors(value, records) for key, value in schema.items()}
-    for name in ("maximum", "minimum"):
-        if isinstance(limit := schema.get(name), int | float) and abs(limit) > LARGEST:
-            del schema[name]
-    if isinstance(schema.get("description"), str) and (bounds := _ranges(schema)):
-        schema["description"] = f"{schema['description']} Range: {bounds}."
     if "discriminator" in schema:
         tag = schema.pop("discriminator")["propertyName"]
         return _chosen(schema.pop("oneOf"), tag, records) | schema
@@ -105,23 +96,6 @@ def _chosen(members: list[dict[str, Any]], tag: str, records: Mapping[str, Any])
 
 def _words(tag: dict[str, Any]) -> list[Any]:
     return [tag["const"]] if "const" in tag else list(tag.get("enum", []))
-
-
-def _ranges(schema: dict[str, Any]) -> str:
-    """Return the range of a value, of a list's numbers, or of the alternative that has one."""
-    candidates = [schema, schema.get("items", {}), *schema.get("anyOf", [])]
-    return next(filter(None, map(_range, candidates)), "")
-
-
-def _range(schema: dict[str, Any]) -> str:
-    """Return a range as `0 <= x < 1`; empty without bounds."""
-    low = next((f"{_format(schema[key])} {sign} " for key, sign in LOWER.items() if key in schema), "")
-    high = next((f" {sign} {_format(schema[key])}" for key, sign in UPPER.items() if key in schema), "")
-    return f"{low}x{high}" if low or high else ""
-
-
-def _format(limit: float) -> str:
-    return f"{int(limit):,}" if limit == int(limit) else f"{limit:g}"
 
 
 def schema_text(name: str = SCHEMA_FILE) -> str:

@@ -15,8 +15,7 @@ from jinja2 import Environment, FileSystemLoader
 
 from ncpipe.claims.ledger import CLAIMS_FILE
 from ncpipe.commands.json_schema import SCHEMAS, schema_text
-from ncpipe.config.params import NAME, PARAMS_FILE, load_params, parse_params
-from ncpipe.config.study import load_study
+from ncpipe.config.params import NAME, PARAMS_FILE, load_params
 from ncpipe.config.study_files import PACKAGE
 from ncpipe.config.yaml_file import parse_yaml
 from ncpipe.runs.closures import ROOT
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 TEMPLATES = (ROOT / "stages/smoke", ROOT / PACKAGE / "template")
 COPIED = (".dvcignore", ".dvc/plots/log_x.json", ".dvc/plots/log_y.json")
 STARTERS = ROOT / PACKAGE / "commands/starters"  # templates of the others
-OWN_SPECS = ("model", "loss", "optimizer")  # parts of an experiment whose keys study.py defines
 SHARED_CACHE = "[cache]\n    dir = ../../../.dvc/cache\n"
 DVC_CONFIG = "[core]\n    analytics = false\n"
 DVC_IGNORED = "/config.local\n/tmp\n/cache\n"
@@ -165,8 +163,10 @@ def _write_files(
     if data is not None:
         values["data"] = _data(folder, data, kind)
     if axis is not None:
-        values |= _axis(folder, values, axis)
-    _write_code(folder, values)
+        values |= _axis(values, axis)
+    if values["kind"] != "mixture":
+        code = render(f"{values['kind']}_study.py", values)
+        (folder / "study.py").write_text(code, encoding="utf-8")
     texts = {str(path): render(path, values) for path in (PARAMS_FILE, CLAIMS_FILE, "dvc.yaml")}
     texts |= {".dvc/config": DVC_CONFIG + SHARED_CACHE * (not separate), ".dvc/.gitignore": DVC_IGNORED}
     if separate:
@@ -189,13 +189,6 @@ def render(file: str | Path, values: Mapping[str, Any]) -> str:
         loader=FileSystemLoader(STARTERS), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     return environment.get_template(f"{file}.jinja").render(values)
-
-
-def _write_code(folder: Path, values: Mapping[str, Any]) -> None:
-    """Write study.py, if the study has one."""
-    if values["kind"] != "mixture":
-        code = render(f"{values['kind']}_study.py", values)
-        (folder / "study.py").write_text(code, encoding="utf-8")
 
 
 def _question(data: Path | None, axis: str | None) -> str | None:
@@ -243,57 +236,23 @@ def _kind(data: Path, inputs: "Tensor") -> Kind:
 
 
 def _quoted(name: str) -> str:
-    """Return a file's name as YAML, in quotes if it needs them; InputError if DVC would change it."""
+    """Return a file's name in quotes, as YAML and JSON have it; InputError if DVC would change it."""
     if "${" in name or not name.isprintable():
         raise InputError(f"--data: {shown(name)}: DVC does not take this name literally; rename the file")
-    try:
-        plain = parse_yaml(f"[{{name: {name}}}]") == [{"name": name}] and parse_yaml(f"- {name}\n") == [name]
-    except InputError:
-        plain = False
-    return name if plain else json.dumps(name, ensure_ascii=False)
+    return json.dumps(name, ensure_ascii=False)
 
 
-def _axis(folder: Path, values: Mapping[str, Any], axis: str) -> dict[str, Any]:
-    """Return what the templates need of an axis: its key, two of its values and the largest depth.
-
-    A key that the experiments lack is added to theirs, and to the specs of study.py if that defines them.
-    """
+def _axis(values: Mapping[str, Any], axis: str) -> dict[str, Any]:
+    """Return what the templates need of an axis: its key, two of its values and the largest depth."""
     tree = parse_yaml(render(PARAMS_FILE, values))
-    part, _, key = axis.partition(".")
-    added = {}
-    if (
-        values["kind"] == "own"
-        and part in OWN_SPECS
-        and key.isidentifier()
-        and not any(key in experiment[part] for experiment in tree["experiments"].values())
-    ):
-        added = {"part": part, "key": key}
-        tree = parse_yaml(render(PARAMS_FILE, {**values, **added}))
     number = next(iter(tree["experiments"].values()))
     for word in axis.split("."):
         number = number.get(word) if isinstance(number, dict) else None
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise InputError(f"--axis: {axis} is not a number of the experiment; give a key such as model.width")
-    _write_code(folder, {**values, **added})
-    load_study(folder)
-    two = _values_in_range(tree, axis, number)
-    return added | {"axis": axis, "values": list(two), "depth": max(tree["sweep"]["depths"])}
-
-
-def _values_in_range(tree: dict[str, Any], axis: str, value: float) -> tuple[float, float]:
-    """Return a key's value and its double, or else its half or a number near it, all in the key's range."""
-    half = value // 2 if isinstance(value, int) else value / 2
-    mistakes = ""
-    for values in ((value, 2 * value), (half, value), (value, value + 0.5), (value, value + 1)):
-        if values[0] == values[1]:
-            continue
-        try:
-            parse_params(tree | {"sweep": tree["sweep"] | {"axis": axis, "values": list(values)}})
-        except InputError as error:
-            mistakes = mistakes or str(error).splitlines()[0]
-        else:
-            return values
-    raise InputError(f"--axis {axis}: {mistakes}")
+    half = number // 2 if isinstance(number, int) else number / 2
+    two = [half, number] if half else [number, number + 1]
+    return {"axis": axis, "values": two, "depth": max(tree["sweep"]["depths"])}
 
 
 @contextlib.contextmanager

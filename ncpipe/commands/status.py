@@ -1,16 +1,9 @@
 """Print the state of every run of the sweep (`ncpipe status`). Calls no DVC."""
 
-import functools
 import socket
-import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
-from rich.console import Console
-from rich.live import Live
 
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
@@ -25,9 +18,6 @@ from ncpipe.system.console import duration
 from ncpipe.system.errors import InputError
 from ncpipe.system.text_table import aligned
 
-REFRESH = 2.0  # seconds
-JOBS_SECONDS = 30.0  # between two queries of Slurm, which has other users
-
 STATES = {
     "done": "the result of the present params.yaml, data and code",
     "trained": "in the store, not yet in data/runs",
@@ -40,28 +30,13 @@ STATES = {
 }
 
 
-def status(
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Print again every two seconds until all runs are done.")
-    ] = False,
-) -> None:
-    """Print how many runs of the sweep are done, training (with epoch and time left), waiting and stale.
-
-    On Ctrl-C, --watch ends too; a terminal shows only the latest state.
-    """
-    if not watch:
-        print(_page()[0])
-        return
-    try:
-        with Live(console=Console(highlight=False, markup=False), auto_refresh=False) as live:
-            while True:
-                page, done = _page()
-                live.update(page, refresh=True)
-                if done:
-                    return
-                time.sleep(REFRESH)
-    except KeyboardInterrupt:
-        return
+def status() -> None:
+    """Print how many runs of the sweep are done, training (with epoch and time left), waiting and stale."""
+    progress = sweep_progress()
+    columns, rows = count_states(progress)
+    table = aligned([columns, *rows], range(1, len(columns)))
+    failures = [f"{run.name}: failed, see {log}" for run, log in progress.failures().items()]
+    print(*table, "", *progress.training, *failures, progress.summary(), sep="\n")
 
 
 @dataclass(frozen=True)
@@ -74,10 +49,6 @@ class Progress:
 
     states: dict[Run, str]
     training: list[str]
-
-    @property
-    def done(self) -> bool:
-        return set(self.states.values()) == {"done"}
 
     def failures(self) -> dict[Run, Path]:
         """Return the runs that could not be trained, with the logs that say why."""
@@ -108,28 +79,13 @@ def sweep_progress() -> Progress:
     return Progress(states, lines + (_job_lines() if arrays else []))
 
 
-def _page() -> tuple[str, bool]:
-    """Return what to print, and whether every run is done."""
-    progress = sweep_progress()
-    columns, rows = count_states(progress)
-    table = aligned([columns, *rows], range(1, len(columns)))
-    failures = [f"{run.name}: failed, see {log}" for run, log in progress.failures().items()]
-    return "\n".join([*table, "", *progress.training, *failures, progress.summary()]), progress.done
-
-
 def _job_lines() -> list[str]:
     """Return a line about how many jobs run, wait and have ended."""
     try:
-        line = _summary(int(time.monotonic() // JOBS_SECONDS))
+        line = summary(array_states(read_arrays()))
     except InputError as error:
         line = str(error)
     return [f"jobs: {line}"]
-
-
-@functools.lru_cache(maxsize=1)
-def _summary(period: int) -> str:
-    """Return `slurm_commands.summary`; the cache queries Slurm once per period."""
-    return summary(array_states(read_arrays()))
 
 
 def _state(run: Run, fingerprint: RunFingerprint | None, training: set[str], queued: set[str]) -> str:

@@ -1,7 +1,4 @@
-"""Train all missing runs through an engine, then run `dvc repro` (`ncpipe sweep`).
-
-`ncpipe.runs.fill` trains; `ncpipe.commands.stale` finds what `--dry-run` prints.
-"""
+"""Train all missing runs through an engine, then run `dvc repro` (`ncpipe sweep`)."""
 
 from collections.abc import Collection, Sequence
 from typing import Annotated
@@ -10,8 +7,8 @@ import typer
 
 from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.options import CheckpointSeconds, Device, Workers, announce
-from ncpipe.commands.stale import Stale, find_stale
 from ncpipe.config.params import Params, check_there, load_params
+from ncpipe.config.run import Compute
 from ncpipe.runs.dvc import dvc
 from ncpipe.runs.engines.arrays import Array, read_arrays
 from ncpipe.runs.engines.options import LOCAL, EngineName, Options, Settings, load_options
@@ -19,10 +16,12 @@ from ncpipe.runs.engines.slurm import dry_run as slurm_dry_run
 from ncpipe.runs.engines.slurm import remove_finished, train_by_slurm
 from ncpipe.runs.engines.slurm_commands import active_arrays
 from ncpipe.runs.engines.slurm_commands import cancel as cancel_arrays
-from ncpipe.runs.fingerprint import RunFingerprint, code_digest
-from ncpipe.runs.store import checkpoint_of, import_runs, missing_of, sweep_fingerprints
+from ncpipe.runs.fingerprint import RunFingerprint, code_digest, fingerprint_of
+from ncpipe.runs.store import checkpoint_of, import_runs, missing_of, needs_training, sweep_fingerprints
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError, shown, suggest
+
+UNKNOWN = "0" * 64  # stands for the checksum of data that are not prepared
 
 
 def sweep(
@@ -71,7 +70,8 @@ def sweep(
     overrides = [*(option or ()), *([] if address is None else [f"address={address}"])]
     options = load_options(engine, overrides)
     if dry_run:
-        print_plan(find_stale(load_params(), device), workers, options)
+        params = load_params()
+        print_plan(params, params.compute_on(device), workers, options)
     elif cancel:
         cancel_jobs()
     else:
@@ -104,7 +104,7 @@ def bring_up_to_date(
         code_digest(spec)  # of study.py as it was loaded, however long the data take
     check_metrics(params)
     check_rules(options, params)
-    dvc("repro", "code", "grid", "fetch", capture=True)
+    dvc("repro", "code", "grid", "fetch", quiet=True)
     fingerprints = sweep_fingerprints(load_params(), params.compute_on(device))
     keys = {fingerprint.key() for fingerprint in fingerprints}
     remove_finished(keys)
@@ -170,13 +170,23 @@ def cancel_jobs() -> None:
         raise InputError(still_running)
 
 
-def print_plan(stale: Stale, workers: int | None, options: Options = LOCAL) -> None:
+def runs_to_train(params: Params, compute: Compute) -> tuple[list[RunFingerprint], list[RunFingerprint]]:
+    """Return the runs that need training, and those whose data are not prepared."""
+    prepared = sweep_fingerprints(params, compute)
+    known = {fingerprint.run for fingerprint in prepared}
+    unprepared = [fingerprint_of(run, UNKNOWN, compute) for run in params.grid() if run not in known]
+    return [fingerprint for fingerprint in prepared if needs_training(fingerprint)], unprepared
+
+
+def print_plan(
+    params: Params, compute: Compute, workers: int | None = None, options: Options = LOCAL
+) -> None:
     """Print what `sweep` would train, and where; change nothing.
 
     Runs whose data are not prepared count as missing.
     """
-    check_rules(options, stale.params)
-    missing, unprepared = stale.missing, stale.unprepared
+    check_rules(options, params)
+    missing, unprepared = runs_to_train(params, compute)
     if arrays := _arrays_of(missing, read_arrays()):
         print(f"{plural(len(arrays), 'array')} of an earlier sweep still in the queue or running")
         taken = {key for array in arrays for key in array.keys}
@@ -186,7 +196,7 @@ def print_plan(stale: Stale, workers: int | None, options: Options = LOCAL) -> N
         from ncpipe.runs.batches import groups
         from ncpipe.training.checkpoints import epochs_done
 
-        settings = Settings(stale.compute, workers, 0.0, True, len(todo))
+        settings = Settings(compute, workers, 0.0, True, len(todo))
         lines = slurm_dry_run(todo, options.slurm, settings) if options.engine == "slurm" else []
         print(f"{'shape':<40} {'runs':>5} {'epochs':>7}")
         for group in groups(todo):
@@ -202,8 +212,6 @@ def print_plan(stale: Stale, workers: int | None, options: Options = LOCAL) -> N
             f"up to {plural(len(unprepared), 'run')} of {names}: their data are not prepared, so the store "
             "may have some of them; dvc repro fetch prepares the data"
         )
-    up_to_date = not (stale.stages or stale.edited)
-    print("all other stages are up to date" if up_to_date else "other stages are to run")
 
 
 def _arrays_of(fingerprints: Sequence[RunFingerprint], arrays: Sequence[Array]) -> list[Array]:

@@ -1,7 +1,4 @@
-"""Run the stage train: take runs of an experiment from the store, or train exactly these.
-
-`ncpipe.runs.fast_path` takes stored runs without this module.
-"""
+"""Run the stage train: take runs of an experiment from the store, or train exactly these."""
 
 import os
 from collections.abc import Sequence

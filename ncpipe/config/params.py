@@ -20,10 +20,7 @@ from ncpipe.system.errors import LINE, InputError, cut, shown, suggest
 
 PARAMS_FILE = Path("params.yaml")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-RESERVED = {"item", "key", "true", "false", "null"} | {  # by DVC and YAML; by Windows, in any folder:
-    *("con", "prn", "aux", "nul"),
-    *(f"{port}{digit}" for port in ("com", "lpt") for digit in range(1, 10)),
-}
+RESERVED = {"item", "key", "true", "false", "null"}  # by DVC and YAML
 MOST_RUNS = 100_000
 MOST_LINES = 100  # mistakes that are listed at most
 
@@ -51,9 +48,6 @@ class Sweep:
             raise ValueError("values without an axis; name the key whose values these are, or remove them")
 
 
-REMOVED = {
-    "slopes.draws": "intervals are computed in closed form, without a bootstrap; remove this key",
-}
 AXES = typing.get_type_hints(Sweep, include_extras=True)
 
 
@@ -344,19 +338,12 @@ def _line_of(mistake: str, key_line: Mapping[str, int]) -> str:
     return f" (line {key_line[key]})" if key else ""
 
 
-def _with_reason(mistake: str) -> str:
-    """Return a mistake, or for a key of an earlier version why it is gone."""
-    key, _, problem = mistake.partition(": ")
-    return f"{key}: {REMOVED[key]}" if key in REMOVED and problem.startswith("unknown key") else mistake
-
-
 def parse_params(tree: object) -> Params:
     """Return checked parameters from the plain values of a YAML file.
 
     Raises InputError with a line for each mistake.
     """
     params, mistakes = check(Params, tree)
-    mistakes = [_with_reason(mistake) for mistake in mistakes]
     experiments = _mapping_at(tree, "experiments")
     mistakes += _name_mistakes(experiments)
     mistakes += _about_mistakes(_mapping_at(tree, "about"), experiments)
@@ -420,7 +407,7 @@ def _name_mistakes(experiments: Iterable[object]) -> list[str]:
                 "(stage and folder names are made of it)"
             )
         elif name.lower() in RESERVED:
-            found.append(f"experiments.{name}: DVC or Windows reserves this name; choose another")
+            found.append(f"experiments.{name}: DVC reserves this name; choose another")
         elif (other := folded.setdefault(name.lower(), name)) != name:
             found.append(f"experiments.{name}: collides with {other!r} where file names ignore case")
     return found

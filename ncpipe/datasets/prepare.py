@@ -6,10 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import torch
-
 from ncpipe.config.experiment import Data
-from ncpipe.config.sources.free import FreeData
 from ncpipe.config.sources.images import ImageData
 from ncpipe.config.sources.next_tokens import MarkovData, NextTokenData
 from ncpipe.config.sources.reviews import TextData
@@ -17,12 +14,12 @@ from ncpipe.config.study import loaded
 from ncpipe.config.transfer_specs import OtherImages
 from ncpipe.datasets.arrays import prepare_arrays, prepare_own
 from ncpipe.datasets.digits import prepare_digits
-from ncpipe.datasets.free import free_facts, free_labels
+from ncpipe.datasets.free import prepare_free
 from ncpipe.datasets.gaussian_mixture import prepare_gaussian_mixture
 from ncpipe.datasets.labels import with_label_changes
 from ncpipe.datasets.modular_addition import prepare_modular
 from ncpipe.datasets.outliers import with_other_images
-from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.datasets.prepared import Prepared
 from ncpipe.datasets.teacher import prepare_teacher
 from ncpipe.datasets.transfer import split_for_transfer
 from ncpipe.system.errors import InputError
@@ -54,12 +51,6 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
     if isinstance(spec, ImageData) and spec.ood is not None:
         data = with_other_images(data, spec.ood, images(spec.ood, normalisation="unit"))
     return data
-
-
-def _free(spec: FreeData, *_: object) -> Prepared:
-    labels = torch.from_numpy(free_labels(spec))
-    train = Split(torch.arange(len(labels)), labels)
-    return Prepared(spec.kind, spec.classes, None, train, None, free_facts(spec))
 
 
 # Sources whose libraries take seconds to import: only the one in use is loaded.
@@ -106,7 +97,7 @@ SOURCES: Mapping[str, Callable[..., Prepared]] = MappingProxyType(
         "gaussian_mixture": prepare_gaussian_mixture,
         "modular": prepare_modular,
         "teacher": prepare_teacher,
-        "free": _free,
+        "free": prepare_free,
         "arrays": prepare_arrays,
         "imdb": _imdb,
         "markov": _markov,

@@ -4,8 +4,7 @@ n  sequences    T  their tokens    V  tokens of the vocabulary    d  feature wid
 """
 
 import contextlib
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -40,7 +39,6 @@ def measure_causal_lm(
     device: torch.device | str | None = None,
     forward: Forward | None = None,
     seed: int = 0,
-    progress: bool = False,
 ) -> Measurements:
     """Return every metric of the features that enter the unembedding, with next tokens as classes.
 
@@ -62,7 +60,6 @@ def measure_causal_lm(
             position counts where its own token and the next one have 1.
         device: where model and inputs go; None leaves the model where it is.
         forward: how to call the model, forward(model, inputs), if not model(inputs) or model(**inputs).
-        progress: whether to show a bar on standard error.
 
     Returns: rows of layer, split, metric and value as `measure_model`'s, and the counts `classes` (K),
     `tokens` (N), `left_out_rare`, `left_out_ignored`, `left_out_masked` and `decisions`.
@@ -76,7 +73,7 @@ def measure_causal_lm(
     with eval_mode(unwrapped(model), device):
         check_memory(head.classes, head.width, read.device)
         train, test = (
-            None if each is None else _token_pass(read, name, each, decisions, seed, progress)
+            None if each is None else _token_pass(read, name, each, decisions, seed)
             for name, each in (("loader", loader), ("test_loader", test_loader))
         )
         assert train is not None
@@ -165,28 +162,17 @@ class _Reader:
 
 
 def _token_pass(
-    read: _Reader, name: str, loader: Iterable[Any], decisions: int | None, seed: int, progress: bool
+    read: _Reader, name: str, loader: Iterable[Any], decisions: int | None, seed: int
 ) -> TokenPass:
     seen = TokenPass(read.head.classes, read.head.width, read.device, decisions, seed)
     batches = 0
-    for batch in _with_progress(loader, name, progress):
+    for batch in loader:
         features, labels, ignored, masked = read.read(batch)
         seen.update(features, labels, ignored, masked)
         batches += 1
     if not batches:
         raise InputError(f"{name}: it gave no batches; there is nothing to measure")
     return seen
-
-
-def _with_progress(loader: Iterable[Any], name: str, progress: bool) -> Iterator[Any]:
-    if not progress:
-        yield from loader
-        return
-    try:
-        from tqdm import tqdm
-    except ModuleNotFoundError:
-        raise InputError("progress=True needs tqdm: pip install tqdm, or leave it out") from None
-    yield from tqdm(loader, desc=name, unit="batch", file=sys.stderr)
 
 
 def _unembedding(model: nn.Module, wanted: str | nn.Module | None) -> tuple[nn.Module, Classifier]:

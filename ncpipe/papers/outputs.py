@@ -14,7 +14,7 @@ LOW_RANK = Path("data/low_rank")
 PARENTS = (CONSTRUCTED, SERIES)  # folders that hold outputs of stages and are none
 REPORTED = (THEORY, LOW_RANK, MODELS)  # folders whose tables and figures the report shows
 
-RUN_NUMBERS = (  # columns of `ncpipe.papers.claim_tables`
+RUN_NUMBERS = (  # columns of `claim_numbers` in `ncpipe.papers.s24.tables.low_rank`
     "first_rank",
     "last_rank",
     "rank_spread",

@@ -2,7 +2,6 @@
 
 import configparser
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -13,8 +12,8 @@ from ncpipe.system.errors import InputError
 LOCK = Path("dvc.lock")
 
 
-def dvc(*arguments: str, capture: bool = False) -> str:
-    """Run DVC in the current folder; return its output if `capture`. Raises InputError if it fails.
+def dvc(*arguments: str, quiet: bool = False) -> None:
+    """Run DVC in the current folder; print its output, if `quiet` only where it fails, with InputError.
 
     Stages run the `ncpipe` of this Python environment, even if PATH has another one.
     """
@@ -22,7 +21,7 @@ def dvc(*arguments: str, capture: bool = False) -> str:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     result = subprocess.run(
         command,
-        stdout=subprocess.PIPE if capture else None,
+        stdout=subprocess.PIPE if quiet else None,
         text=True,
         check=False,
         env={**os.environ, "PATH": path},
@@ -33,12 +32,6 @@ def dvc(*arguments: str, capture: bool = False) -> str:
             f"dvc {' '.join(arguments)} failed, see above (after a kill: git checkout {LOCK}, "
             "rm .dvc/tmp/rwlock)"
         )
-    return result.stdout or ""
-
-
-def stale_stages() -> set[str]:
-    """Return the names of the stages that `dvc status` reports as changed."""
-    return set(json.loads(dvc("status", "--json", capture=True)))
 
 
 def dvc_folder() -> Path | None:

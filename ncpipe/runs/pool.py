@@ -116,9 +116,6 @@ def tell(epoch: int, loss: float) -> None:
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
     """Block Ctrl-C for processes that start in the block; this process receives it when the block ends."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()  # otherwise it starts in the block and unblocks signals

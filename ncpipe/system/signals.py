@@ -71,14 +71,12 @@ def _watch(parent: int) -> None:
         starters.append(psutil.Process(parent))
         if starters[0].name() in SHELLS and (above := starters[0].parent()) is not None:
             starters.append(above)
-    while os.name == "nt" or os.getppid() == parent:
+    while os.getppid() == parent:
         if not all(_lives(starter) for starter in starters):
             break
         time.sleep(LOOK)
-    if os.name == "nt":
-        os.kill(os.getpid(), signal.SIGTERM)  # there nothing is told before it ends
-    else:  # the main thread, which may wait for others
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    # To the main thread, which may wait for others.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
 def _lives(process: Any) -> bool:

@@ -1,18 +1,16 @@
-"""Estimate the memory and the time that training a run takes, from passes over a few of its samples.
+"""Estimate the memory that training a run takes, from passes over a few of its samples.
 
 `ncpipe.runs.batches` sizes batches by these numbers.
 """
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from ncpipe.config.loss_specs import SupCon
-from ncpipe.config.optimizer_specs import Lbfgs, OneAtATime
+from ncpipe.config.optimizer_specs import Lbfgs
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models.build import build_network, build_uninitialised_network, input_shape, prepare_split
@@ -20,7 +18,6 @@ from ncpipe.models.inputs import width_of
 from ncpipe.models.network import Network
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import NotEnoughMemory
-from ncpipe.training.cuda_graph import WARM_UP, own_stream
 from ncpipe.training.device import is_out_of_memory
 from ncpipe.training.objective import (
     Outputs,
@@ -29,7 +26,7 @@ from ncpipe.training.objective import (
     fit_times_samples,
     targets_of_runs,
 )
-from ncpipe.training.session import Session, samples_at_a_time
+from ncpipe.training.session import samples_at_a_time
 from ncpipe.training.stack import Stack
 
 BUFFERS = 8  # as large as the weights: values, gradient, two moments, a copy, temporaries of an update
@@ -44,7 +41,6 @@ TRIAL_SHARE = 4  # a trial runs on the device if it needs less than one part in 
 STEP_BYTES = 100  # a step's learning rate and corrections, while their table is made
 PAIR_BYTES = 2  # two masks of a pair of samples, beside its similarity
 LEVERS = "model.width, the depth, the data or batch_size"  # keys that make a run smaller
-TIMED_ROWS = 20_000  # samples x tokens of the epoch that is timed
 
 
 def bytes_per_run(
@@ -131,40 +127,6 @@ def _method_bytes(run: Run, data: Prepared, batch: int, stack: Stack) -> int:
     return STEP_BYTES * run.spec.epochs * math.ceil(len(data.train) / batch)
 
 
-def seconds_per_epoch(run: Run, runs: int, data: Prepared, device: torch.device, dtype: torch.dtype) -> float:
-    """Return the seconds of an epoch of `runs` runs like this one side by side, history included.
-
-    One epoch is timed, after warm-up epochs, on as many samples as make TIMED_ROWS rows; the time is
-    proportional to the number of samples.
-    """
-    rows = input_shape(data, run.spec.model).rows
-    samples = min(len(data.train), max(1, TIMED_ROWS // rows))
-    part = dataclasses.replace(
-        data,
-        train=data.train[:samples],
-        test=None if data.test is None else data.test[: max(1, TIMED_ROWS // rows)],
-    )
-    epochs = WARM_UP + 2 if device.type == "cuda" else 2
-    spec = dataclasses.replace(run.spec, epochs=epochs)
-    if samples < len(data.train) and isinstance(spec.loss, SupCon):  # the part may lack whole classes
-        spec = dataclasses.replace(spec, loss=dataclasses.replace(spec.loss, include_self=True))
-    short = dataclasses.replace(run, spec=spec)
-    alone = isinstance(run.spec.optimizer, OneAtATime)
-    count, ends = 1 if alone else runs, []
-    with own_stream(device):
-        session = Session([short] * count, part, device, dtype)
-        for _ in session.epochs():
-            _wait_for(device)
-            ends.append(time.perf_counter())
-        session.record()
-        _wait_for(device)
-        record = (time.perf_counter() - ends[-1]) * sum(len(split) for _, split in data.splits())
-        del session  # its memory is the stream's
-    record /= sum(len(split) for _, split in part.splits())
-    seconds = (ends[-1] - ends[-2]) * len(data.train) / samples + record / run.spec.log_every
-    return seconds * runs / count
-
-
 def _network(run: Run, data: Prepared, device: torch.device) -> Network:
     """Return the run's network; on the meta device shapes only, without memory and weights."""
     if device.type == "meta":
@@ -198,10 +160,3 @@ def saved_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
 def _identity(tensor: Tensor) -> int:
     """Return a number that is equal for tensors sharing memory; meta storages have no address."""
     return tensor.untyped_storage()._cdata
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()

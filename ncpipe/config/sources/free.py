@@ -1,4 +1,4 @@
-"""Define the keys of free features, which have labels and no inputs; `ncpipe.datasets.free` writes them."""
+"""Define the keys of free features, which have labels and no inputs; `ncpipe.datasets.free` prepares them."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal

@@ -1,14 +1,13 @@
 """Run the stage series: train and measure further runs of one deep features model [S24 sec. 6]."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 from tqdm import tqdm
 
 from ncpipe.config.params import load_params
-from ncpipe.config.run import Compute, Device, Run
+from ncpipe.config.run import Compute, Device
 from ncpipe.config.sources.free import FreeData
 from ncpipe.features.extraction import Features, extract
 from ncpipe.features.head_ranks import head_rank_columns
@@ -44,7 +43,7 @@ def series(
     compute = params.compute_on(device)
     say(f"series {experiment}: {len(runs)} runs")
     with tqdm(total=len(runs), desc=experiment, unit="run", disable=None, leave=False) as bar:
-        ends = train_series(runs, compute, workers, checkpoint_seconds, _measured, _announce, bar.update)
+        ends = train_series(runs, compute, workers, checkpoint_seconds, _measured, bar.update)
     tables = {
         name: [row for end in ends for row in end[name]] for name in ("history", "spread", "singular_values")
     }
@@ -76,11 +75,6 @@ def _measured(trained: Trained, compute: Compute) -> dict[str, list[dict[str, An
         "class_means": mean_rows(run, features),
     }
     return {name: [key | row for row in own] for name, own in rows.items()}
-
-
-def _announce(batch: Sequence[Run]) -> None:
-    at = "" if batch[0].axis is None else f" with {batch[0].axis} from {batch[0].value}"
-    say(f"  train {len(batch)} runs{at}, {batch[0].spec.epochs} epochs")
 
 
 def _ending(trained: Trained, features: Features) -> dict[str, Any]:

@@ -8,6 +8,7 @@ float comes back. Each call passes over the samples anew: `nc.measure` computes 
 N  samples    K  classes    d  feature width
 """
 
+import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
@@ -93,6 +94,14 @@ ARGUMENTS = {
     "seed": "of the draws",
     "ridge": "strength of the regression's penalty, relative to the features' spread",
 }
+EXAMPLES = {
+    "features": "[[1.0, 0.2], [1.0, -0.2], [-1.0, 0.2], [-1.0, 0.0]]",
+    "labels": "[0, 0, 1, 1]",
+    "weight": "[[1.0, 0.1], [-1.0, 0.0]]",
+    "train": "([[1.0, 0.0], [-1.0, 0.1]], [0, 1])",
+    "shots": "1",
+    "ridge": "0.1",
+}
 WIDTH = 100  # characters of a docstring's lines
 __all__ = [entry.name for entry in (*ENTRIES, *TRANSFERS) if not entry.name.startswith(SINGULAR)]
 
@@ -120,7 +129,7 @@ def _function(name: str) -> Callable[..., float]:
     function.__name__ = function.__qualname__ = name
     function.__module__ = __name__
     function.__signature__ = signature  # type: ignore[attr-defined]
-    function.__doc__ = _docstring(name, list(signature.parameters))
+    function.__doc__ = _docstring(name, function, list(signature.parameters.values()))
     return function
 
 
@@ -155,13 +164,17 @@ def _parameters(family: Family) -> list[inspect.Parameter]:
     return found
 
 
-def _docstring(name: str, arguments: list[str]) -> str:
-    """Return what `help` shows."""
+def _docstring(name: str, function: Callable[..., float], parameters: list[inspect.Parameter]) -> str:
+    """Return what `help` shows; the example's value is the one that the function returns."""
     metric = CATALOGUE[name]
     about = f"{metric.formula}. In {metric.interval}; at collapse: {metric.collapse}"
     about += f", and {metric.direction} is closer to it." if metric.direction else "."
     if metric.source:
         about += f" Source: {metric.source}, a work of docs/metric_tables.md."
+    needed = [each.name for each in parameters if each.default is each.empty]
+    named = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    called = ", ".join(f"{each}={each}" if each in named else each for each in needed)
+    values = {each: ast.literal_eval(EXAMPLES[each]) for each in needed}
     return "\n".join(
         [
             f"Return the {metric.group} metric `{name}`: {metric.meaning}.",
@@ -169,8 +182,13 @@ def _docstring(name: str, arguments: list[str]) -> str:
             *textwrap.wrap(about, WIDTH, break_long_words=False),
             "",
             "Args:",
-            *(f"    {each}: {ARGUMENTS[each]}." for each in arguments),
+            *(f"    {each.name}: {ARGUMENTS[each.name]}." for each in parameters),
             "",
             "Raises InputError on arrays that cannot be measured.",
+            "",
+            ">>> import ncpipe as nc",
+            *(f">>> {each} = {EXAMPLES[each]}" for each in needed),
+            f">>> round(nc.functional.{name}({called}), 6)",
+            f"{round(function(**values), 6)}",
         ]
     )

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 from conftest import experiment_tree, measure_runs, write_params
-from pipeline import ROOT, Clone, Copy
 from safetensors.numpy import save_file
 from sklearn.preprocessing import StandardScaler
 
@@ -266,33 +265,6 @@ def test_dvc_has_to_watch_the_file() -> None:
         fetch("own")
     Path("dvc.yaml").write_text(text + "      - ./mine.npz\n")
     fetch("own")
-
-
-@pytest.mark.pipeline
-@pytest.mark.long
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
-def test_a_changed_array_trains_again_and_a_file_written_anew_does_not(
-    cut: Clone, own_copy: Copy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By DVC. Red: a prepared folder with a time of the file in it, or without what is in its arrays."""
-    clone = own_copy(cut)
-    monkeypatch.chdir(clone.folder)
-    pipeline = clone.folder / "dvc.yaml"
-    before = "      - data/code/experiments/${item.experiment}/fetch.txt\n"
-    text = pipeline.read_text()
-    assert text.count(before) == 1
-    pipeline.write_text(text.replace(before, f"{before}      - mine.npz\n"))
-    clone.edit_params("experiments.beta.data", DATA | {"per_class": None, "test_per_class": None})
-    saved()
-    assert clone.repro("train@beta-2-0").trained == ["train@beta-2-0"]
-    stored = vectors()
-    np.savez_compressed("mine.npz", **dict(reversed(stored.items())))
-    assert clone.repro("train@beta-2-0").ran == ["fetch@beta"]
-    stored["inputs"][3, 2] += 1
-    np.savez("mine.npz", **stored)
-    changed = clone.repro("train@beta-2-0")
-    assert changed.ran == ["fetch@beta", "train@beta-2-0"]
-    assert changed.trained == ["train@beta-2-0"]
 
 
 # --- a study without test samples ---------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from conftest import experiment_tree, vector_data
 from constructions import SHARP, small_run
 from matplotlib.axes import Axes
-from pipeline import PARAMS, ROOT, Clone
+from pipeline import PARAMS
 from ruamel.yaml import YAML
 from traced import Traced
 
@@ -271,31 +270,3 @@ def test_depths_that_are_too_small_are_said_and_left_out(
     write_params(tmp_path, tree)
     with pytest.raises(InputError, match="theory: missing"):
         write_counterexample()
-
-
-@pytest.mark.long
-@pytest.mark.pipeline
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
-@pytest.mark.skipif(os.name == "nt", reason="the clone's programs are found by a POSIX path")
-def test_the_study_runs_in_dvc(tmp_path: Path) -> None:
-    """Red: a stage that reads or writes outside its folder; an output that no stage names."""
-    study = Clone.of_working_tree(tmp_path / "clone", PARAMS).study("theory")
-    study.write_params(small_study())
-    study.repro()
-    made = study.folder / "data/theory"
-    figures = ("constructed_gap", "trained_and_constructed", "counterexample")
-    tables = ("networks", "slopes", "assumptions", "counterexample")
-    assert {path.name for path in made.iterdir()} == {
-        *(f"{name}.{kind}" for name in figures for kind in ("png", "svg")),
-        *(f"{name}.csv" for name in tables),
-    }
-    networks = rows_of(made / "networks.csv")
-    assert {row["experiment"] for row in networks} == {"rn1", "rn2"}
-    assert all(float(row["train_error"]) == 0 for row in networks)
-    assert study.repro().ran == []
-    status = study.run("git", "status", "--porcelain").out.split("\n")
-    assert {line.split()[-1] for line in status if line} == {
-        "stages/theory/claims.yaml",
-        "stages/theory/params.yaml",
-        "stages/theory/dvc.lock",
-    }

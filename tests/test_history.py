@@ -156,16 +156,6 @@ def test_they_are_the_metrics_of_those_weights(swept: Path, name: str) -> None:
         assert found["ncc_error_test"] == expected["ncc_error", "test"]
 
 
-def test_the_last_row_is_the_runs_own_measurement(swept: Path) -> None:
-    points = pd.read_csv(swept / "data/results/points.csv")
-    history = pd.read_csv(swept / "data/results/history.csv").groupby("experiment").last()
-    for name in ("plain", "batch"):
-        own = points[(points["experiment"] == name) & (points["metric"] == "nc1_trace_ratio")]
-        values = dict(zip(own["split"], own["value"], strict=True))
-        assert history.loc[name, "nc1_trace_ratio"] == values["train"]
-        assert history.loc[name, "nc1_trace_ratio_test"] == values["test"]
-
-
 def test_who_asked_for_none_has_none(swept: Path) -> None:
     """Red: empty columns for DVC's plots; features of weights that nobody kept."""
     assert not (swept / "data/features/none/L3/s0").exists()

@@ -344,7 +344,7 @@ def test_contexts_are_written_in_binary() -> None:
 @pytest.mark.parametrize("name", [*RESNETS, "L-T11", "L-T12", "L-T21", "L-T22"])
 def test_a_constructed_state_loads_into_the_module(name: str) -> None:
     patch = {"patch": 2} if name.startswith("L-T") else {}
-    run = small_run(name, 60, model={**patch, "last_bias": True})
+    run = small_run(name, 30, model={**patch, "last_bias": True})
     state = construct(run, data_of(), SHARP).state
     model = run.spec.model
     network = build_model(model, input_shape(data_of(), model), 3, run.depth, 0)
@@ -353,13 +353,6 @@ def test_a_constructed_state_loads_into_the_module(name: str) -> None:
     }
     again = construct(run, data_of(), SHARP).state
     assert all(torch.equal(state[key], again[key]) for key in state)
-
-
-def test_in_float32_the_network_still_fits() -> None:
-    run = small_run("L-RN1", 100)
-    network = build_model(run.spec.model, input_shape(data_of(), run.spec.model), 3, 100, 0)
-    network.load_state_dict(construct(run, data_of(), SHARP).state)
-    assert (network(data_of().train.inputs).argmax(1) == data_of().train.labels).all()
 
 
 def test_the_layout_is_about_the_best_and_uses_up_the_depth() -> None:
@@ -414,13 +407,10 @@ def broken(**changes: Any) -> Prepared:
         (context_run("L-T11", 90, width=7), contexts(), "2V \\+ 2 = 8"),
         (small_run("L-RN1", 90, model={"norm": "pre"}), data_of(), "post-LN"),
         (small_run("L-RN2", 90, model={"mlp_width": 7}), data_of(), "mlp_width is 7"),
-        (
-            small_run("L-RN1", 90, penalty={"rule": "constant", "value": 0.005, "last_layer": 0.0}),
-            data_of(),
-            "GUFM > 0",
-        ),
+        (small_run("L-RN1", 90, penalty={"rule": "constant", "value": 0.005, "last_layer": 0.0}), data_of(),
+         "GUFM > 0"),
     ],
-)
+)  # fmt: skip
 def test_an_unmet_assumption_is_named(run: Run, data: Prepared, words: str) -> None:
     with pytest.raises(InputError, match=words):
         construct(run, data, SHARP)

@@ -177,7 +177,6 @@ class FakeCuda:
         self.reads: dict[int, dict[int, int]] = {}
         self.memory = SimpleNamespace(free=2**34, reserved=0, allocated=0)
         self.chosen: list[int] = []
-        self.emptied = 0
         graph = type("CUDAGraph", (CUDAGraph,), {"cuda": self})
         properties = SimpleNamespace(total_memory=2**34, multi_processor_count=132, name="Fake H100")
         for name, value in {
@@ -245,7 +244,6 @@ class FakeCuda:
         return OnStream(self, stream)
 
     def empty_cache(self) -> None:
-        self.emptied += 1
         self.memory.reserved = self.memory.allocated
 
     def wait(self) -> None:

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import torch
 from conftest import experiment_tree, measure_runs, write_params
-from pipeline import ROOT, Clone, Copy
 from safetensors.numpy import save_file
 from sklearn.preprocessing import StandardScaler
 
@@ -174,56 +173,64 @@ def test_without_test_samples_nothing_of_them_is_stored() -> None:
 # --- what is refused ----------------------------------------------------------------------------------
 
 HOLES = np.where(np.arange(180).reshape(30, 6) == 20, np.nan, 1.0)
+IDS = {"inputs": np.ones((30, 6), dtype=int), "test_inputs": np.ones((12, 6), dtype=int)}
+PAIRS = np.random.default_rng(1).random((30, 2))
+TARGETS = replace(VECTORS, targets="vectors")
+UNLABELLED = {"labels": None, "test_inputs": None, "test_labels": None}
+TESTED = {"labels": None, "test_labels": None, "targets": PAIRS}
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("spec", "changes", "words"),
     [
-        ({"inputs": None}, "no 'inputs'"),
-        ({"labels": None}, "no 'labels'"),
-        ({"test_labels": None}, "test_inputs and no test_labels"),
-        ({"test_inputs": None}, "test_labels and no test_inputs"),
-        ({"test_label": np.ones(3)}, "nothing reads test_label"),
-        ({"inputs": np.full((30, 6), "a")}, "inputs is of type <U1; expected numbers"),
-        ({"inputs": np.full((30, 6), None)}, "Python objects"),
-        ({"inputs": np.ones((30, 6, 2))}, r"inputs has shape \(30, 6, 2\); kind: vector takes \(N, D\)"),
-        ({"inputs": np.ones((30, 0))}, r"inputs has shape \(30, 0\)"),
-        ({"inputs": HOLES}, "inputs has NaN, inf or .* first in sample 3 "),
-        ({"inputs": np.where(np.isnan(HOLES), 1e300, HOLES)}, "inputs has .* float32 .* sample 3 "),
-        ({"inputs": np.ones((29, 6))}, "inputs has 29 samples and labels 30"),
-        ({"labels": np.zeros((30, 1), dtype=int)}, r"labels has shape \(30, 1\); expected \(N,\)"),
-        ({"labels": np.zeros(0, dtype=int)}, r"labels has shape \(0,\)"),
-        ({"labels": np.tile([0.0, 1.0, 2.0], 10)}, "labels is of type float64; expected whole"),
-        ({"labels": np.tile([1, 2, 3], 10)}, "labels has no sample of class 0; each of 0 to 3"),
-        ({"labels": np.tile([-1, 0, 1], 10)}, "labels has a label -1; classes are numbered 0 to 1"),
-        ({"labels": np.zeros(30, dtype=int)}, "labels name 1 class"),
-        ({"test_labels": np.tile([0, 1, 3], 4)}, "test_labels has a label 3; classes are numbered 0 to 2"),
-        ({"test_labels": np.tile([0, 1, 1], 4)}, "test_labels has no sample of class 2"),
-        ({"test_inputs": np.ones((12, 5))}, r"test_inputs has samples of shape \(5,\), inputs of .*\(6,\)"),
-        ({"test_inputs": np.ones((11, 6))}, "test_inputs has 11 samples and test_labels 12"),
-        ({"lengths": np.ones(30, dtype=int)}, "lengths does not apply to kind: vector"),
+        (VECTORS, {"inputs": None}, "no 'inputs'"),
+        (VECTORS, {"labels": None}, "has no 'labels'; it has inputs, "),
+        (VECTORS, {"test_labels": None}, "test_inputs and no test_labels"),
+        (VECTORS, {"test_inputs": None}, "test_labels and no test_inputs"),
+        (VECTORS, {"test_label": np.ones(3)}, "nothing reads test_label"),
+        (VECTORS, {"inputs": np.full((30, 6), "a")}, "inputs is of type <U1; expected numbers"),
+        (VECTORS, {"inputs": np.full((30, 6), None)}, "Python objects"),
+        (VECTORS, {"inputs": np.ones((30, 6, 2))}, r"inputs has shape \(30, 6, 2\); .* takes \(N, D\)"),
+        (VECTORS, {"inputs": np.ones((30, 0))}, r"inputs has shape \(30, 0\)"),
+        (VECTORS, {"inputs": HOLES}, "inputs has NaN, inf or .* first in sample 3 "),
+        (VECTORS, {"inputs": np.where(np.isnan(HOLES), 1e300, HOLES)}, "inputs has .* float32 .* sample 3 "),
+        (VECTORS, {"inputs": np.ones((29, 6))}, "inputs has 29 samples and labels 30"),
+        (VECTORS, {"labels": np.zeros((30, 1), dtype=int)}, r"labels has shape \(30, 1\); expected \(N,\)"),
+        (VECTORS, {"labels": np.zeros(0, dtype=int)}, r"labels has shape \(0,\)"),
+        (VECTORS, {"labels": np.tile([0.0, 1.0, 2.0], 10)}, "labels is of type float64; expected whole"),
+        (VECTORS, {"labels": np.tile([1, 2, 3], 10)}, "labels has no sample of class 0; each of 0 to 3"),
+        (VECTORS, {"labels": np.tile([-1, 0, 1], 10)}, "labels has a label -1; classes are numbered 0 to 1"),
+        (VECTORS, {"labels": np.zeros(30, dtype=int)}, "labels name 1 class"),
+        (VECTORS, {"test_labels": np.tile([0, 1, 3], 4)}, "test_labels has a label 3; .* numbered 0 to 2"),
+        (VECTORS, {"test_labels": np.tile([0, 1, 1], 4)}, "test_labels has no sample of class 2"),
+        (VECTORS, {"test_inputs": np.ones((12, 5))}, r"test_inputs has samples of .*\(5,\), .*\(6,\)"),
+        (VECTORS, {"test_inputs": np.ones((11, 6))}, "test_inputs has 11 samples and test_labels 12"),
+        (VECTORS, {"lengths": np.ones(30, dtype=int)}, "lengths does not apply to kind: vector"),
+        (TOKENS, {}, "inputs is of type float64; token ids are whole numbers"),
+        (TOKENS, IDS | {"inputs": np.full((30, 6), -2)}, "inputs has a token id -2; ids begin at 0"),
+        (TOKENS, IDS | {"lengths": np.zeros(30, dtype=int)}, "lengths goes from 0 to 0, not 1 to 6"),
+        (TOKENS, IDS | {"lengths": np.full(30, 7)}, "lengths goes from 7 to 7, not 1 to 6"),
+        (TOKENS, IDS | {"lengths": np.full(29, 7)}, r"lengths is int64 \(29,\); expected .* \(30,\)"),
+        (TARGETS, UNLABELLED, "has no 'targets'; it has inputs"),
+        (TARGETS, UNLABELLED | {"labels": np.arange(30) % 3}, "has no 'targets'; it has inputs, labels"),
+        (TARGETS, UNLABELLED | {"targets": np.arange(30) % 2}, "targets is of type int64; expected floats"),
+        (TARGETS, UNLABELLED | {"targets": PAIRS[:, 0]}, r"targets has shape \(30,\); .* \(N, t\).*reshape"),
+        (TARGETS, UNLABELLED | {"targets": HOLES}, "targets has NaN, inf or .* first in sample 3"),
+        (TARGETS, UNLABELLED | {"targets": 0 * PAIRS + [1, 2]}, "targets are constant in column 0"),
+        (TARGETS, TESTED | {"test_targets": np.eye(12)[:, :1]}, "test_targets has 1 numbers"),
+        (VECTORS, UNLABELLED | {"labels": np.arange(30) % 3, "ood_inputs": np.ones((4, 6))},
+         "ood_inputs: its scores are compared with those of test samples; give test_inputs"),
+        (VECTORS, {"ood_inputs": np.ones((4, 5))}, r"ood_inputs has samples of .*\(5,\), .*\(6,\)"),
+        (VECTORS, {"ood_inputs": vectors()["inputs"][:7]}, "ood_inputs: 7 of its 7 samples are train"),
+        (VECTORS, {"ood_inputs": vectors()["test_inputs"]}, "ood_inputs: 12 of its 12 samples are test"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)
-def test_a_wrong_array_is_one_line_that_names_file_and_array(changes: dict[str, Any], words: str) -> None:
+)  # fmt: skip
+def test_a_wrong_array_is_one_line_that_names_file_and_array(
+    spec: ArraysData, changes: dict[str, Any], words: str
+) -> None:
     saved(**changes)
-    assert re.search(words, refusal())
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, "inputs is of type float64; token ids are whole numbers"),
-        ({"inputs": np.full((30, 6), -2)}, "inputs has a token id -2; ids begin at 0"),
-        ({"lengths": np.zeros(30, dtype=int)}, "lengths goes from 0 to 0, not 1 to 6"),
-        ({"lengths": np.full(30, 7)}, "lengths goes from 7 to 7, not 1 to 6"),
-        ({"lengths": np.full(29, 7)}, r"lengths is int64 \(29,\); expected whole numbers \(30,\)"),
-    ],
-)
-def test_wrong_tokens_are_one_line(changes: dict[str, Any], words: str) -> None:
-    ids = {"inputs": np.ones((30, 6), dtype=int), "test_inputs": np.ones((12, 6), dtype=int)}
-    saved(**(ids | changes if changes else {}))
-    assert re.search(words, refusal(TOKENS))
+    assert re.search(words, refusal(spec))
 
 
 def test_keys_that_the_file_cannot_follow_are_one_line() -> None:
@@ -266,33 +273,6 @@ def test_dvc_has_to_watch_the_file() -> None:
         fetch("own")
     Path("dvc.yaml").write_text(text + "      - ./mine.npz\n")
     fetch("own")
-
-
-@pytest.mark.pipeline
-@pytest.mark.long
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
-def test_a_changed_array_trains_again_and_a_file_written_anew_does_not(
-    cut: Clone, own_copy: Copy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By DVC. Red: a prepared folder with a time of the file in it, or without what is in its arrays."""
-    clone = own_copy(cut)
-    monkeypatch.chdir(clone.folder)
-    pipeline = clone.folder / "dvc.yaml"
-    before = "      - data/code/experiments/${item.experiment}/fetch.txt\n"
-    text = pipeline.read_text()
-    assert text.count(before) == 1
-    pipeline.write_text(text.replace(before, f"{before}      - mine.npz\n"))
-    clone.edit_params("experiments.beta.data", DATA | {"per_class": None, "test_per_class": None})
-    saved()
-    assert clone.repro("train@beta-2-0").trained == ["train@beta-2-0"]
-    stored = vectors()
-    np.savez_compressed("mine.npz", **dict(reversed(stored.items())))
-    assert clone.repro("train@beta-2-0").ran == ["fetch@beta"]
-    stored["inputs"][3, 2] += 1
-    np.savez("mine.npz", **stored)
-    changed = clone.repro("train@beta-2-0")
-    assert changed.ran == ["fetch@beta", "train@beta-2-0"]
-    assert changed.trained == ["train@beta-2-0"]
 
 
 # --- a study without test samples ---------------------------------------------------------------------

@@ -47,14 +47,13 @@ def trained(folder: Path, **options: Any) -> tuple[Trainer, dict[str, Tensor]]:
     return trainer, {name: value.clone() for name, value in trainer.model.state_dict().items()}
 
 
-@pytest.mark.parametrize(("period", "steps"), [({"every": 2}, [0, 6]), ({"steps": 2}, [0, 2, 4, 6])])
-def test_trainer(tmp_path: Path, period: dict[str, int], steps: list[int]) -> None:
+def test_trainer(tmp_path: Path) -> None:
     """Red: a generator that dropout continues from is drawn from; a loss that is not logged any more."""
     alone, plain = trained(tmp_path)
-    trainer, watched = trained(tmp_path, samples=16, min_per_class=2, **period)
+    trainer, watched = trained(tmp_path, samples=16, min_per_class=2, steps=2)
     assert all(torch.equal(plain[name], watched[name]) for name in plain)
     logged = [row for row in trainer.state.log_history if "nc/last/train/cdnv" in row]
-    assert [row["step"] for row in logged] == steps
+    assert [row["step"] for row in logged] == [0, 2, 4, 6]
     losses = [[row["loss"] for row in run.state.log_history if "loss" in row] for run in (alone, trainer)]
     assert losses[0] == losses[1]
     sample = sample_subset(texts(60)[24:], 16, 0)

@@ -2,17 +2,16 @@
 
 import dataclasses
 import itertools
-import math
 
 import numpy as np
 import pytest
 import torch
-from constructions import SHARP, inner_square, layers_of, network_of, small_run
+from constructions import inner_square, layers_of, network_of, small_run
 from torch import Tensor
 
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.metrics.collapse import nc1_trace_ratio, within_trace
+from ncpipe.metrics.collapse import within_trace
 from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.papers.s25.counterexample import (
@@ -24,7 +23,6 @@ from ncpipe.papers.s25.counterexample import (
     kept_share,
     near_collapsed_data,
 )
-from ncpipe.papers.s25.shifts import shifts
 from ncpipe.system.errors import InputError
 from ncpipe.theory.constructions.blocks import idle
 from ncpipe.theory.constructions.embeddings import starts_of
@@ -186,15 +184,3 @@ def test_no_bias_free_network_collapses_for_less(seed: int, scale: float) -> Non
             for matrix, slope in zip(matrices, torch.autograd.grad(target, matrices), strict=True):
                 matrix -= 0.02 * slope
     assert spread(h.detach(), labels) < begin
-
-
-def test_biases_escape_the_price() -> None:
-    """The same data, constant lambda, no inner weights: biases alone reach the features model's optimum."""
-    found = case(0.002, "within", "ce", CONSTANT, depth=20)
-    state = shifts(found.run, found.data, SHARP)
-    assert inner_square(state) == 0
-    best = optimum_of(found.run, found.data).value
-    assert found.loss_of(state) == pytest.approx(best, abs=1e-13)
-    h = layers_of(found.run, found.data, state)["last"]
-    assert nc1_trace_ratio(class_statistics(h, found.data.train.labels, 3)) < 1e-16
-    assert math.isclose(found.gap(), 0, abs_tol=1e-5)

@@ -8,7 +8,6 @@ import io
 import json
 import pickle
 import random
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -44,11 +43,18 @@ def md5(content: bytes) -> str:
 
 def make_tar(path: Path, files: dict[str, bytes]) -> None:
     """A tar archive compressed as its name says (.gz, .xz)."""
+    path.parent.mkdir(exist_ok=True)
     with tarfile.open(path, f"w:{path.suffix[1:]}") as tar:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
+
+
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 def cut_short(path: Path) -> None:
@@ -67,6 +73,13 @@ def offline(monkeypatch):
 @pytest.fixture
 def raw(tmp_path) -> Path:
     return tmp_path / "raw"
+
+
+@pytest.fixture
+def mnist(tmp_path, monkeypatch, offline) -> Path:
+    """A mirror with MNIST."""
+    write_mnist(tmp_path / "mirror", monkeypatch)
+    return tmp_path / "mirror"
 
 
 # --- the stored form ----------------------------------------------------------------------------------
@@ -213,7 +226,15 @@ def test_standardised_with_the_constants_of_the_training_set(raw):
     assert plain.train.inputs.aminmax() == (0, 1)
 
 
-# --- mnist --------------------------------------------------------------------------------------------
+# --- images of torchvision ----------------------------------------------------------------------------
+# In row 0 and column 1 of every channel stands the label, plus 20 for each channel before it.
+
+
+def with_labels(labels: np.ndarray, channels: int, side: int, start: int = 0) -> np.ndarray:
+    """Images (N, channels, side, side) of noise with the marks above, which begin at `start`."""
+    pixels = np.random.default_rng(len(labels)).integers(0, 256, (len(labels), channels, side, side))
+    pixels[:, :, 0, 1] = start + labels[:, None] + 20 * np.arange(channels)
+    return pixels.astype(np.uint8)
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -222,12 +243,12 @@ def idx(array: np.ndarray) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
 
 
-def write_mnist(
-    mirror: Path, monkeypatch, images: np.ndarray, labels: np.ndarray, name: str = "MNIST"
-) -> None:
-    """The first 60 samples as training files, the rest as test files. name: torchvision's, of the set."""
+def write_mnist(mirror: Path, monkeypatch, images: np.ndarray | None = None, name: str = "MNIST") -> None:
+    """60 training and 30 test samples. name: torchvision's, of the set; its marks begin at its length."""
     from torchvision import datasets
 
+    labels = np.tile(np.arange(10), 9)
+    images = with_labels(labels, 1, 28, len(name))[:, 0] if images is None else images
     contents = {
         "train-images-idx3-ubyte.gz": images[:60],
         "train-labels-idx1-ubyte.gz": labels[:60],
@@ -235,51 +256,130 @@ def write_mnist(
         "t10k-labels-idx1-ubyte.gz": labels[60:],
     }
     files = {file: gzip.compress(idx(array), mtime=0) for file, array in contents.items()}
-    folder = mirror / name / "raw"
-    folder.mkdir(parents=True)
-    for file, content in files.items():
-        (folder / file).write_bytes(content)
+    write_files(mirror / name / "raw", files)
     resources = [(file, md5(content)) for file, content in files.items()]
     monkeypatch.setattr(getattr(datasets, name), "resources", resources)
 
 
-@pytest.fixture
-def mnist(tmp_path, monkeypatch, offline) -> Path:
-    images = np.random.default_rng(1).integers(0, 256, (90, 28, 28))
-    # The label is written into the corner, to see that images keep their labels.
-    labels = np.tile(np.arange(10), 9)
-    images[:, 0, 0] = labels
-    write_mnist(tmp_path / "mirror", monkeypatch, images, labels)
-    return tmp_path / "mirror"
+BATCHES = "cifar-10-batches-py"
+CIFAR_FORMS = [BATCHES, "cifar-10-python.tar.gz", f"{BATCHES}.tar.xz"]
 
 
-def test_mnist_from_a_mirror_then_from_the_copy(mnist, raw):
-    data = prepare(replace(MNIST, normalisation="unit"), raw, mnist, progress=False)
-    assert data.facts["official"] == {"train": 60, "test": 30}
-    assert data.facts["counts"] == {"train": [4] * 10, "test": [2] * 10}
-    assert data.train.inputs.shape == (40, 1, 28, 28)
+def cifar_files(monkeypatch) -> dict[str, bytes]:
+    """The files of CIFAR-10, ten images each."""
+    from torchvision.datasets import CIFAR10
+
+    names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+    files = {}
+    for seed, name in enumerate(names):
+        labels = np.random.default_rng(seed).permutation(10)
+        pixels = with_labels(labels, 3, 32).reshape(10, -1)
+        files[name] = pickle.dumps({"data": pixels, "labels": labels.tolist()})
+    sums = [[name, md5(content)] for name, content in files.items()]
+    monkeypatch.setattr(CIFAR10, "train_list", sums[:5])
+    monkeypatch.setattr(CIFAR10, "test_list", sums[5:])
+    files["batches.meta"] = pickle.dumps({"label_names": list("abcdefghij")})
+    monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": md5(files["batches.meta"])})
+    return files
+
+
+def write_cifar(mirror: Path, files: dict[str, bytes], form: str) -> None:
+    """`files` in the mirror as the folder, the official archive or the repacked one."""
+    if form == BATCHES:
+        write_files(mirror / form, files)
+    else:
+        make_tar(mirror / form, {f"{BATCHES}/{name}": content for name, content in files.items()})
+
+
+def write_cifar100(mirror: Path, monkeypatch) -> None:
+    """300 and 100 images, whose marks are of the fine labels."""
+    from torchvision.datasets import CIFAR100
+
+    files = {}
+    for name, each in (("train", 3), ("test", 1)):
+        fine = np.random.default_rng(each).permutation(np.repeat(np.arange(100), each))
+        content = {"data": with_labels(fine, 3, 32).reshape(len(fine), -1), "fine_labels": fine.tolist()}
+        files[name] = pickle.dumps(content | {"coarse_labels": (fine // 5).tolist()})
+        monkeypatch.setattr(CIFAR100, f"{name}_list", [[name, md5(files[name])]])
+    files["meta"] = pickle.dumps({"fine_label_names": [str(k) for k in range(100)]})
+    monkeypatch.setattr(CIFAR100, "meta", CIFAR100.meta | {"md5": md5(files["meta"])})
+    archive = mirror / "cifar-100-python.tar.gz"
+    make_tar(archive, {f"cifar-100-python/{name}": content for name, content in files.items()})
+
+
+def write_svhn(mirror: Path, monkeypatch) -> None:
+    """Files in which images are (32, 32, 3, N), and the digit 0 has the label 10."""
+    from scipy.io import savemat
+    from torchvision.datasets import SVHN
+
+    listed = {}
+    mirror.mkdir()
+    for split, each in (("train", 5), ("test", 2)):
+        labels = np.random.default_rng(each).permutation(np.repeat(np.arange(10), each))
+        path = mirror / f"{split}_32x32.mat"
+        stored = np.where(labels == 0, 10, labels).astype(np.uint8)[:, None]
+        savemat(path, {"X": with_labels(labels, 3, 32).transpose(2, 3, 1, 0), "y": stored})
+        listed[split] = ["http://example.org/", path.name, md5(path.read_bytes())]
+    monkeypatch.setattr(SVHN, "split_list", listed)
+
+
+def write_images(source: str, mirror: Path, monkeypatch) -> None:
+    """Write a set as its files; cifar10 may say in which form, `cifar10 FORM`."""
+    name, _, form = source.partition(" ")
+    if name == "cifar10":
+        write_cifar(mirror, cifar_files(monkeypatch), form)
+    elif name == "cifar100":
+        write_cifar100(mirror, monkeypatch)
+    elif name == "svhn":
+        write_svhn(mirror, monkeypatch)
+    else:
+        write_mnist(mirror, monkeypatch, name={"fashion_mnist": "FashionMNIST"}.get(name, name.upper()))
+
+
+@pytest.mark.parametrize(
+    ("source", "official", "start", "copy"),
+    [
+        ("mnist", (60, 30), 5, "MNIST/raw/t10k-images-idx3-ubyte.gz"),
+        ("fashion_mnist", (60, 30), 12, "FashionMNIST/raw/t10k-images-idx3-ubyte.gz"),
+        ("kmnist", (60, 30), 6, "KMNIST/raw/train-images-idx3-ubyte.gz"),
+        *((f"cifar10 {form}", (50, 10), 0, f"{BATCHES}/test_batch") for form in CIFAR_FORMS),
+        ("cifar100", (300, 100), 0, "cifar-100-python/train"),
+        ("svhn", (50, 20), 0, "SVHN/test_32x32.mat"),
+    ],
+)
+def test_images_keep_their_labels_from_a_mirror_and_from_the_copy(
+    source, official, start, copy, tmp_path, raw, monkeypatch, offline
+):
+    """Of every set and every form of a mirror; a copy that is damaged is named."""
+    write_images(source, tmp_path / "mirror", monkeypatch)
+    per_class = 2 if source == "cifar100" else 4
+    spec = ImageData(source.split()[0], per_class, 1, 0, "unit")
+    data = prepare(spec, raw, tmp_path / "mirror", progress=False)
+    assert data.facts["official"] == dict(zip(("train", "test"), official, strict=True))
+    assert data.facts["counts"] == {"train": [per_class] * data.classes, "test": [1] * data.classes}
+    assert data.classes == (100 if source == "cifar100" else 10)
+    assert data.train.inputs.shape[2:] == (spec.side, spec.side)
     for split in (data.train, data.test):
-        assert (split.inputs[:, 0, 0, 0] * 255).round().long().tolist() == split.labels.tolist()
-    again = prepare(replace(MNIST, normalisation="unit"), raw, None, progress=False)
+        marks = (split.inputs[:, :, 0, 1] * 255).round().long()
+        assert torch.equal(marks, start + split.labels[:, None] + 20 * torch.arange(marks.shape[1]))
+    again = prepare(spec, raw, None, progress=False)
+    assert torch.equal(again.train.inputs, data.train.inputs)
     assert torch.equal(again.test.inputs, data.test.inputs)
     assert again.facts == data.facts
+    flip_byte(raw / copy, 200)
+    with pytest.raises(InputError, match=f"raw/{copy}: damaged or cut short"):
+        prepare(spec, raw, None, progress=False)
 
 
-def test_mnist_files_directly_in_the_mirror(mnist, raw):
-    for path in (mnist / "MNIST" / "raw").iterdir():
-        path.rename(mnist / path.name)
-    assert len(prepare(MNIST, raw, mnist, progress=False).train) == 40
-
-
-@pytest.mark.parametrize("damage", [cut_short, lambda path: flip_byte(path, 40)])
-@pytest.mark.parametrize("copied", [False, True])
-def test_damaged_mnist_is_refused_by_name(mnist, raw, damage, copied):
-    if copied:
-        prepare(MNIST, raw, mnist, progress=False)
-    damage((raw if copied else mnist) / "MNIST" / "raw" / "t10k-images-idx3-ubyte.gz")
-    expected = f"{'raw' if copied else 'mirror'}/MNIST/raw/t10k-images-idx3-ubyte.gz: damaged or cut short"
-    with pytest.raises(InputError, match=f"{expected}.*delete it and fetch it again"):
-        prepare(MNIST, raw, mnist, progress=False)
+def test_sets_in_mnists_format_are_their_own_files(tmp_path, raw, monkeypatch, offline):
+    """MNIST's directly in the mirror. Red: another set's files of the same names taken for this one's."""
+    mirror = tmp_path / "mirror"
+    write_mnist(mirror, monkeypatch)
+    for path in (mirror / "MNIST" / "raw").iterdir():
+        path.rename(mirror / path.name)
+    assert len(prepare(MNIST, raw, mirror, progress=False).train) == 40
+    with pytest.raises(InputError, match="mirror holds none of FashionMNIST/raw/train-images-"):
+        prepare(replace(MNIST, source="fashion_mnist"), raw, mirror, progress=False)
 
 
 def test_half_unpacked_mnist_is_unpacked_again(mnist, raw):
@@ -291,207 +391,55 @@ def test_half_unpacked_mnist_is_unpacked_again(mnist, raw):
     assert torch.equal(again.test.inputs, first.test.inputs)
 
 
-def test_constant_channel_cannot_be_standardised(tmp_path, monkeypatch, raw):
-    write_mnist(tmp_path / "mirror", monkeypatch, np.full((90, 28, 28), 7), np.tile(np.arange(10), 9))
-    with pytest.raises(InputError, match=r"data\.normalisation: channel 0 is constant"):
-        prepare(MNIST, raw, tmp_path / "mirror", progress=False)
-    flat = prepare(replace(MNIST, normalisation="unit"), raw, tmp_path / "mirror", progress=False)
-    assert flat.facts["duplicates"] == {"repeated": 39, "conflicting": 1}
-
-
-# --- cifar10 ------------------------------------------------------------------------------------------
-
-BATCHES = "cifar-10-batches-py"
-
-
-@pytest.fixture
-def cifar(monkeypatch, offline) -> dict[str, bytes]:
-    """The batch files, ten images each; of every image the label is the first pixel of each channel."""
-    from torchvision.datasets import CIFAR10
-
-    generator = np.random.default_rng(2)
-
-    def batch() -> bytes:
-        pixels = generator.integers(0, 256, (10, 3, 1024), dtype=np.uint8)
-        labels = generator.permutation(10)
-        pixels[:, :, 0] = labels[:, None] + np.array([0, 20, 40])
-        return pickle.dumps({"data": pixels.reshape(10, 3072), "labels": labels.tolist()})
-
-    files = {f"data_batch_{number}": batch() for number in range(1, 6)}
-    monkeypatch.setattr(CIFAR10, "train_list", [[name, md5(content)] for name, content in files.items()])
-    files["test_batch"] = batch()
-    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", md5(files["test_batch"])]])
-    files["batches.meta"] = pickle.dumps({"label_names": list("abcdefghij")})
-    monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": md5(files["batches.meta"])})
-    return files
-
-
-def write_cifar(mirror: Path, files: dict[str, bytes], form: str) -> Path:
-    """`files` in the mirror as the folder, the official archive or the repacked one."""
-    mirror.mkdir(exist_ok=True)
-    path = mirror / form
-    if form == BATCHES:
-        path.mkdir()
-        for name, content in files.items():
-            (path / name).write_bytes(content)
-    else:
-        make_tar(path, {f"{BATCHES}/{name}": content for name, content in files.items()})
-    return path
-
-
-CIFAR_FORMS = [BATCHES, "cifar-10-python.tar.gz", f"{BATCHES}.tar.xz"]
-
-
-@pytest.mark.parametrize("form", CIFAR_FORMS)
-def test_cifar10_from_each_form_of_a_mirror_then_from_the_copy(tmp_path, raw, cifar, form):
-    write_cifar(tmp_path / "mirror", cifar, form)
-    spec = replace(CIFAR, normalisation="unit")
-    data = prepare(spec, raw, tmp_path / "mirror", progress=False)
-    assert data.facts["official"] == {"train": 50, "test": 10}
-    assert data.train.inputs.shape == (40, 3, 32, 32)
-    for split in (data.train, data.test):
-        corner = (split.inputs[:, :, 0, 0] * 255).round().long()
-        assert torch.equal(corner, split.labels[:, None] + torch.tensor([0, 20, 40]))
-    again = prepare(spec, raw, None, progress=False)
-    assert torch.equal(again.train.inputs, data.train.inputs)
-
-
-def test_cifar10_channels_are_standardised_one_by_one(tmp_path, raw, cifar):
-    write_cifar(tmp_path / "mirror", cifar, BATCHES)
-    data = prepare(CIFAR, raw, tmp_path / "mirror", progress=False)
+def test_channels_are_standardised_one_by_one(tmp_path, raw, monkeypatch, offline):
+    """By the training images. A channel that is constant cannot be, and has as many repeated images."""
+    write_cifar(tmp_path / "cifar", cifar_files(monkeypatch), BATCHES)
+    data = prepare(CIFAR, raw, tmp_path / "cifar", progress=False)
     train = data.train.inputs.double()
     torch.testing.assert_close(train.mean((0, 2, 3)), torch.zeros(3).double(), rtol=0, atol=1e-6)
     torch.testing.assert_close(train.var((0, 2, 3), correction=0), torch.ones(3).double(), rtol=0, atol=1e-6)
     assert data.test.inputs.double().mean((0, 2, 3)).abs().min() > 1e-4
+    write_mnist(tmp_path / "mnist", monkeypatch, np.full((90, 28, 28), 7))
+    with pytest.raises(InputError, match=r"data\.normalisation: channel 0 is constant"):
+        prepare(MNIST, raw, tmp_path / "mnist", progress=False)
+    flat = prepare(replace(MNIST, normalisation="unit"), raw, tmp_path / "mnist", progress=False)
+    assert flat.facts["duplicates"] == {"repeated": 39, "conflicting": 1}
 
 
 @pytest.mark.parametrize("form", CIFAR_FORMS)
-def test_altered_cifar10_member_is_refused_by_name(tmp_path, raw, cifar, form):
-    path = write_cifar(tmp_path / "mirror", cifar | {"data_batch_3": cifar["data_batch_2"]}, form)
-    with pytest.raises(InputError, match=rf"{path.name}.*data_batch_3.*MD5.*delete"):
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"data_batch_3": b"another"}, "data_batch_3.*MD5.*delete"), ({"test_batch": None}, "test_batch")],
+    ids=["altered", "missing"],
+)
+def test_a_wrong_member_of_cifar10_is_refused_by_name(
+    tmp_path, raw, monkeypatch, offline, form, change, words
+):
+    files = cifar_files(monkeypatch) | change
+    write_cifar(tmp_path / "mirror", {name: each for name, each in files.items() if each is not None}, form)
+    with pytest.raises(InputError, match=rf"{form}.*{words}"):
         prepare(CIFAR, raw, tmp_path / "mirror", progress=False)
-    assert not (raw / BATCHES / "data_batch_3").exists()
+    assert "test_batch" in change or not (raw / BATCHES / "data_batch_3").exists()
 
 
-@pytest.mark.parametrize("form", CIFAR_FORMS)
-def test_missing_cifar10_member_is_named(tmp_path, raw, cifar, form):
-    path = write_cifar(tmp_path / "mirror", {k: v for k, v in cifar.items() if k != "test_batch"}, form)
-    with pytest.raises(InputError, match=rf"{path.name}.*test_batch"):
-        prepare(CIFAR, raw, tmp_path / "mirror", progress=False)
-
-
-@pytest.mark.parametrize("form", CIFAR_FORMS[1:])
+@pytest.mark.parametrize(
+    ("source", "file"),
+    [
+        ("mnist", "MNIST/raw/t10k-images-idx3-ubyte.gz"),
+        *((f"cifar10 {form}", form) for form in CIFAR_FORMS[1:]),
+    ],
+)
 @pytest.mark.parametrize("damage", [cut_short, lambda path: path.write_bytes(b"<html>moved</html>")])
-def test_damaged_cifar10_archive_is_refused_by_name(tmp_path, raw, cifar, form, damage):
-    damage(write_cifar(tmp_path / "mirror", cifar, form))
-    with pytest.raises(InputError, match=f"{form}: damaged or cut short.*delete it and fetch it again"):
-        prepare(CIFAR, raw, tmp_path / "mirror", progress=False)
-
-
-def test_damaged_cifar10_copy_is_refused_by_name(tmp_path, raw, cifar):
-    write_cifar(tmp_path / "mirror", cifar, BATCHES)
-    prepare(CIFAR, raw, tmp_path / "mirror", progress=False)
-    flip_byte(raw / BATCHES / "test_batch", 100)
-    with pytest.raises(InputError, match=f"raw/{BATCHES}/test_batch: damaged"):
-        prepare(CIFAR, raw, tmp_path / "mirror", progress=False)
-
-
-# --- the other sets of torchvision --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("source", "name"), [("fashion_mnist", "FashionMNIST"), ("kmnist", "KMNIST")])
-def test_sets_in_mnists_format_are_their_own_files(tmp_path, raw, monkeypatch, mnist, source, name):
-    """Red: another set's files of the same names taken for this one's."""
-    images = np.random.default_rng(5).integers(0, 256, (90, 28, 28))
-    labels = np.tile(np.arange(10), 9)
-    images[:, 0, 0] = 100 + labels
-    write_mnist(tmp_path / "mirror", monkeypatch, images, labels, name)
-    for path in (mnist / "MNIST" / "raw").iterdir():  # MNIST's, directly in the mirror
-        path.rename(mnist / path.name)
-    spec = replace(MNIST, source=source, normalisation="unit")
-    data = prepare(spec, raw, tmp_path / "mirror", progress=False)
-    assert data.facts["official"] == {"train": 60, "test": 30}
-    assert data.train.inputs.shape[-1] == spec.side
-    for split in (data.train, data.test):
-        assert (split.inputs[:, 0, 0, 0] * 255).round().long().tolist() == (100 + split.labels).tolist()
-    assert len(prepare(MNIST, raw, tmp_path / "mirror", progress=False).train) == 40
-    assert torch.equal(prepare(spec, raw, None, progress=False).test.inputs, data.test.inputs)
-    flip_byte(raw / name / "raw" / "train-images-idx3-ubyte.gz", 40)
-    with pytest.raises(InputError, match=f"raw/{name}/raw/train-images-idx3-ubyte.gz: damaged"):
-        prepare(spec, raw, None, progress=False)
-    shutil.rmtree(tmp_path / "mirror" / name)
-    with pytest.raises(InputError, match=f"the mirror holds none of {name}/raw/train-images-idx3-ubyte.gz;"):
-        prepare(spec, tmp_path / "other", tmp_path / "mirror", progress=False)
-
-
-@pytest.fixture
-def cifar100(monkeypatch, offline) -> dict[str, bytes]:
-    """Its files, 300 and 100 images; of every image the fine label is the first pixel of each channel."""
-    from torchvision.datasets import CIFAR100
-
-    generator = np.random.default_rng(6)
-    files = {}
-    for name, each in (("train", 3), ("test", 1)):
-        fine = generator.permutation(np.repeat(np.arange(100), each))
-        pixels = generator.integers(0, 256, (len(fine), 3, 1024), dtype=np.uint8)
-        pixels[:, :, 0] = fine[:, None]
-        content = {"data": pixels.reshape(-1, 3072), "fine_labels": fine.tolist()}
-        files[name] = pickle.dumps(content | {"coarse_labels": (fine // 5).tolist()})
-        monkeypatch.setattr(CIFAR100, f"{name}_list", [[name, md5(files[name])]])
-    files["meta"] = pickle.dumps({"fine_label_names": [str(k) for k in range(100)]})
-    monkeypatch.setattr(CIFAR100, "meta", CIFAR100.meta | {"md5": md5(files["meta"])})
-    return files
-
-
-def test_cifar100_has_its_fine_labels(tmp_path, raw, cifar100):
-    (tmp_path / "mirror").mkdir()
-    archive = tmp_path / "mirror" / "cifar-100-python.tar.gz"
-    make_tar(archive, {f"cifar-100-python/{name}": content for name, content in cifar100.items()})
-    spec = replace(CIFAR, source="cifar100", per_class=2, normalisation="unit")
-    data = prepare(spec, raw, tmp_path / "mirror", progress=False)
-    assert data.classes == 100
-    assert data.train.inputs.shape[-1] == spec.side
-    assert data.facts["counts"] == {"train": [2] * 100, "test": [1] * 100}
-    for split in (data.train, data.test):
-        corner = (split.inputs[:, :, 0, 0] * 255).round().long()
-        assert torch.equal(corner, split.labels[:, None].expand(-1, 3))
-    again = prepare(spec, raw, None, progress=False)
-    assert torch.equal(again.train.inputs, data.train.inputs)
-    cut_short(raw / "cifar-100-python" / "train")
-    with pytest.raises(InputError, match="raw/cifar-100-python/train: damaged"):
-        prepare(spec, raw, None, progress=False)
-
-
-@pytest.mark.parametrize("place", ["SVHN", "."])
-def test_svhns_digits_are_their_own_labels(tmp_path, raw, monkeypatch, offline, place):
-    """In its files images are (32, 32, 3, N), and the digit 0 has the label 10."""
-    from scipy.io import savemat
-    from torchvision.datasets import SVHN
-
-    generator = np.random.default_rng(7)
-    folder = tmp_path / "mirror" / place
-    folder.mkdir(parents=True)
-    listed = {}
-    for split, each in (("train", 5), ("test", 2)):
-        digits = generator.permutation(np.repeat(np.arange(10), each))
-        pixels = generator.integers(0, 256, (32, 32, 3, len(digits)), dtype=np.uint8)
-        pixels[0, 1] = digits + np.array([[0], [20], [40]])
-        path = folder / f"{split}_32x32.mat"
-        savemat(path, {"X": pixels, "y": np.where(digits == 0, 10, digits).astype(np.uint8)[:, None]})
-        listed[split] = ["http://example.org/", path.name, md5(path.read_bytes())]
-    monkeypatch.setattr(SVHN, "split_list", listed)
-    spec = replace(CIFAR, source="svhn", normalisation="unit")
-    data = prepare(spec, raw, tmp_path / "mirror", progress=False)
-    assert data.train.inputs.shape == (40, 3, 32, 32)
-    assert data.train.inputs.shape[-1] == spec.side
-    assert data.facts["official"] == {"train": 50, "test": 20}
-    for split in (data.train, data.test):
-        pixel = (split.inputs[:, :, 0, 1] * 255).round().long()
-        assert torch.equal(pixel, split.labels[:, None] + torch.tensor([0, 20, 40]))
-    assert torch.equal(prepare(spec, raw, None, progress=False).test.inputs, data.test.inputs)
-    flip_byte(raw / "SVHN" / "test_32x32.mat", 200)
-    with pytest.raises(InputError, match=r"raw/SVHN/test_32x32\.mat: damaged or cut short"):
-        prepare(spec, raw, None, progress=False)
+def test_a_damaged_file_of_a_mirror_is_refused_by_name(
+    source, file, damage, tmp_path, raw, monkeypatch, offline
+):
+    write_images(source, tmp_path / "mirror", monkeypatch)
+    damage(tmp_path / "mirror" / file)
+    spec = ImageData(source.split()[0], 4, 1, 0, "unit")
+    with pytest.raises(
+        InputError, match=f"mirror/{file}: damaged or cut short.*delete it and fetch it again"
+    ):
+        prepare(spec, raw, tmp_path / "mirror", progress=False)
 
 
 # --- imdb ---------------------------------------------------------------------------------------------
@@ -521,17 +469,13 @@ def reviews(monkeypatch, offline) -> dict[str, bytes]:
 
 def write_imdb(mirror: Path, reviews: dict[str, bytes], form: str) -> Path:
     """`reviews` and an unlabelled one in the mirror: the folder, the official archive or a repacked one."""
-    mirror.mkdir(exist_ok=True)
-    path = mirror / form
     files = {f"aclImdb/{name}": content for name, content in reviews.items()}
     files |= {"aclImdb/train/unsup/0_0.txt": b"unlabelled", "aclImdb/README": b"read me"}
-    if form != "aclImdb":
-        make_tar(path, files)
-        return path
-    for name, content in files.items():
-        (mirror / name).parent.mkdir(parents=True, exist_ok=True)
-        (mirror / name).write_bytes(content)
-    return path
+    if form == "aclImdb":
+        write_files(mirror, files)
+    else:
+        make_tar(mirror / form, files)
+    return mirror / form
 
 
 def decode(inputs: torch.Tensor, length: int, corpus: list[bytes]) -> str:
@@ -607,20 +551,16 @@ def test_keep_start_and_end(tmp_path, raw, reviews):
 
 
 @pytest.mark.parametrize("form", IMDB_FORMS)
-def test_missing_review_is_refused_with_its_folder(tmp_path, raw, reviews, form):
-    del reviews["train/pos/4_8.txt"]
-    write_imdb(tmp_path / "m", reviews, form)
-    message = f"{form}: aclImdb/train/pos has 5 reviews, the official one 6; delete {form} and fetch it again"
-    with pytest.raises(InputError, match=message):
-        prepare(IMDB, raw, tmp_path / "m", progress=False)
-
-
-@pytest.mark.parametrize("form", IMDB_FORMS)
-def test_altered_review_is_refused_with_its_split(tmp_path, raw, reviews, form):
-    reviews["test/neg/2_8.txt"] = reviews["test/neg/2_8.txt"][:-1]
-    write_imdb(tmp_path / "m", reviews, form)
-    with pytest.raises(InputError, match=f"{form}: a review of aclImdb/test is not the official one"):
-        prepare(IMDB, raw, tmp_path / "m", progress=False)
+def test_reviews_that_are_not_the_official_ones_are_refused(tmp_path, raw, reviews, form):
+    lost = {name: text for name, text in reviews.items() if name != "train/pos/4_8.txt"}
+    altered = reviews | {"test/neg/2_8.txt": reviews["test/neg/2_8.txt"][:-1]}
+    for folder, files, message in (
+        ("lost", lost, f"aclImdb/train/pos has 5 reviews, the official one 6; delete {form} and fetch it"),
+        ("altered", altered, "a review of aclImdb/test is not the official one"),
+    ):
+        write_imdb(tmp_path / folder, files, form)
+        with pytest.raises(InputError, match=f"{form}: {message}"):
+            prepare(IMDB, raw, tmp_path / folder, progress=False)
 
 
 def test_imdb_archive_in_raw_is_used_if_it_is_the_official_one(tmp_path, raw, reviews, monkeypatch):
@@ -642,10 +582,9 @@ def test_byte_pairs_are_the_same_in_every_process(tmp_path):
         "print(train_byte_pairs(json.loads(sys.argv[1]), 600, False).to_str())"
     )
     here = train_byte_pairs(corpus, 600, progress=False)
-    for _ in range(3):
-        command = [sys.executable, "-c", code, json.dumps(corpus)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == here.to_str()
+    command = [sys.executable, "-c", code, json.dumps(corpus)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == here.to_str()
     assert (here.token_to_id("[PAD]"), here.token_to_id("[UNK]"), here.get_vocab_size()) == (0, 1, 600)
 
 

@@ -41,7 +41,6 @@ from ncpipe.papers.s24.tables.low_rank import (
     with_ranks,
 )
 from ncpipe.system.errors import InputError
-from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory.dufm_runs import levels_of, solution_state
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Session
@@ -66,62 +65,6 @@ def test_free_data_are_labels_alone(reduced: bool, tmp_path: Path) -> None:
     assert data.train.labels.tolist() == [label for label in range(5) for _ in range(count)]
     assert data.train.inputs.tolist() == list(range(5 * count))
     assert data.facts["copies"] == (3 if reduced else 1)
-
-
-def naive(
-    h: np.ndarray, weights: list[np.ndarray], labels: np.ndarray, decays: list[float]
-) -> tuple[float, list[np.ndarray]]:
-    """S24's objective and its gradient, with columns for samples as there; decays: of H_1, W_1, ..., W_L."""
-    targets, samples = np.eye(len(weights[-1]))[:, labels], len(labels)
-    inputs, before = [h], []
-    for weight in weights[:-1]:
-        before.append(weight @ inputs[-1])
-        inputs.append(np.maximum(before[-1], 0))
-    error = weights[-1] @ inputs[-1] - targets
-    loss = (error**2).sum() / (2 * samples)
-    loss += sum(decay / 2 * (m**2).sum() for decay, m in zip(decays, [h, *weights], strict=True))
-    back, slopes = error / samples, []
-    for at in range(len(weights) - 1, -1, -1):
-        slopes.insert(0, back @ inputs[at].T + decays[at + 1] * weights[at])
-        back = weights[at].T @ back
-        if at > 0:
-            back = back * (before[at - 1] > 0)
-    return loss, [back + decays[0] * h, *slopes]
-
-
-def matrices(state: dict[str, torch.Tensor]) -> tuple[np.ndarray, list[np.ndarray]]:
-    maps = [state[f"maps.{index}.weight"].numpy() for index in range(len(state) - 2)]
-    return state["free"].numpy().T.copy(), [m.copy() for m in (*maps, state["last.weight"].numpy())]
-
-
-@pytest.mark.parametrize("batch", [12, 5])
-def test_training_is_gradient_descent_on_the_formula(batch: int) -> None:
-    """On all samples, and on mini-batches, which move the features of their own samples alone."""
-    size: Any = "full" if batch == 12 else batch
-    decays = [0.003 if batch == 12 else 0.0, 0.001, 0.002, 0.004]
-    run = free_run(epochs=3, log_every=1, batch_size=size, penalty=UNEQUAL | {"value": decays[0]})
-    data, order = free_data(run), seeded_generator(0, "order")
-    labels = data.train.labels.numpy()
-    h, weights = matrices(drawn(run))
-    (trained,) = train_batch([run], data, CPU, "float64")
-    for epoch in range(3):
-        loss, _ = naive(h, weights, labels, decays)
-        assert trained.history[epoch].loss == pytest.approx(loss, rel=1e-13)
-        rows = torch.arange(12) if batch == 12 else torch.randperm(12, generator=order)
-        for part in rows.split(batch):
-            own = part.numpy()
-            _, slopes = naive(h[:, own], weights, labels[own], decays)
-            h[:, own] -= 0.5 * slopes[0]
-            weights = [m - 0.5 * slope for m, slope in zip(weights, slopes[1:], strict=True)]
-    end = matrices(trained.state)
-    for found, expected in zip([end[0], *end[1]], [h, *weights], strict=True):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
-    features = extract(run, trained.state, data, CPU)
-    loss, slopes = naive(h, weights, labels, decays)
-    assert features.gradient_norm == pytest.approx(sum((s**2).sum() for s in slopes) ** 0.5, rel=1e-10)
-    assert features.last_penalty == pytest.approx(0.002 * (weights[-1] ** 2).sum(), rel=1e-12)
-    inner = sum(d / 2 * (m**2).sum() for d, m in zip(decays, [h, *weights[:-1]], strict=False))
-    assert features.inner_penalty == pytest.approx(inner, rel=1e-12)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -393,12 +336,10 @@ def test_a_series_with_an_axis_has_its_runs_by_value(results: Path) -> None:
         ("{x: {depth: 3, seeds: [0], values: [1]}}", "series.x: values without an axis"),
         ("{x: {depth: 3, seeds: [0], axis: model.width}}", "series.x: values: empty"),
         ("{x: {depth: 1, seeds: [0]}}", "series.x.depth: 1 does not suit x: dufm needs L >= 2"),
-        (
-            "{x: {depth: 3, seeds: [0], axis: model.width, values: [0]}}",
-            "series.x.values: experiments.x.model.width: 0 is out of range",
-        ),
+        ("{x: {depth: 3, seeds: [0], axis: model.width, values: [0]}}",
+         "series.x.values: experiments.x.model.width: 0 is out of range"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_in_a_series_are_one_line_that_names_the_key(
     series: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

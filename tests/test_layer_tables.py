@@ -162,18 +162,6 @@ def test_test_split_and_other_metrics():
 # Effective depth
 
 
-@pytest.mark.parametrize("tolerance", [0.0, 0.05, 0.3, 1.0])
-def test_effective_depth_is_the_first_layer_within_the_tolerance(tolerance):
-    runs = made_runs(depths=(2, 12), seeds=(0, 1, 2))
-    generator = np.random.default_rng(0)
-    errors = {(d, s): generator.uniform(0, 0.5, d) for d in (2, 12) for s in (0, 1, 2)}
-    table = measure(runs, lambda depth, seed, place: errors[depth, seed][place], "ncc_error")
-    found = effective_depths(table, runs, tolerance)
-    expected = [next((i + 1 for i in range(d) if e[i] <= tolerance), d) for (d, _), e in errors.items()]
-    assert found["effective_depth"].tolist() == expected
-    assert found["fraction"].to_numpy() == pytest.approx(np.array(expected) / found["depth"])
-
-
 @pytest.mark.parametrize(
     ("layers", "depth", "errors", "expected"),
     [

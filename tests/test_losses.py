@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.metrics.loss_functions import LOSSES, cross_entropy, half_squared_error
-from ncpipe.metrics.losses import unregularised_loss
+from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
 from ncpipe.training.objective import FITS, Outputs
 
 
@@ -46,6 +46,14 @@ def test_they_are_their_definitions(name: str) -> None:
     weight = torch.eye(5, dtype=torch.float64)
     found_mean = unregularised_loss(logits[1], labels[1], weight, None, name)
     assert found_mean == pytest.approx(each[1].mean(), rel=1e-13)
+
+
+def test_logits_and_errors_by_hand() -> None:
+    features = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+    labels, weight, bias = torch.tensor([0, 1, 1]), torch.eye(2), torch.tensor([0.5, 0.0])
+    assert logits_of(features, weight, bias).tolist() == [[1.5, 0.0], [0.5, 2.0], [1.5, 1.0]]
+    assert prediction_error(features, labels, weight, bias) == pytest.approx(1 / 3)
+    assert prediction_error(features, labels, weight, None) == pytest.approx(1 / 3)
 
 
 def test_a_stack_of_runs_may_share_its_labels() -> None:

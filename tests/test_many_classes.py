@@ -21,7 +21,6 @@ from ncpipe.system.errors import MeasurementWarning
 
 UNDEFINED = {"nc2_means", "nc2_equiangular_means", "nc3_duality"}
 UNDEFINED_WEIGHTS = {"nc2_etf", "nc2_identity", "nc2_equiangular_weights"}
-GOLDEN = (1 + 5**0.5) / 2
 
 
 def samples(classes: int, width: int, per_class: int = 3) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from conftest import normal, split_values
 from torch import Tensor
 
 from ncpipe.metrics import statistics
+from ncpipe.metrics.geometry import nc2_etf
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, class_statistics
 from ncpipe.metrics.table import Measurement, measure, measure_batches
 from ncpipe.system.errors import InputError
@@ -101,6 +102,11 @@ def test_units_follow_what_comes() -> None:
     assert ClassStatistics.from_tensors(**at_once.tensors()) == at_once
 
 
+def test_a_best_scale_is_not_negative() -> None:
+    """All rows equal: W W^T = 11^T has no ETF part, so the best c >= 0 is 0 and the distance is 1."""
+    assert nc2_etf(torch.ones(4, 6)) == pytest.approx(1.0)
+
+
 def test_margins_whose_sum_leaves_float64_have_a_mean() -> None:
     features, labels, weight, _ = extreme_case()
     ordinary = split_values(measure(features, labels, weight), "train")["margin_mean"]
@@ -124,13 +130,6 @@ def test_ties_that_rounding_would_break(batch_size: int) -> None:
         found = split_values(rows, "test")
         assert found["ncc_error"] == (nearest[0] != 0) / 2 + (nearest[1] != 1) / 2
         assert found["nc4_mismatch"] == sum(nearest) / 2  # the classifier says 0
-
-
-def test_a_dead_layer_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every sample is equally near to every mean: no distances are compared."""
-    monkeypatch.delattr(torch.linalg, "vecdot")
-    features, labels = normal(1, 5).expand(60, 5), torch.arange(60) % 4
-    assert split_values(measure(features, labels), "train")["ncc_error"] == 3 / 4
 
 
 FLOATS = ["f2", ">f2", "f4", ">f4", "f8", ">f8", "g"]

@@ -300,6 +300,7 @@ EQUAL = DUFM | {"columns": "equal"}
 SRG = {"architecture": "dufm", "width": 24, "columns": "equal", "initialisation": "srg", "noise": 0.0}
 REDUCED = FREE | {"reduced": True}
 GAUSSIANS = experiment_tree()["data"]
+COSINES = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
 
 
 @pytest.mark.parametrize(
@@ -313,6 +314,7 @@ GAUSSIANS = experiment_tree()["data"]
         (SMOOTH | ETF, {"loss": SUPCON}, "model.classifier does not apply: supcon trains no logits"),
         (SMOOTH, {"loss": SUPCON, "data": GAUSSIANS | {"per_class": 1}}, "data.per_class: supcon comp"),
         (SMOOTH, {"loss": "dot_regression"}, "loss: dot_regression needs fixed rows; write `classifier:"),
+        (SMOOTH, {"loss": COSINES}, "model.last_bias: the cosines of ldam have no bias; write false"),
         (SMOOTH | ETF, {"loss": "dot_regression", "penalty": FEATURES}, "penalty.features does not apply to"),
         (SMOOTH | ETF | {"last_bias": True}, {}, "last_bias: a fixed classifier has none; write false"),
         (SMOOTH | ETF | {"classifier": {"kind": "etf"}}, {}, "model.classifier: length is a number with"),
@@ -343,14 +345,10 @@ GAUSSIANS = experiment_tree()["data"]
         (EQUAL, {"data": REDUCED, "batch_size": 2}, "data.reduced: mini-batches move the samples of a class"),
         (EQUAL, {"data": REDUCED, "optimizer": ADAMW}, "data.reduced: exact for gradient descent, not for a"),
         (SRG, {"data": FREE | {"classes": 5}}, "model.initialisation: srg exists from 6 classes on, not for"),
-        (
-            SRG | {"width": 9}, {"data": FREE | {"classes": 10}},
-            "model.width: 9 is less than the 10 coordinates that srg needs for 10 classes",
-        ),
-        (
-            SRG | {"width": 19, "initialisation": "srg_k"}, {"data": FREE | {"classes": 15}},
-            "model.width: 19 is less than the 20 coordinates that srg_k needs",
-        ),
+        (SRG | {"width": 9}, {"data": FREE | {"classes": 10}},
+         "model.width: 9 is less than the 10 coordinates that srg needs for 10 classes"),
+        (SRG | {"width": 19, "initialisation": "srg_k"}, {"data": FREE | {"classes": 15}},
+         "model.width: 19 is less than the 20 coordinates that srg_k needs"),
         (SRG | {"gain": 1.0}, {}, "model: gain does not apply to `initialisation: srg`"),
         (DUFM | {"noise": 1.0}, {}, "model: noise does not apply to `initialisation: normal`"),
         (DUFM | {"gain": None}, {}, "model: gain is needed with `initialisation: normal`"),
@@ -407,16 +405,15 @@ def test_what_only_the_data_show_names_its_key_too() -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A sweep of one network of each kind through all stages, in a folder of its own."""
+    """A sweep of one network of each kind through the stages to its tables, in a folder of its own."""
     from ncpipe.commands.aggregate import aggregate
-    from ncpipe.commands.plot import plot
 
     folder = tmp_path_factory.mktemp("chain")
     short = {"epochs": 60, "log_every": 5}
     trees = {
-        kind: experiment_tree(**short, **{key: value for key, value in changes.items() if key != "own"})
-        | {"model": changes.get("own", SMOOTH)}
-        for kind, changes in KINDS.items()
+        kind: experiment_tree(**short, **{key: value for key, value in KINDS[kind].items() if key != "own"})
+        | {"model": KINDS[kind].get("own", SMOOTH)}
+        for kind in ("smoothed_mse", "dot_regression", "features")
     } | {
         "supcon": experiment_tree(**short, loss=SUPCON, model={"last_bias": True}),
         "bounded": experiment_tree(**short, model=ETF),
@@ -426,11 +423,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
         write_params([8], [0], **trees)
         measure_runs(*trees, depths=[8])
         aggregate()
-        plot()
         yield folder / "data"
 
 
@@ -447,8 +442,8 @@ def test_they_go_from_params_to_tables(results: Path) -> None:
     assert set(runs.index[normed]) == {"perceptron", "conv"}
     assert (runs["gradient_norm"].isna() == normed).all()
     bounds = runs["bound"].to_dict()
-    unbounded = [bounds.pop(kind) for kind in ("features", "smoothed_ce", "perceptron", "conv")]
-    assert unbounded == ["features not bounded"] * 4
+    unbounded = [bounds.pop(kind) for kind in ("features", "perceptron", "conv")]
+    assert unbounded == ["features not bounded"] * 3
     assert bounds.pop("smooth") == "holds"
     assert set(bounds.values()) == {"no closed-form optimum"}
     assert runs.index[runs["loss_gap"].notna()].tolist() == ["smooth"]
@@ -475,15 +470,14 @@ def test_layers_and_ranks_are_those_of_the_networks(results: Path) -> None:
 
 
 def test_figures_of_two_processes_are_those_of_one(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four of the figures. Red: a process that draws from what another has changed."""
+    """Three of the figures. Red: a process that draws from what another has changed."""
     from ncpipe.commands import plot
     from ncpipe.runs import figure_pool as drawing
     from ncpipe.runs import pool
 
     monkeypatch.chdir(results.parent)
-    names = ["depth_sweep", "layers", "curves_conv", "curves_perceptron"]
-    files = [results / "figures" / f"{name}.svg" for name in names]
-    alone = [file.read_bytes() for file in files]
+    monkeypatch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
+    names = ["depth_sweep", "layers", "curves_conv"]
     every = plot._figures
     monkeypatch.setattr(plot, "_figures", lambda: {name: every()[name] for name in names})
     drawn: list[str] = []
@@ -495,7 +489,10 @@ def test_figures_of_two_processes_are_those_of_one(results: Path, monkeypatch: p
 
     monkeypatch.setattr(drawing, "save_figure", here)
     monkeypatch.setattr(pool, "SECONDS_PER_PROCESS", 1e-9)
-    monkeypatch.setattr(drawing, "usable_cores", lambda: 2)
-    plot.plot()
-    assert len(drawn) == 1  # the others there
-    assert [file.read_bytes() for file in files] == alone
+    found = []
+    for cores in (1, 2):
+        monkeypatch.setattr(drawing, "usable_cores", lambda cores=cores: cores)
+        plot.plot()
+        found.append([(results / "figures" / f"{name}.svg").read_bytes() for name in names])
+    assert len(drawn) == 3 + 1  # the others there
+    assert found[0] == found[1]

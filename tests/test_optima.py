@@ -32,7 +32,7 @@ from ncpipe.theory.ufm import Decay, Loss, kappa
 
 Pair = Callable[[], tuple[float, float]]  # the closed form and the numerical minimum
 CASES = [("ce", False), ("ce", True), ("mse", False), ("mse", True)]
-GUFM_SIZES = [(2, 3, 0.1), (4, 8, 0.005), (4, 6, 2.0), (6, 7, 1e-3)]
+GUFM_SIZES = [(2, 3, 0.1), (4, 8, 0.005), (6, 7, 1e-3)]
 # K, n, m, lambda_A, lambda_F, lambda_b: kappa 0.28, 0.05, 0.89, 1 + 1e-6 and 1.8
 UFM_SIZES = [
     (2, 1, 3, 0.1, 0.2, None),
@@ -107,19 +107,6 @@ def of_two_linear() -> Pair:
     return pair
 
 
-def on_a_line() -> Pair:
-    """d = 2 leaves two features: two of three classes share one, with W by ridge regression (MSE)."""
-    values = []
-    for signs in ((1, 1, -1), (1, 1, 1)):
-        x = np.outer(signs, [1, -1])
-        weight = np.eye(3) @ x @ np.linalg.inv(x.T @ x + 3 * 0.1 * np.eye(2))
-        values.append(((x @ weight.T - np.eye(3)) ** 2).sum() / 6 + 0.05 * (weight**2).sum())
-    return lambda: (
-        min(values),
-        minimise_gufm(LOSSES["mse"], torch.eye(3), torch.ones(3), 2, 0.1, False, starts=6, seed=0).value,
-    )
-
-
 def unbalanced_on_a_line(bias: bool) -> Pair:
     """K = 2, d = 2: features are +-(1, -1), so W has one number that matters; with a bias, two."""
 
@@ -145,18 +132,17 @@ PAIRS: dict[str, tuple[Pair, float]] = {
         )
         for loss, bias in CASES for classes, width, strength in GUFM_SIZES
     },
-    "gufm of the paper's size": (
-        of_call("gufm.value", loss="ce", classes=10, width=64, strength=0.005), 1e-8
-    ),
+    "gufm of the paper's size": (of_call("gufm.value", loss="ce", classes=10, width=64, strength=0.005),
+     1e-8),
     **{f"ufm {loss} {size}": (of_ufm(loss, size), 1e-6) for loss in ("ce", "mse") for size in UFM_SIZES},
     **{f"free samples {loss} {bias}": (free_samples(loss, bias), 1e-6) for loss, bias in CASES},
     **{
         f"smoothing {loss} {delta}": (
             of_call("smoothing.value", loss=loss, classes=4, per_class=3, decay=0.03, delta=delta), 1e-8
         )
-        for loss in ("ce", "mse") for delta in (0.0, 0.1, 0.4)
+        for loss in ("ce", "mse") for delta in (0.0, 0.4)
     },
-    **{f"smoothing on the sphere {delta}": (of_smoothing(delta), 1e-8) for delta in (0.0, 0.3)},
+    "smoothing on the sphere": (of_smoothing(0.3), 1e-8),
     **{
         f"supcon {own} {temperature}": (
             of_call("supcon.value", classes=3, per_class=3, temperature=temperature, include_self=own), 1e-9
@@ -166,13 +152,9 @@ PAIRS: dict[str, tuple[Pair, float]] = {
     "two linear layers": (of_two_linear(), 1e-8),
     **{
         f"batch norm {decay}": (of_call("batch_norm.value", classes=3, per_class=4, decay=decay), 1e-6)
-        for decay in (0.2, 1.0, 3.0)
+        for decay in (0.2, 3.0)
     },
-    **{
-        f"orthoplex {classes}": (of_call("orthoplex.value", classes=classes, per_class=2, decay=0.01), 1e-8)
-        for classes in (4, 6)
-    },
-    "three classes on a line": (on_a_line(), 1e-9),
+    "orthoplex": (of_call("orthoplex.value", classes=6, per_class=2, decay=0.01), 1e-8),
     **{f"unbalanced classes on a line {bias}": (unbalanced_on_a_line(bias), 1e-8) for bias in (False, True)},
 }  # fmt: skip
 
@@ -292,61 +274,28 @@ def test_numbers_of_the_paper() -> None:
 # ---- Feature decay --------------------------------------------------------------------------------------
 
 
-def nuclear_norm_loss(loss: Loss, logits: Tensor, bias: Tensor, targets: Tensor, decay: Decay) -> float:
-    """Return the convex program's loss of logits Z = A F (N, K); same minimum if m >= min(K, N) [eq. 23].
-
-    mean loss(Z + b) + sqrt(lambda_A lambda_F) |Z|_* + lambda_b/2 |b|^2; targets (N, K), bias (K,).
-    """
-    fit = LOSSES[loss](logits + bias, targets).mean()
-    norm = torch.linalg.matrix_norm(logits, "nuc")
-    return (fit + decay.nuclear * norm + (decay.bias or 0.0) / 2 * bias.square().sum()).item()
-
-
-def gradient_norm(loss: Loss, logits: Tensor, targets: Tensor) -> float:
-    """Return the spectral norm of the mean loss's gradient with respect to the logits A F + b (N, K).
-
-    A critical point is a global minimiser if this is at most sqrt(lambda_A lambda_F) [eq. 25].
-    """
-    outputs = logits.softmax(1) if loss == "ce" else logits
-    return torch.linalg.matrix_norm((outputs - targets) / len(logits), 2).item()
-
-
-def full(found, per_class):
-    """A point per sample: features (N, m), targets (N, K), bias (K,)."""
-    classes = len(found.weight)
-    offset = torch.zeros(classes).double() if found.bias is None else found.bias
-    features = found.features.repeat_interleave(per_class, 0)
-    return features, torch.eye(classes).double().repeat_interleave(per_class, 0), offset
-
-
 @pytest.mark.parametrize("loss", ["ce", "mse"])
 @pytest.mark.parametrize("size", UFM_SIZES)
-def test_the_convex_program_has_the_same_minimum(loss: Loss, size: tuple) -> None:
-    """Eq. 23: same value at the optimum's logits, none lower nearby, and the certificate of eq. 25 holds.
+def test_the_convex_program_certifies_the_optimum(loss: Loss, size: tuple) -> None:
+    """Logits Z = A F, a point per sample: loss(Z + b) + sqrt(lambda_A lambda_F) |Z|_* has the same minimum.
 
-    Eq. 24: the two decays of the best factors amount to sqrt(lambda_A lambda_F) |A F|_*.
+    Eq. 24: that is what the two decays of the best factors amount to. Eq. 25: a critical point is a global
+    minimiser if the spectral norm of the loss's gradient is at most sqrt(lambda_A lambda_F).
     """
     classes, per_class, width, *decays = size
     decay = Decay(*decays)
     found = ufm.optimum(loss, classes, per_class, width, decay)
-    h, targets, offset = full(found, per_class)
-    logits = h @ found.weight.T
-    assert nuclear_norm_loss(loss, logits, offset, targets, decay) == pytest.approx(found.value, rel=1e-12)
-    norm = torch.linalg.matrix_norm(logits, "nuc").item()
+    offset = torch.zeros(classes).double() if found.bias is None else found.bias
+    targets = torch.eye(classes).double().repeat_interleave(per_class, 0)
+    logits = found.features.repeat_interleave(per_class, 0) @ found.weight.T
     of_bias = (decay.bias or 0) / 2 * offset.square().sum().item()
-    assert found.penalty == pytest.approx(decay.nuclear * norm + of_bias, rel=1e-12)
-    assert gradient_norm(loss, logits + offset, targets) <= decay.nuclear * (1 + 1e-9)
-    generator = torch.Generator().manual_seed(0)
-    for size_of_step in (1e-4, 1e-2, 1.0):
-        for _ in range(20):
-            step = size_of_step * torch.randn(logits.shape, generator=generator, dtype=torch.float64)
-            shift = (
-                0.0
-                if decay.bias is None
-                else size_of_step * torch.randn(classes, generator=generator).double()
-            )
-            moved = nuclear_norm_loss(loss, logits + step, offset + shift, targets, decay)
-            assert moved >= found.value - 1e-12
+    penalty = decay.nuclear * torch.linalg.matrix_norm(logits, "nuc").item() + of_bias
+    assert found.penalty == pytest.approx(penalty, rel=1e-12)
+    fit = LOSSES[loss](logits + offset, targets).mean().item()
+    assert found.value == pytest.approx(fit + penalty, rel=1e-12)
+    outputs = (logits + offset).softmax(1) if loss == "ce" else logits + offset
+    slope = (outputs - targets) / len(logits)
+    assert torch.linalg.matrix_norm(slope, 2) <= decay.nuclear * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("loss", ["ce", "mse"])
@@ -406,25 +355,14 @@ def test_the_logit_of_two_linear_layers_jumps_from_a_half_to_zero():
     assert two_linear.best_logit(two_linear.JUMP * (1 - 1e-9)) == pytest.approx(0.5, abs=1e-3)
     assert two_linear.best_logit(two_linear.JUMP) == 0
     for c in (0.1, 0.3, 0.39, 0.4, 0.5):
-        z = np.linspace(0, 1, 100_001)
-        values = (z - 1) ** 2 / 2 + 1.5 * c * z ** (2 / 3)
-        assert z[values.argmin()] == pytest.approx(two_linear.best_logit(c), abs=2e-5)
+        closed, found = of_call("two_linear.logit", strength=c)()
+        assert found == pytest.approx(closed, abs=2e-6)
 
 
-def test_half_the_width_ends_at_an_orthoplex_and_three_dimensions_at_no_cube() -> None:
+def test_half_the_width_ends_at_an_orthoplex() -> None:
     assert CALLS["orthoplex.cosines"].number(classes=6, per_class=2, decay=0.01) < 1e-3
     decay = Decay(0.01, 0.01, None)
     assert orthoplex.orthoplex_value(6, 2, decay) > ufm.optimum("ce", 6, 2, 6, decay).value
-    decay = Decay(0.003, 0.003, None)
-    found = minimise_ufm(LOSSES["ce"], torch.eye(8), torch.ones(8), 3, decay, starts=6, seed=0)
-    corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0]).double()] * 3)
-
-    def cube(size: float) -> float:
-        logits = size * corners @ corners.T
-        fit = LOSSES["ce"](logits, torch.eye(8).double()).mean().item()
-        return fit + decay.nuclear * size * 24  # singular values 8 of corners corners^T, three times
-
-    assert found.value < min(cube(size) for size in np.linspace(0, 5, 2001)) - 1e-3
 
 
 @pytest.mark.parametrize("loss", ["ce", "mse"])
@@ -450,7 +388,6 @@ ONES = torch.ones(3)
     ("call", "message"),
     [
         (lambda: gufm.optimum("ce", 3, 8, 0.0, False), "lambda_L: 0"),
-        (lambda: gufm.optimum("ce", 3, 8, -0.1, False), "lambda_L: -0.1"),
         (lambda: gufm.optimum("ce", 3, 8, math.inf, False), "lambda_L: inf"),
         (lambda: gufm.optimum("ce", 3, 8, math.nan, False), "lambda_L: nan"),
         (lambda: optimal_value("ce", 1, 8, 0.1, False), "classes: 1"),
@@ -463,20 +400,12 @@ ONES = torch.ones(3)
         (lambda: Decay(0.1, math.nan, None), "both must be positive"),
         (lambda: Decay(0.1, 0.1, -1.0), "lambda_b: -1"),
         (lambda: minimise_gufm(LOSSES["ce"], torch.eye(3), ONES, 1, 0.1, False, starts=1, seed=0), "width 1"),
-        (
-            lambda: minimise_gufm(LOSSES["ce"], torch.eye(3), ONES, 4, 0.0, False, starts=1, seed=0),
-            "lambda_L 0",
-        ),
-        (
-            lambda: minimise_gufm(LOSSES["ce"], torch.eye(3), ONES, 4, 0.1, False, starts=0, seed=0),
-            "starts: 0",
-        ),
-        (
-            lambda: minimise_ufm(
-                LOSSES["ce"], torch.eye(3), 0 * ONES, 4, Decay(1, 1, None), starts=1, seed=0
-            ),
-            "positive numbers",
-        ),
+        (lambda: minimise_gufm(LOSSES["ce"], torch.eye(3), ONES, 4, 0.0, False, starts=1, seed=0),
+         "lambda_L 0"),
+        (lambda: minimise_gufm(LOSSES["ce"], torch.eye(3), ONES, 4, 0.1, False, starts=0, seed=0),
+         "starts: 0"),
+        (lambda: minimise_ufm(LOSSES["ce"], torch.eye(3), 0 * ONES, 4, Decay(1, 1, None), starts=1, seed=0),
+         "positive numbers"),
         (lambda: imbalance.Classes(0, 2, 1, 2.0), "at least 1 each"),
         (lambda: imbalance.Classes(1, 2, 1, 0.5), "ratio: 0.5"),
         (lambda: supcon.supcon_optimum(3, 2, 0.0, include_self=True), "temperature: 0"),
@@ -505,12 +434,10 @@ ONES = torch.ones(3)
         (lambda: relaxed_relu(torch.ones(1), 0.0), "epsilon: 0"),
         (lambda: dufm_numerical.minimise(FEW, 5, starts=0, seed=0), "starts 0, width 5"),
         (lambda: dufm_numerical.minimise(FEW, 0, starts=1, seed=0), "width 0"),
-        (
-            lambda: dufm_numerical.descend(FEW, [dnc_solution(FEW, width=width) for width in (5, 6)]),
-            "widen solutions to one width",
-        ),
+        (lambda: dufm_numerical.descend(FEW, [dnc_solution(FEW, width=width) for width in (5, 6)]),
+         "widen solutions to one width"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_one_line(call: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         call()

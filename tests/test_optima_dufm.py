@@ -27,8 +27,6 @@ from ncpipe.theory.dufm_solutions import (
     srg_with_dnc_solution,
 )
 
-BINOMIALS = (6, 10, 15, 21)
-
 
 def measured_constants(shape: Shape) -> Constants:
     """Compute the constants of any shape by singular values; B not negative, C in the row space of B."""
@@ -87,24 +85,6 @@ def test_built_srg_has_the_closed_loss(model, half):
         assert built == pytest.approx(value(model, minus), abs=1e-12, rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
-@given(models(fewest=6), st.randoms(use_true_random=False))
-def test_least_losses_depend_on_the_product_of_the_decays_only(model, random):
-    parts = [random.uniform(-1.5, 1.5) for _ in model.weights]
-    other = Dufm(
-        model.classes,
-        model.per_class + 2,
-        model.features * math.exp(-sum(parts)) * model.per_class / (model.per_class + 2),
-        tuple(decay * math.exp(part) for decay, part in zip(model.weights, parts, strict=True)),
-    )
-    for value in (dufm.dnc_loss, dufm.srg_loss):
-        assert value(other) == pytest.approx(value(model), rel=1e-10)
-    strength = dufm.equal_strength(model)
-    assert dufm.dnc_loss(equal_decays(model.classes, 1, model.depth, strength)) == pytest.approx(
-        dufm.dnc_loss(model), rel=1e-10
-    )
-
-
 def test_the_objective_is_the_naive_one_for_any_matrices():
     generator = torch.Generator().manual_seed(0)
     model = Dufm(4, 3, 0.2, (0.1, 0.3, 0.05))
@@ -138,32 +118,6 @@ def test_all_penalties_are_equal_and_zero_is_a_solution_for_strong_decay():
         strong = equal_decays(10, 50, 4, 0.1)
         assert value(strong) == 0.5
         assert not any(bool(matrix.any()) for matrix in (build(strong).features, *build(strong).weights))
-
-
-def paper_loss(model: Dufm) -> float:
-    """Least value on a grid of S24's L_SRG(q), with n and with Lemma 16 corrected; see docs/low_rank.md."""
-    r = round((1 + math.sqrt(1 + 8 * model.classes)) / 2)
-    decays, depth = (None, *model.weights), model.depth
-    p = math.sqrt(model.per_class * model.features * decays[1])
-    p *= math.sqrt(2) + math.sqrt((r - 1) * (r - 2))
-    c = (r - 2) * (r - 3) + 2
-    q = np.concatenate([[0.0], np.geomspace(1e-6, 1 / (depth * p), 200_001)])
-    size = p ** (depth - 2) * 4 * c * q**depth
-    size /= r ** (depth - 1) * (r - 1) ** 2 * math.prod(decays[2:depth])
-    ridge = model.classes * decays[depth]
-    fit = 1 / ((r - 2) ** 2 * (r - 3) ** 2 / (2 * c) * size + ridge)
-    fit += (r - 1) / (2 * (r - 3) ** 2 / c * size + ridge)
-    fit += r * (r - 3) / 2 / (2 / c * size + ridge)
-    return (decays[depth] / 2 * fit + depth / 2 * p * q).min()
-
-
-@pytest.mark.parametrize("classes", BINOMIALS)
-@pytest.mark.parametrize(
-    "decays", [(0.004,) * 5, (0.01, 0.002, 0.003, 0.006, 0.001), (0.02, 0.01, 0.004, 0.03)]
-)
-def test_the_paper_s_function_of_q_has_the_same_minimum(classes, decays):
-    model = Dufm(classes, 3, decays[0], decays[1:])
-    assert dufm.srg_loss(model) == pytest.approx(paper_loss(model), rel=1e-8)
 
 
 def test_numbers_known_from_elsewhere():

@@ -11,11 +11,11 @@ import pytest
 import torch
 from conftest import experiment_tree, measure_runs, write_params
 from torch import Tensor, nn
+from training_cases import PLAIN
 
 import ncpipe as nc
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.config.records import check, read
-from ncpipe.config.sources.arrays import ArraysData
 from ncpipe.config.sources.images import ImageData
 from ncpipe.datasets import prepare as sources
 from ncpipe.datasets.digits import prepare_digits
@@ -271,7 +271,6 @@ def test_what_no_score_can_compare_is_one_line(measured: Callable[[], object], m
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({"test_features": None, "test_labels": None}, {}, NO_TEST),
         ({}, {"classes": "present"}, "has ood_features, whose scores need labels and every class; leave"),
         ({"labels": None, "test_labels": None, "targets": np.ones((120, 2))}, {}, "has ood_features, whose"),
     ],
@@ -335,7 +334,7 @@ def test_the_set_that_is_trained_on_is_no_other_data() -> None:
     assert mistakes == ["data: ood: digits is what the network is trained on; take another set"]
 
 
-def own_file(**changes: Any) -> dict[str, np.ndarray]:
+def own_file() -> dict[str, np.ndarray]:
     generator = np.random.default_rng(0)
     labels = np.arange(36) % 3
     inputs = generator.standard_normal((36, 5)) + 3 * labels[:, None]
@@ -345,18 +344,14 @@ def own_file(**changes: Any) -> dict[str, np.ndarray]:
         "test_inputs": inputs[24:],
         "test_labels": labels[24:],
     }
-    found |= {"ood_inputs": generator.standard_normal((8, 5)) - 4} | changes
-    return {name: value for name, value in found.items() if value is not None}
+    return found | {"ood_inputs": generator.standard_normal((8, 5)) - 4}
 
 
 OWN = {
     "source": "arrays", "file": "own.npz", "kind": "vector", "per_class": None, "test_per_class": None,
     "seed": 0, "normalisation": "standardise",
 }  # fmt: skip
-MODEL = {
-    "architecture": "mlp", "norm": "none", "activation": "relu", "width": 16, "bias": True, "last_bias": True,
-    "initialisation": "normal", "gain": 1.4,
-}  # fmt: skip
+MODEL = PLAIN | {"width": 16}
 
 
 @pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
@@ -380,26 +375,3 @@ def test_a_sweep_measures_the_third_split(tmp_path: Path, monkeypatch: pytest.Mo
     own = points[points["split"] == "ood"]
     assert {f"last/ood/{row.metric}": row.value for row in own.itertuples()} == pytest.approx(found, rel=1e-9)
     assert len(own) == 15
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"test_inputs": None, "test_labels": None},
-            "ood_inputs: its scores are compared with those of test samples; give test_inputs",
-        ),
-        ({"ood_inputs": np.ones((4, 6))}, "ood_inputs has samples of shape (6,), inputs of shape (5,)"),
-        ({"ood_inputs": own_file()["inputs"][:7]}, "ood_inputs: 7 of its 7 samples are train samples; leave"),
-        ({"ood_inputs": own_file()["test_inputs"]}, "ood_inputs: 12 of its 12 samples are test samples"),
-    ],
-)
-def test_arrays_that_are_no_other_data_are_one_line(
-    changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    np.savez("own.npz", **own_file(**changes))
-    spec = read(ArraysData, OWN)
-    with pytest.raises(InputError) as found:
-        sources.prepare(spec, Path(), None, False)
-    assert str(found.value).startswith(f"own.npz: {message}")

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 import torch
 from conftest import clear_code_digests, stored_runs
-from pipeline import PARAMS, Clone
 
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.extract import extract_experiment
@@ -420,22 +419,3 @@ def _data() -> str:
     from ncpipe.datasets.stored import data_checksum
 
     return data_checksum(Path("data/prepared/plain"))
-
-
-@pytest.mark.pipeline
-@pytest.mark.long
-def test_by_dvc_a_tiny_one_of_the_starter_ends_in_figures(tmp_path: Path) -> None:
-    """Red: a dvc.yaml that asks for keys which an own loop has not."""
-    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
-    clone.run("ncpipe", "new", "resnet", "--own-loop")
-    study = clone.study("resnet")
-    params = study.folder / "params.yaml"
-    text = re.sub(r"epochs: \d+", "epochs: 2", params.read_text(encoding="utf-8"))
-    text = re.sub(r"depths: \[.*?\]", "depths: [10]", re.sub(r"seeds: \[.*?\]", "seeds: [0]", text))
-    params.write_text(text, encoding="utf-8")
-    first = study.repro()
-    assert "train@resnet-10-0" in first.ran
-    assert (study.folder / "data/figures/layers.png").is_file()
-    assert study.stale() == []
-    study.run("ncpipe", "report")
-    assert (study.folder / "data/report.html").is_file()

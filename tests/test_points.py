@@ -54,15 +54,6 @@ def test_a_run_that_did_not_converge_says_so_first(value):
     assert (point["reason"], point["used"]) == ("run left out", False)
 
 
-def test_nothing_else_takes_a_value_out():
-    runs = grid()
-    wild = [
-        10.0 ** (7 * (-1) ** seed - depth) for depth, seed in zip(runs["depth"], runs["seed"], strict=True)
-    ]
-    table = measure(runs, lambda *_: 1.0).assign(value=wild)
-    assert usable_points(table, runs)["used"].all()
-
-
 def test_reasons_survive_the_file(tmp_path):
     runs = grid(depths=(2,), seeds=range(4))
     values = [math.nan, math.inf, 0.0, 1e-30]

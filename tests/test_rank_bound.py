@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import experiment_tree, vector_data
+from training_cases import MLP, PLAIN
 
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
@@ -27,11 +28,6 @@ from ncpipe.training.loop import train_batch
 DECAY = 0.02
 CPU = torch.device("cpu")
 DATA = vector_data(per_class=5)
-MLP = {
-    "architecture": "mlp", "norm": "batch", "activation": "relu", "width": 7, "bias": True, "last_bias": True,
-    "initialisation": "normal", "gain": 1.4, "batch_norm_eps": 1e-5,
-}  # fmt: skip
-PLAIN = {key: value for key, value in MLP.items() if key != "batch_norm_eps"} | {"norm": "none"}
 ALL = {"rule": "constant", "value": DECAY, "last_layer": None, "scope": "all"}
 
 

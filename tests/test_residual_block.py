@@ -14,7 +14,6 @@ from ncpipe.models.layers import (
     OneLayerMLP,
     OneMatrixAttention,
     TwoMatrixAttention,
-    attend,
     layer_norm,
 )
 from ncpipe.models.residual_block import add_attention, add_mlp, attention_is_compiled, mlp_is_compiled
@@ -66,17 +65,6 @@ def compiled(part: str, *given: Tensor) -> Tensors:
         found = add_attention(x, *(stream or [None]), module, TOKENS, EPS)
     assert (found[1] is None) == (not stream)
     return tuple(tensor for tensor in found if tensor is not None)
-
-
-def plain(part: str, *given: Tensor) -> Tensors:
-    """The same by PyTorch's operations."""
-    x, *stream, first, second = given
-    if part == "mlp":
-        added = torch.relu(x @ first.mT + second.unsqueeze(1))
-    else:
-        added = attend(x @ first.mT, x, x, TOKENS) @ second.mT
-    total = (stream[0] if stream else x) + added
-    return (layer_norm(total, EPS), total) if stream else (layer_norm(total, EPS),)
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
@@ -150,16 +138,13 @@ def test_bytes_of_a_run_do_not_depend_on_its_neighbours(part: str, norm: str, wi
 @pytest.mark.parametrize(("part", "norm"), FORMS)
 def test_tensors_that_are_not_contiguous(part: str, norm: str) -> None:
     """The gradient of a sum is one number with strides of 0."""
-    given = inputs(part, norm, 2, 2, 4)
-    given[0] = given[0].mT.contiguous().mT
-    for power in (1, 2):
-        gradients = []
-        for function in (compiled, plain):
-            own = [tensor.clone().requires_grad_() for tensor in given]
-            total = sum((result**power).sum() for result in function(part, *own))
-            gradients.append(torch.autograd.grad(total, own))
-        for found, expected in zip(*gradients, strict=True):
-            torch.testing.assert_close(found, expected)
+    given = [tensor.requires_grad_() for tensor in inputs(part, norm, 2, 2, 4)]
+    results = compiled(part, *given)
+    expected = torch.autograd.grad(results, given, [torch.ones_like(result) for result in results])
+    own = [given[0].detach().mT.contiguous().mT.requires_grad_(), *given[1:]]
+    found = torch.autograd.grad(sum(result.sum() for result in compiled(part, *own)), own)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -177,12 +162,12 @@ def test_nan_stays_in_its_rows(norm: str) -> None:
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("name", ["L-RN1", "L-T11", "L-T12"])
+@pytest.mark.parametrize("name", ["L-RN1", "L-T11"])
 def test_training_without_numba_differs_by_rounding(
     name: str, norm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch = {} if name == "L-RN1" else {"patch": 2}
-    run = Run("e", 4, 0, experiment(epochs=20, model=architecture(name, norm, **patch)))
+    run = Run("e", 4, 0, experiment(epochs=6, model=architecture(name, norm, **patch)))
     for data in [vector_data()] if name == "L-RN1" else [image_data(), token_data()]:
         with monkeypatch.context() as patched:
             patched.setattr(residual_block, "FEWEST_NUMBERS", 0)

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from conftest import experiment_tree, vector_data
 from constructions import SHARP, small_run
 from matplotlib.axes import Axes
-from pipeline import PARAMS, ROOT, Clone
+from pipeline import PARAMS
 from ruamel.yaml import YAML
 from traced import Traced
 
@@ -67,13 +66,13 @@ def test_a_row_says_what_the_pipelines_own_features_say(kind: Kind, name: str, b
 @pytest.fixture(scope="module")
 def example_table() -> pd.DataFrame:
     run = small_run("L-RN2", 10, loss="mse")
-    return pd.DataFrame(counterexample_rows(run, 3, 2, [0.002, 0.02], [10, 40], 0))
+    return pd.DataFrame(counterexample_rows(run, 3, 2, [0.002], [10, 40], 0))
 
 
 def test_the_counterexamples_table_holds_its_inequalities(example_table: pd.DataFrame) -> None:
     table = example_table
-    assert len(table) == 2 * 3 * 3
-    first = table[table["size"] == 0.002].set_index(["place", "regime", "depth"])
+    assert (table["size"] == 0.002).all()
+    first = table.set_index(["place", "regime", "depth"])
     constant = first.xs("constant", level="regime")
     assert (constant["motionless_gap"] < constant["price"]).all()
     assert (constant["motionless_gap"] < constant["collapsing_gap"]).all()
@@ -208,7 +207,7 @@ def small_study() -> dict[str, Any]:
     tree["theory"] = {
         "constructed": {
             "kinds": ["printed", "sharp", "shifts"],
-            "depths": [12, 24, 48],
+            "depths": [12, 24],
             "draws": 4,
             "detours": 4,
             "attention_exponent": 0.25,
@@ -218,8 +217,8 @@ def small_study() -> dict[str, Any]:
             "experiment": "rn2",
             "classes": 3,
             "per_class": 2,
-            "sizes": [0.01, 0.02],
-            "depths": [10, 20],
+            "sizes": [0.01],
+            "depths": [10],
             "seed": 0,
         },
     }
@@ -252,9 +251,10 @@ def test_depths_that_are_too_small_are_said_and_left_out(
     assert {module for module, _ in traced.counted(without)} <= {*known}
     rows = rows_of(tmp_path / "data/constructed/rn1/networks.csv")
     assert [(row["kind"], int(row["depth"])) for row in rows] == [
-        *(("printed", depth) for depth in (24, 48)),
-        *(("sharp", depth) for depth in (24, 48)),
-        *(("shifts", depth) for depth in (12, 24, 48)),
+        ("printed", 24),
+        ("sharp", 24),
+        ("shifts", 12),
+        ("shifts", 24),
     ]
     assert "too shallow for 6 distinct samples" in capsys.readouterr().err
     met = rows_of(tmp_path / "data/constructed/rn1/assumptions.csv")
@@ -271,31 +271,3 @@ def test_depths_that_are_too_small_are_said_and_left_out(
     write_params(tmp_path, tree)
     with pytest.raises(InputError, match="theory: missing"):
         write_counterexample()
-
-
-@pytest.mark.long
-@pytest.mark.pipeline
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository, and this is no checkout")
-@pytest.mark.skipif(os.name == "nt", reason="the clone's programs are found by a POSIX path")
-def test_the_study_runs_in_dvc(tmp_path: Path) -> None:
-    """Red: a stage that reads or writes outside its folder; an output that no stage names."""
-    study = Clone.of_working_tree(tmp_path / "clone", PARAMS).study("theory")
-    study.write_params(small_study())
-    study.repro()
-    made = study.folder / "data/theory"
-    figures = ("constructed_gap", "trained_and_constructed", "counterexample")
-    tables = ("networks", "slopes", "assumptions", "counterexample")
-    assert {path.name for path in made.iterdir()} == {
-        *(f"{name}.{kind}" for name in figures for kind in ("png", "svg")),
-        *(f"{name}.csv" for name in tables),
-    }
-    networks = rows_of(made / "networks.csv")
-    assert {row["experiment"] for row in networks} == {"rn1", "rn2"}
-    assert all(float(row["train_error"]) == 0 for row in networks)
-    assert study.repro().ran == []
-    status = study.run("git", "status", "--porcelain").out.split("\n")
-    assert {line.split()[-1] for line in status if line} == {
-        "stages/theory/claims.yaml",
-        "stages/theory/params.yaml",
-        "stages/theory/dvc.lock",
-    }

@@ -1,7 +1,6 @@
 """Doors into other people's loops, tried with their own libraries."""
 
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -310,31 +309,3 @@ def test_means_of_all_processes_are_what_each_is_given(monkeypatch: pytest.Monke
     with pytest.raises(InputError, match="class 3 has no samples"):
         metrics[0].statistics()
     assert metrics[0].counts.shape == (4,)
-
-
-def worker(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
-    features, labels = torch.load(f"{folder}/part{rank}.pt")
-    first = ClassCollapse(4, 6)
-    first.update(features, labels)
-    second = SampleCollapse(first.statistics(), *classifier())
-    if rank == 1:  # the other one holds them all: uneven, and none
-        everything = [torch.load(f"{folder}/part{other}.pt") for other in (0, 1)]
-        for part in everything:
-            second.update(*part)
-    torch.save(first.compute() | second.compute(), f"{folder}/found{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore:The ``compute`` method")
-def test_two_real_processes_agree_with_the_table(tmp_path: Path) -> None:
-    _, parts = halves(1.0)
-    for rank, part in enumerate(parts):
-        torch.save(part, tmp_path / f"part{rank}.pt")
-    torch.multiprocessing.spawn(worker, (str(tmp_path),), nprocs=2)
-    rows = measure(*(torch.cat(each) for each in zip(*parts, strict=True)), *classifier())
-    every = {row.metric: row.value for row in rows if not row.metric.startswith("singular_")}
-    for rank in (0, 1):
-        assert torch.load(tmp_path / f"found{rank}.pt") == pytest.approx(every, rel=CLOSE, abs=CLOSE)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 import torch
 from conftest import experiment, experiment_tree, image_data, measure_runs, write_params
 from torch import Tensor
+from training_cases import PLAIN
 
 import ncpipe as nc
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.config.experiment import Experiment
-from ncpipe.config.records import check, read
+from ncpipe.config.records import read
 from ncpipe.config.sources.images import ImageData
 from ncpipe.config.transfer_specs import Transfer
 from ncpipe.datasets.digits import prepare_digits
@@ -40,10 +42,7 @@ KEYS: dict[str, Any] = {
 DIGITS: dict[str, Any] = {
     "source": "digits", "per_class": 12, "test_per_class": 10, "seed": 3, "normalisation": "standardise",
 }  # fmt: skip
-MODEL = {
-    "architecture": "mlp", "norm": "none", "activation": "relu", "width": 16, "bias": True, "last_bias": True,
-    "initialisation": "normal", "gain": 1.4,
-}  # fmt: skip
+MODEL = PLAIN | {"width": 16}
 
 
 def asked(**changes: Any) -> Transfer:
@@ -121,48 +120,51 @@ def test_images_of_another_set_come_in_the_size_of_ones_own() -> None:
     [
         ({"source": [7, 12]}, "data.transfer.source: class 12 is missing; there are 0 to 9"),
         ({"target": [0, 10]}, "data.transfer.target: class 10 is missing; there are 0 to 9"),
-        (
-            {"shots": [22]},
-            "data.transfer.shots: 22 leave no sample to try of class 0, which has 22; take fewer",
-        ),
+        ({"shots": [22]},
+         "data.transfer.shots: 22 leave no sample to try of class 0, which has 22; take fewer"),
     ],
-)
+)  # fmt: skip
 def test_classes_and_shots_that_the_data_lack_are_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as found:
         prepare(digits(transfer=KEYS | changes), Path(), None, False)
     assert str(found.value).startswith(message)
 
 
+MIXTURE = {
+    "source": "gaussian_mixture", "classes": 6, "dimension": 5, "separation": 4.0, "noise": 1.0,
+    "per_class": 4, "test_per_class": 4, "seed": 0,
+}  # fmt: skip
+FEW = {"source": [0, 1], "target": [2, 3], "shots": [2]}
+OTHER = {"data": {"source": "digits", "per_class": 9, "seed": 0}}
+NOISE = {"fraction": 0.5, "kind": "uniform", "seed": 0}
+IMBALANCE = {"majority": 5, "ratio": 2, "resample": "none"}
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("data", "changes", "message"),
     [
-        ({"source": [1]}, "data.transfer: source: too few; list at least 2"),
-        ({"source": [3, 4, 9]}, "data.transfer: target: 9 is a source class too; take it out of one of them"),
-        ({"target": [3, 3]}, "data.transfer: target: 3 is listed twice"),
-        ({"shots": []}, "data.transfer: shots: too few; list at least 1"),
-        ({"head": ["ncc"]}, "data.transfer: ridge: is the penalty of `head: [ridge]`; give both or neither"),
-        ({"n_source": 4}, "data.transfer: n_source: 4 is not in 2..3, as source has them"),
-        ({"n_source": 1}, "data.transfer: n_source: 1 is not in 2..3, as source has them"),
+        (DIGITS, {"source": [1]}, "source: too few; list at least 2"),
+        (DIGITS, {"source": [3, 4, 9]}, "target: 9 is a source class too; take it out of one of them"),
+        (DIGITS, {"target": [3, 3]}, "target: 3 is listed twice"),
+        (DIGITS, {"shots": []}, "shots: too few; list at least 1"),
+        (DIGITS, {"head": ["ncc"]}, "ridge: is the penalty of `head: [ridge]`; give both or neither"),
+        (DIGITS, {"n_source": 4}, "n_source: 4 is not in 2..3, as source has them"),
+        (DIGITS, {"n_source": 1}, "n_source: 1 is not in 2..3, as source has them"),
+        (MIXTURE, FEW | OTHER, "data: other images need one of the image sets to train"),
+        (DIGITS | {"label_noise": NOISE}, {}, "does not go together with label_noise or imbalance"),
+        (DIGITS | {"imbalance": IMBALANCE}, {}, "does not go together with label_noise or imbalance"),
     ],
 )
-def test_bad_keys_are_one_line(changes: dict[str, Any], message: str) -> None:
-    _, mistakes = check(ImageData, DIGITS | {"transfer": KEYS | changes}, "data")
-    (line,) = mistakes
-    assert line.startswith(message)
+def test_bad_keys_are_one_line(data: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+    tree = experiment_tree(data=data | {"transfer": KEYS | changes}) | {"model": MODEL}
+    with pytest.raises(InputError) as found:
+        read(Experiment, tree)
+    assert re.search(rf"data\.transfer[.:] ?{re.escape(message)}", str(found.value))
+    assert "\n" not in str(found.value)
 
 
-def test_other_images_need_images() -> None:
-    mixture = {
-        "source": "gaussian_mixture", "classes": 6, "dimension": 5, "separation": 4.0, "noise": 1.0,
-        "per_class": 4, "test_per_class": 4, "seed": 0,
-    }  # fmt: skip
-    keys = KEYS | {"source": [0, 1], "target": [2, 3], "shots": [2]}
-    assert experiment(data=mixture | {"transfer": keys}).data.transfer is not None
-    keys["data"] = {"source": "digits", "per_class": 9, "seed": 0}
-    with pytest.raises(
-        InputError, match=r"data.transfer.data: other images need one of the image sets to train"
-    ):
-        experiment(data=mixture | {"transfer": keys})
+def test_a_mixture_has_it_too() -> None:
+    assert experiment(data=MIXTURE | {"transfer": KEYS | FEW}).data.transfer is not None
 
 
 # What heads make of a few features
@@ -316,22 +318,6 @@ def test_its_numbers_are_those_of_the_networks_features(
     assert found.drop("nc1_trace_ratio").to_dict() == pytest.approx(wanted, rel=1e-9)
     assert all(entry(name) is not UNKNOWN for name in found.index)
     assert set(points[points["split"] == "target"]["experiment"]) == {"moved"}
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"label_noise": {"fraction": 0.5, "kind": "uniform", "seed": 0}},
-        {"imbalance": {"majority": 5, "ratio": 2, "resample": "none"}},
-    ],
-)
-def test_it_is_not_had_with_other_changes_of_the_draw(more: dict[str, Any]) -> None:
-    """Red: noisy labels of classes that are not trained on."""
-    tree = experiment_tree(data=DIGITS | more | {"transfer": KEYS}) | {"model": MODEL}
-    with pytest.raises(
-        InputError, match=r"data.transfer: does not go together with label_noise or imbalance"
-    ):
-        read(Experiment, tree)
 
 
 def test_which_code_fetches_knows_the_other_images() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.nn.utils import parametrizations, prune
 from torch.utils.data import DataLoader, TensorDataset
@@ -148,14 +150,12 @@ HEADS: dict[str, tuple[Callable[[nn.Linear], nn.Module], Callable[[Any], Tensor]
         bias_of,
     ),
     "prune": (pruned, lambda h: h.weight_orig * h.weight_mask, bias_of),
-    "LoRA": (
-        Lora,
-        lambda h: h.base_layer.weight + 0.7 * h.lora_B["default"].weight @ h.lora_A["default"].weight,
-        lambda h: h.base_layer.bias,
-    ),
+    "LoRA": (Lora,
+     lambda h: h.base_layer.weight + 0.7 * h.lora_B["default"].weight @ h.lora_A["default"].weight,
+     lambda h: h.base_layer.bias),
     "an addition": (Shifted, lambda h: h.weight, lambda h: h.bias + torch.arange(CLASSES)),
     "int8 weights": (Int8, lambda h: h.weight.double() * h.scale, lambda h: None),
-}
+}  # fmt: skip
 
 
 def made(name: str) -> nn.Module:
@@ -233,27 +233,15 @@ def quantised() -> nn.Module:
         (quantised, "2", SINGLE, "'2' is a DynamicQuantizedLinear.*quantise its inputs"),
         (lambda: network(made("LoRA")), "2.base_layer", LOADER, "2.base_layer is a part of 2"),
         (lambda: network(made("LoRA")), "2.lora_B.default", LOADER, "not the 3 logits of '2.lora_B.default'"),
-        (
-            lambda: Scaled(lambda z: 2 * z),
-            "layers.2",
-            LOADER,
-            r"returns \(33, 3\), which are not the 3 logits",
-        ),
+        (lambda: Scaled(lambda z: 2 * z), "layers.2", LOADER,
+         r"returns \(33, 3\), which are not the 3 logits"),
         (hooked, "2", LOADER, "a hook changes them"),
-        (
-            lambda: torch.jit.script(network(nn.Linear(WIDTH, CLASSES))),
-            "2",
-            LOADER,
-            "a scripted model runs no",
-        ),
-        (
-            lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, CLASSES)).double(),
-            "0",
-            LOADER,
-            "not the 4 logits of '0'; name the layer that gives them",
-        ),
+        (lambda: torch.jit.script(network(nn.Linear(WIDTH, CLASSES))), "2", LOADER,
+         "a scripted model runs no"),
+        (lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, CLASSES)).double(), "0", LOADER,
+         "not the 4 logits of '0'; name the layer that gives them"),
     ],
-)
+)  # fmt: skip
 def test_a_layer_without_the_models_logits_is_refused(
     make: Any, classifier: str, loader: Any, message: str
 ) -> None:
@@ -353,71 +341,72 @@ class Inner(nn.Module):
         return self.net(x)
 
 
-@pytest.mark.parametrize("kind", ["torch.compile", "module.compile", "inside"])
-def test_a_compiled_model_that_has_run_is_measured(kind: str) -> None:
-    """Red: compiled code ignores hooks that come later, "layer 'last' ran 0 times"."""
-    model: nn.Module = network(nn.Linear(WIDTH, CLASSES))
-    wanted = found(copy.deepcopy(model), "2")
-    names = ["2"]
-    if kind == "module.compile":
-        model.compile(backend="eager")
-    else:
-        model = torch.compile(model, backend="eager")
-        names = ["2", "_orig_mod.2"]
-    if kind == "inside":
-        model, names = Inner(model), ["net._orig_mod.2"]
-    with torch.no_grad():
-        for mode in (True, False):
-            model.train(mode)(INPUTS)
-    model.train()
-    for name in names:
-        assert found(model, name) == wanted
-    assert model.training
+def compiled_in_place(model: nn.Module) -> nn.Module:
+    model.compile(backend="eager")
+    return model
 
 
-def test_a_model_in_data_parallel_is_measured_by_either_name() -> None:
-    model = network(nn.Linear(WIDTH, CLASSES))
-    wanted = found(model, "2")
-    for name in ("2", "module.2"):
-        assert found(nn.DataParallel(model), name) == wanted
+def waiting(model: nn.Module) -> nn.Module:
+    """Copies of which a forward pass waits for other processes."""
+    copies = nn.parallel.DistributedDataParallel(model)
+    copies.register_forward_pre_hook(lambda module, args: pytest.fail("it would wait for other processes"))
+    return copies
 
 
-def test_offloaded_weights_are_measured() -> None:
-    """They are there only while a layer runs. Red: copies of a buffer without data."""
+def sharded(*units: str) -> Callable[[nn.Module], nn.Module]:
+    def shard(model: nn.Module) -> nn.Module:
+        mesh = init_device_mesh("cpu", (1,))
+        for module in (*map(model.get_submodule, units), model):
+            fully_shard(module, mesh=mesh)
+        return model
+
+    return shard
+
+
+def offloaded(model: nn.Module) -> nn.Module:
+    """Weights that are there only while a layer runs."""
     accelerate = pytest.importorskip("accelerate", reason="pip install 'ncpipe[integrations]'")
-    model = network(nn.Sequential(nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, CLASSES)))
-    wanted = found(model, "2.1")
     accelerate.cpu_offload(model, execution_device="cpu")
-    assert_as(found(model, "2.1"), wanted, 1e-7)
+    return model
+
+
+# How a model is wrapped, whether it has run before, and the names of its last layer.
+WRAPPED: dict[str, tuple[Callable[[nn.Module], nn.Module], bool, list[str]]] = {
+    "torch.compile": (lambda m: torch.compile(m, backend="eager"), True, ["2", "_orig_mod.2"]),
+    "module.compile": (compiled_in_place, True, ["2"]),
+    "compiled inside": (lambda m: Inner(torch.compile(m, backend="eager")), True, ["net._orig_mod.2"]),
+    "in data parallel": (nn.DataParallel, False, ["2", "module.2"]),
+    "in processes": (waiting, False, ["2"]),
+    "sharded": (sharded(), False, ["2", "2"]),  # again, of what the first one has left
+    "sharded by layers": (sharded("0", "2"), False, ["2", "2"]),
+    "offloaded": (offloaded, False, ["2"]),
+}
 
 
 @pytest.fixture
 def one_process() -> Iterator[None]:
-    from torch import distributed
-
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
 
 
 @pytest.mark.usefixtures("one_process")
-def test_distributed_and_sharded_models_are_measured() -> None:
-    """Red: of shards, a DTensor that no metric takes; of copies, a forward pass that waits for others."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    model = network(nn.Linear(WIDTH, CLASSES))
-    wanted, plain = found(model, "2"), copy.deepcopy(model)
-    copies = nn.parallel.DistributedDataParallel(model)
-    copies.register_forward_pre_hook(lambda module, args: pytest.fail("it would wait for other processes"))
-    assert found(copies, "2") == wanted
-    mesh = init_device_mesh("cpu", (1,))
-    for units in ([], ["0", "2"]):
-        sharded = copy.deepcopy(plain)
-        for module in (*map(sharded.get_submodule, units), sharded):
-            fully_shard(module, mesh=mesh)
-        assert found(sharded, "2") == wanted
-        assert found(sharded, "2") == wanted  # again, of what the first one has left
+@pytest.mark.parametrize("name", WRAPPED)
+def test_a_wrapped_model_is_measured_as_the_plain_one(name: str) -> None:
+    """Red: compiled code that ignores later hooks; of shards, a DTensor; copies of a buffer without data."""
+    wrap, runs, names = WRAPPED[name]
+    plain = nn.Sequential(nn.Linear(5, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, CLASSES)).double()
+    with torch.no_grad():
+        plain.train()(INPUTS)
+    wanted = found(copy.deepcopy(plain), "2")
+    model = wrap(copy.deepcopy(plain))
+    if runs:
+        with torch.no_grad():
+            model.eval()(INPUTS)
+        model.train()
+    for own in names:
+        assert_as(found(model, own), wanted)
+    assert model.training
 
 
 def swin() -> nn.Module:

@@ -133,8 +133,8 @@ NAMED = [
         "tensors of a stack anywhere in memory",
         "training/stack.py",
         "ALIGNMENT = 64",
-        "ALIGNMENT = 4",
-        ("tests/test_training.py::test_a_run_does_not_depend_on_its_batch",),
+        "ALIGNMENT = 8",
+        ("tests/test_training.py::test_every_tensor_of_every_run_begins_on_a_boundary",),
     ),
     Fault(
         "lambda_L for lambda in the inner penalty",

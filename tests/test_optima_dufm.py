@@ -120,6 +120,30 @@ def test_all_penalties_are_equal_and_zero_is_a_solution_for_strong_decay():
         assert not any(bool(matrix.any()) for matrix in (build(strong).features, *build(strong).weights))
 
 
+def paper_loss(model: Dufm) -> float:
+    """Least value on a grid of S24's L_SRG(q), with n and with Lemma 16 corrected; see docs/low_rank.md."""
+    r = round((1 + math.sqrt(1 + 8 * model.classes)) / 2)
+    decays, depth = (None, *model.weights), model.depth
+    p = math.sqrt(model.per_class * model.features * decays[1])
+    p *= math.sqrt(2) + math.sqrt((r - 1) * (r - 2))
+    c = (r - 2) * (r - 3) + 2
+    q = np.concatenate([[0.0], np.geomspace(1e-6, 1 / (depth * p), 200_001)])
+    size = p ** (depth - 2) * 4 * c * q**depth
+    size /= r ** (depth - 1) * (r - 1) ** 2 * math.prod(decays[2:depth])
+    ridge = model.classes * decays[depth]
+    fit = 1 / ((r - 2) ** 2 * (r - 3) ** 2 / (2 * c) * size + ridge)
+    fit += (r - 1) / (2 * (r - 3) ** 2 / c * size + ridge)
+    fit += r * (r - 3) / 2 / (2 / c * size + ridge)
+    return (decays[depth] / 2 * fit + depth / 2 * p * q).min()
+
+
+@pytest.mark.parametrize("classes", [6, 21])
+@pytest.mark.parametrize("decays", [(0.01, 0.002, 0.003, 0.006, 0.001), (0.02, 0.01, 0.004, 0.03)])
+def test_the_paper_s_function_of_q_has_the_same_minimum(classes, decays):
+    model = Dufm(classes, 3, decays[0], decays[1:])
+    assert dufm.srg_loss(model) == pytest.approx(paper_loss(model), rel=1e-8)
+
+
 def test_numbers_known_from_elsewhere():
     model = equal_decays(10, 50, 4, 0.004)
     assert dufm.dnc_loss(model) == pytest.approx(0.214623, abs=5e-7)

@@ -54,6 +54,7 @@ from ncpipe.training.loop import train_batch
 from ncpipe.training.objective import Outputs
 from ncpipe.training.schedules import factor
 from ncpipe.training.session import Session, Trained
+from ncpipe.training.stack import Stack
 
 pytestmark = pytest.mark.usefixtures("study_folder")
 
@@ -314,6 +315,14 @@ def test_a_run_does_not_depend_on_its_batch(name: str, tmp_path: Path) -> None:
         stop_after(1 if seeds != groups[-1] else 2, own.runs(*seeds), own.data, tmp_path)
     assert 0 < epochs_done(tmp_path / "2") < spec.epochs
     assert_same(go_on(own.runs(*groups[-1]), own.data, tmp_path)[:1], alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_tensor_of_every_run_begins_on_a_boundary(dtype: torch.dtype) -> None:
+    """Of 64 bytes: kernels may sum in another order elsewhere. Red: tensors one right after the other."""
+    runs = [run_of(seed=seed) for seed in range(3)]
+    stack = Stack([build_network(run, VECTORS) for run in runs], CPU, dtype)
+    assert {own.data_ptr() % 64 for tensor in stack.parameters.values() for own in tensor} == {0}
 
 
 OWN_NUMBERS: dict[str, tuple[list[Run], Prepared]] = {

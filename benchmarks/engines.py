@@ -40,10 +40,10 @@ from ruamel.yaml import YAML
 
 from ncpipe.commands.code import write_code
 from ncpipe.commands.grid import write_grid
-from ncpipe.commands.train import train as take_runs
 from ncpipe.config.params import Params, load_params
 from ncpipe.runs.engines import slurm_commands
 from ncpipe.runs.engines.options import EngineName, Ray, Settings, Slurm
+from ncpipe.runs.fast_path import take_stored
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE, store_folder
@@ -217,8 +217,7 @@ def driven(runs: int, dry: bool) -> tuple[int, list[float]]:
         assert train_by_slurm(fingerprints, Slurm(array=4), settings) == set()
         lap()
         if not dry:
-            for name in params.sweep.experiments:
-                take_runs(name)
+            assert take_stored(["--experiment", *params.sweep.experiments])
         lap()
         sweep_progress()
         lap()

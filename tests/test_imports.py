@@ -49,6 +49,7 @@ FORBIDDEN = {
     "runs/engines/slurm_job": {"pandas", *PIPELINE},  # what trains on other machines
     "runs/engines/ray_cluster": {"pandas", *PIPELINE},
     "datasets/prepared": {"tokenizers", *DATA, *PIPELINE},
+    "runs/fast_path": {"torch", "pydantic", "pandas", "tqdm", *PIPELINE},  # a stored run is taken at once
     "runs/fingerprint": {"torch", *PIPELINE},
 }
 # Of a module, what is imported when it is first used: by a method named for that, which is refused in one

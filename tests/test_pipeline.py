@@ -170,7 +170,7 @@ class TestFreshClone:
         _, output = swept_first
         assert output.trained == ALL_TRAINS
         assert output.err.count("taken from the store") == len(ALL_TRAINS)
-        assert "train alpha L=2 seed=0: taken from the store" in output.err
+        assert "train alpha --depth 2 --seed 0: taken from the store" in output.err  # the fast way
 
     def test_a_notebook_is_told_of_what_there_is_not(self, swept: Clone) -> None:
         """Red: a run or a table that is none ends in an error of Python's."""

@@ -9,6 +9,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +28,7 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.runs import batches, store_layout
+from ncpipe.runs.fast_path import take_stored
 from ncpipe.runs.fingerprint import key_of_record
 from ncpipe.runs.store import (
     import_runs,
@@ -35,10 +38,12 @@ from ncpipe.runs.store import (
     sweep_fingerprints,
 )
 from ncpipe.runs.store_layout import VERSION_FILE, store_folder
-from ncpipe.system.artifacts import MANIFEST, PREPARED, RUNS, read_json, write_manifest
+from ncpipe.system.artifacts import CODE, MANIFEST, PREPARED, RUNS, read_json, write_manifest
 from ncpipe.system.errors import InputError
 
 RUN = RUNS / "one/L2/s1"
+BOTH = {"one/L2/s0", "one/L2/s1"}
+WORDS = ["--experiment", "one", "--depth", "2", "--seed", "1"]
 
 
 def prepare(tree: dict[str, object] | None = None) -> None:
@@ -148,6 +153,48 @@ def test_a_users_own_folders_are_found(tmp_path: Path, monkeypatch: pytest.Monke
 # What is taken from it
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [(WORDS, {"one/L2/s1"}), (WORDS[:4], BOTH), (WORDS[:2], BOTH)],
+    ids=["a run", "a depth", "an experiment"],
+)
+def test_a_stage_takes_stored_runs_at_once(words: list[str], found: set[str], project: Path) -> None:
+    """With the standard library alone, what the long way takes. Red: a fingerprint that is not the run's."""
+    code = (
+        f"import sys; from ncpipe.runs.fast_path import take_stored; assert take_stored({words!r}); "
+        "heavy = {'typer', 'pydantic', 'numpy', 'torch', 'yaml', 'tqdm', 'psutil'}; "
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert {path.parent.relative_to(RUNS).as_posix() for path in RUNS.rglob("run.json")} == found
+    fast = contents(RUNS)
+    shutil.rmtree(RUNS)
+    for name in found:
+        train("one", 2, int(name[-1]), workers=1)
+    assert contents(RUNS) == fast
+
+
+@pytest.mark.parametrize("value", ["0.01", "0.5", "1", "1e-05"])
+def test_a_stage_of_a_study_with_an_axis_too(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: the value at another place, or as another number than in run.json."""
+    monkeypatch.chdir(tmp_path)
+    write_params([2], [0], one=experiment_tree(epochs=2, log_every=1))
+    text = Path("params.yaml").read_text()
+    axis = f"sweep:\n  axis: penalty.value\n  values: [{value}]\n"
+    Path("params.yaml").write_text(text.replace("sweep:\n", axis, 1))
+    number = load_params().values()[0]
+    fetch("one", None, number)
+    write_grid()
+    write_code()
+    train("one", 2, 0, value=number)
+    whole = contents(RUNS)
+    shutil.rmtree(RUNS)
+    assert take_stored(["--experiment", "one", "--depth", "2", "--value", str(number), "--seed", "0"])
+    assert contents(RUNS) == whole
+
+
 @pytest.mark.parametrize("linked", [True, False])
 def test_a_run_is_on_the_disk_before_it_has_its_place(
     linked: bool, project: Path, monkeypatch: pytest.MonkeyPatch, disk_log: list[int | str]
@@ -162,7 +209,7 @@ def test_a_run_is_on_the_disk_before_it_has_its_place(
 
     if not linked:
         monkeypatch.setattr(os, "link", fail)
-    train("one", 2, 1)
+    assert take_stored(WORDS)
     before = disk_log[: disk_log.index("renamed")]
     files = {path for path in RUN.rglob("*") if path.is_file()}
     needed = {RUN, *RUN.rglob("*")} - (files if linked else set())
@@ -170,23 +217,33 @@ def test_a_run_is_on_the_disk_before_it_has_its_place(
     assert {path.stat().st_nlink for path in files} == {2 if linked else 1}
 
 
+def another_key(path: Path, key: str, value: object) -> None:
+    path.write_text(json.dumps(read_json(path) | {key: value}))
+
+
 CHANGES: dict[str, Callable[[], object]] = {
+    "other code": lambda: _edit(CODE / "experiments/one/train.txt", "a", "b"),
+    "other parameters": lambda: _edit(CODE / "experiments/one/train.txt", "0.005", "0.006"),
+    "no digests": lambda: (CODE / "experiments/one/train.txt").unlink(),
     "other data": lambda: another_key(PREPARED / "one/facts.json", "checksum", 64 * "a"),
+    "no data": lambda: shutil.rmtree(PREPARED),
     "a flipped bit": lambda: flip_byte(_one() / "model.safetensors", -9),
     "a file less": lambda: (_one() / "history.csv").unlink(),
     "a file more": lambda: (_one() / "more").touch(),
     "another run": lambda: _exchange(),
     "a link": lambda: _linked(_one()),
     "nothing": lambda: shutil.rmtree(store_folder()),
+    "another version": lambda: (store_folder() / VERSION_FILE).write_text("2\n"),
+    "something in its place": lambda: RUN.mkdir(parents=True),
 }
-
-
-def another_key(path: Path, key: str, value: object) -> None:
-    path.write_text(json.dumps(read_json(path) | {key: value}))
 
 
 def _one() -> Path:
     return next(path for path in stored_runs() if read_json(path / "run.json")["inputs"]["seed"] == 1)
+
+
+def _edit(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new, 1))
 
 
 def _exchange() -> None:
@@ -202,12 +259,24 @@ def _linked(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_is_not_as_it_was_is_not_taken(name: str, project: Path) -> None:
+def test_what_is_not_as_it_was_is_left_to_the_long_way(name: str, project: Path) -> None:
     """Red: a run taken by its name, or by what the file system says of it."""
+    store_layout._store.cache_clear()
     CHANGES[name]()
-    params = load_params()
-    missing = missing_of(sweep_fingerprints(params, params.compute))
-    assert 1 in [fingerprint.run.seed for fingerprint in missing]
+    store_layout._store.cache_clear()
+    before = contents(project)
+    assert take_stored(WORDS) is None
+    assert contents(project) == before
+    store_layout._store.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["one", "2", "1"], [*WORDS, "--workers"], [*WORDS, "--seed"], ["--experiment", "../one"], WORDS[2:]],
+)
+def test_words_of_another_kind_are_left_to_the_long_way(words: list[str], project: Path) -> None:
+    assert take_stored(words) is None
+    assert not RUNS.exists()
 
 
 def test_another_device_and_another_torch_are_no_reason_to_train(
@@ -314,7 +383,7 @@ def test_clean_removes_what_nobody_has_used_for_long(
     one = _one()
     for path in stored_runs():
         os.utime(path, (time.time() - 40 * 86400,) * 2)
-    train("one", 2, 1)  # which is a use
+    assert take_stored(WORDS)  # which is a use
     (store_folder() / f"{64 * 'b'}-cpu.checkpoint").write_text("")
     (store_folder() / ".half").mkdir()
     clean("30d", True)

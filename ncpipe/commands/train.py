@@ -1,4 +1,7 @@
-"""Run the stage train: take runs of an experiment from the store, or train exactly these."""
+"""Run the stage train: take runs of an experiment from the store, or train exactly these.
+
+`ncpipe.runs.fast_path` takes stored runs without this module.
+"""
 
 import os
 from collections.abc import Sequence

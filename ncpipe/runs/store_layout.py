@@ -1,7 +1,8 @@
 """Find the store of runs, and put a run from there into data/runs. `ncpipe.runs.store` has everything else.
 
 The store is below DVC's cache directory, so everything that shares a cache shares the store: studies, clones
-and DVC experiments, including `--temp` and the queue.
+and DVC experiments, including `--temp` and the queue. This module imports only the standard library, for
+`ncpipe.runs.fast_path`.
 """
 
 import contextlib

@@ -336,6 +336,25 @@ def trains(experiments: Iterable[str], depths: Iterable[int], seeds: Iterable[in
     return sorted(f"train@{e}-{d}-{s}" for e in experiments for d in depths for s in seeds)
 
 
+CHANGED_TRAINS = sorted([*trains(["wild"], [2], [0, 7]), "train@alpha-2-7"])
+
+
+@pytest.fixture(scope="session")
+def changed_first(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A seed and an experiment more, which diverges; one of each less, and one depth. Not to be changed."""
+
+    def make(folder: Path) -> Made:
+        clone = swept.copy(folder)
+        wild = copy.deepcopy(PARAMS["experiments"]["alpha"])
+        wild["optimizer"] = {"name": "sgd", "learning_rate": 1e10, "momentum": 0.0}
+        clone.edit_params("experiments.wild", wild)
+        clone.edit_params("sweep", {"experiments": ["wild", "alpha"], "depths": [2], "seeds": [7, 0]})
+        assert [name for name in clone.stale() if name.startswith("train")] == CHANGED_TRAINS
+        return clone, clone.repro()
+
+    return shared(tmp_path_factory, "changed", make)
+
+
 # What the dvc.yaml of a study with an axis has in place of the root's lines.
 AXIS = [
     (

@@ -1,12 +1,10 @@
-"""A sweep of two runs that the attacks begin anew again and again, and a list of what was tried."""
+"""A sweep of two runs that the attacks begin anew again and again."""
 
 import math
-import os
 import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from pipeline import PARAMS, Clone
@@ -102,40 +100,3 @@ def spread(count: int) -> list[int]:
     """1 to `count`, in an order of which every beginning is spread evenly: by the golden section."""
     step = next(step for step in range(round(0.618 * count), count + 1) if math.gcd(step, count) == 1)
     return [1 + index * step % count for index in range(count)]
-
-
-class Tally:
-    """What was tried and how it ended, a line each, as it ends.
-
-    In a file of the folder NCPIPE_ATTACK_LOG, if there is one: then a run that was stopped goes on from it.
-    As long as there is a file NCPIPE_ATTACK_PAUSE, nothing more is tried.
-    """
-
-    def __init__(self, name: str) -> None:
-        folder = os.environ.get("NCPIPE_ATTACK_LOG")
-        self.folder = Path(folder).absolute() if folder else None
-        self.name = name.replace(" ", "_")
-        self.lines: list[str] = []
-        if self.folder:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.file = self.folder / f"{self.name}.txt"
-            if self.file.exists():
-                self.lines = self.file.read_text(encoding="utf-8").splitlines()
-
-    def add(self, line: str) -> None:
-        self.lines.append(line)
-        print(line, flush=True)
-        if self.folder:
-            with self.file.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        while os.path.exists(os.environ.get("NCPIPE_ATTACK_PAUSE", "")):
-            time.sleep(1)
-
-    def keep(self, clone: Clone, number: int, said: str) -> None:
-        """The state that something went wrong in, and what was said, if there is a place for them."""
-        print(said, flush=True)
-        if self.folder:
-            place = self.folder / f"{self.name}_{number}"
-            shutil.rmtree(place, ignore_errors=True)
-            shutil.copytree(clone.folder, place / "clone", symlinks=True)
-            (place / "said.txt").write_text(said, encoding="utf-8")

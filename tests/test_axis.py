@@ -79,24 +79,6 @@ def test_a_value_is_all_that_it_changes() -> None:
     assert written == Run("one", 2, 0, written.spec)
 
 
-def test_any_key_can_be_the_axis() -> None:
-    for axis, values in {
-        "data.per_class": [4, 16],
-        "data.noise": [0, 0.5],
-        "model.width": [8, 16],
-        "optimizer.learning_rate": [0.1, 1],
-        "schedule.final": [0, 1],
-        "epochs": [100, 200],
-        "batch_size": [2, 4],
-        "penalty.last_layer": [0.1, 0.2],
-    }.items():
-        for value in values:
-            place: Any = parse_params(tree(axis, values)).run("one", 2, 0, value).spec
-            for key in axis.split("."):
-                place = getattr(place, key)
-            assert place == value
-
-
 @pytest.mark.parametrize(
     ("axis", "values", "lines"),
     [

@@ -221,13 +221,6 @@ def test_damage_is_seen(project: Path, again: Again) -> None:
     assert again() == []
 
 
-def test_a_damaged_run_is_not_measured_by_what_was_kept(project: Path, again: Again) -> None:
-    """Red: a table of a run that is no longer there."""
-    flip_byte(RUNS / "one/L2/s0/model.safetensors", -3)
-    with pytest.raises(ValueError, match=r"model\.safetensors: damaged; data/runs/one/L2/s0 was removed"):
-        extract_experiment("one")
-
-
 def test_an_edit_while_a_stage_runs_keeps_nothing(
     project: Path, again: Again, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import contents, experiment_tree, fingerprints, write_params
+from conftest import contents, experiment_tree, fingerprints, linked, write_params
 
 from ncpipe.__main__ import main
 from ncpipe.commands.extract import extract_experiment
@@ -72,18 +72,13 @@ def to_another_run(folder: Path) -> None:
     shutil.copytree(waiting(2), folder)
 
 
-def to_a_link(path: Path) -> None:
-    path.rename(Path("elsewhere"))
-    path.symlink_to(Path("elsewhere").resolve())
-
-
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a flipped weight": (lambda f: flip(f / "model.safetensors", -100), "model.safetensors: damaged"),
     "a missing model": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors: missing"),
     "one file more": (lambda f: (f / "more").touch(), "more: not part of it"),
     "a file": (to_a_file, "not found"),
     "another run's": (to_another_run, "of another result"),
-    "a link to a folder": (to_a_link, "symbolic link"),
+    "a link to a folder": (linked, "symbolic link"),
     "no seal": (lambda f: (f / MANIFEST).unlink(), f"{MANIFEST}: not found"),
     "an emptied seal": (lambda f: (f / MANIFEST).write_bytes(b"") and None, f"{MANIFEST}: damaged"),
 }

@@ -16,7 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import clear_code_digests, contents, experiment_tree, flip_byte, stored_runs, write_params
+from conftest import (
+    clear_code_digests,
+    contents,
+    experiment_tree,
+    flip_byte,
+    linked,
+    stored_runs,
+    write_params,
+)
 from dvc.config import Config
 from dvc.repo import Repo
 
@@ -231,7 +239,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "a file less": lambda: (_one() / "history.csv").unlink(),
     "a file more": lambda: (_one() / "more").touch(),
     "another run": lambda: _exchange(),
-    "a link": lambda: _linked(_one()),
+    "a link": lambda: linked(_one()),
     "nothing": lambda: shutil.rmtree(store_folder()),
     "another version": lambda: (store_folder() / VERSION_FILE).write_text("2\n"),
     "something in its place": lambda: RUN.mkdir(parents=True),
@@ -251,11 +259,6 @@ def _exchange() -> None:
     [other] = [path for path in stored_runs() if path != one]
     shutil.rmtree(one)
     shutil.copytree(other, one)
-
-
-def _linked(path: Path) -> None:
-    path.rename("elsewhere")
-    path.symlink_to(Path("elsewhere").absolute())
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -21,7 +21,6 @@ SMALL = PARAMS | {
     "experiments": {"alpha": PARAMS["experiments"]["alpha"] | {"epochs": 60, "log_every": 5}},
     "slopes": PARAMS["slopes"],
 }
-CODE = "ncpipe"  # of a clone; no stage changes it
 UNUSED = (".git", "benchmarks", "docs", "stages", "tests")  # by any stage; the first has all history
 
 
@@ -48,23 +47,10 @@ def prepared(folder: Path) -> Clone:
 
 
 def put_back(clone: Clone, fresh: Clone) -> None:
-    """Make a clone what its copy still is, but for the code, which no stage changes.
-
-    Where that is left alone, Python need not compile it again.
-    """
-    shutil.rmtree(clone.environment["DVC_SITE_CACHE_DIR"], ignore_errors=True)
-    for path in clone.folder.iterdir():
-        if path.name == CODE:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    for path in fresh.folder.iterdir():
-        if path.is_dir() and path.name != CODE:
-            shutil.copytree(path, clone.folder / path.name, symlinks=True)
-        elif path.name != CODE:
-            shutil.copy2(path, clone.folder, follow_symlinks=False)
+    """Make a clone what its copy still is."""
+    for folder in (clone.environment["DVC_SITE_CACHE_DIR"], clone.folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    fresh.copy(clone.folder)
 
 
 def mend(clone: Clone) -> None:

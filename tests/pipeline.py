@@ -118,21 +118,20 @@ class Clone:
 
     @classmethod
     def of_working_tree(cls, folder: Path, params: Tree, report: bool = False) -> "Clone":
-        """Clone ROOT as its working tree is now, without its dvc.lock, on other parameters; all committed.
+        """Return a checkout of ROOT as its working tree is now, on other parameters; all committed.
 
+        It has neither ROOT's history nor its dvc.lock, nor what no stage reads: each test copies it.
         report: whether its pipelines end with the page, which would add seconds to every `dvc repro`.
         """
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+        subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
         listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
         for name in filter(None, listed.split("\0")):
             source, target = ROOT / name, folder / name
-            if (source.is_file() or source.is_symlink()) and source.name != "dvc.lock":
+            read = source.name != "dvc.lock" and not name.startswith(("benchmarks/", "docs/", "tests/"))
+            if read and (source.is_file() or source.is_symlink()):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.unlink(missing_ok=True)
                 shutil.copy2(source, target, follow_symlinks=False)
-            else:
-                target.unlink(missing_ok=True)
         if not report:
             for pipeline in (folder / "dvc.yaml", *folder.glob("stages/*/dvc.yaml")):
                 pipeline.write_text(without_report(pipeline.read_text()))

@@ -243,30 +243,24 @@ def test_the_lines_of_a_traceback_are_no_files_of_the_study(tmp_path: Path) -> N
 
 
 def test_a_module_beside_study_py_is_imported_and_counts_whatever_dvc_yaml_lists() -> None:
-    """At the top and when called. Red: ModuleNotFoundError; an edit of a helper that `deps` leaves out."""
-    for before, factor in (
-        ("import helper_of\n", "helper_of.NUMBER"),
-        ("", "__import__('helper_of').NUMBER"),
-    ):
-        Path("helper_of.py").write_text("NUMBER = 2.0\n")
-        write_study(before, factor=factor)
-        write_pipeline(code="helper_of.py")
-        write_code()
-        one = digest()
-        function = loaded().losses[next(iter(loaded().losses))]
-        assert function.__globals__["factor"]() == 2.0
-        write_pipeline()
-        assert digest() == one
-        assert "add the line `- helper_of.py` to the deps of the stage code" in refusal()
-        pipeline = Path("dvc.yaml").read_text()
-        Path("dvc.yaml").write_text(
-            pipeline.replace("ncpipe code\n", "ncpipe code\n    always_changed: true\n", 1)
-        )
-        write_code()  # as in a project of its own, whose stage `code` sees every edit
-        Path("helper_of.py").write_text("NUMBER = 3.0\n")  # within the same second
-        assert digest() != one
-        function = loaded().losses[next(iter(loaded().losses))]
-        assert function.__globals__["factor"]() == 3.0
+    """Imported when it is called. Red: ModuleNotFoundError; an edit of a helper that `deps` leaves out."""
+    Path("helper_of.py").write_text("NUMBER = 2.0\n")
+    write_study(factor="__import__('helper_of').NUMBER")
+    write_pipeline(code="helper_of.py")
+    write_code()
+    one = digest()
+    write_pipeline()
+    assert digest() == one
+    assert "add the line `- helper_of.py` to the deps of the stage code" in refusal()
+    pipeline = Path("dvc.yaml").read_text()
+    Path("dvc.yaml").write_text(
+        pipeline.replace("ncpipe code\n", "ncpipe code\n    always_changed: true\n", 1)
+    )
+    write_code()  # as in a project of its own, whose stage `code` sees every edit
+    Path("helper_of.py").write_text("NUMBER = 3.0\n")  # within the same second
+    assert digest() != one
+    function = loaded().losses[next(iter(loaded().losses))]
+    assert function.__globals__["factor"]() == 3.0
 
 
 def test_two_studies_have_each_its_own_module_of_one_name(tmp_path: Path, monkeypatch: Any) -> None:

@@ -21,25 +21,17 @@ SMALL = PARAMS | {
     "experiments": {"alpha": PARAMS["experiments"]["alpha"] | {"epochs": 60, "log_every": 5}},
     "slopes": PARAMS["slopes"],
 }
-UNUSED = (".git", "benchmarks", "docs", "stages", "tests")  # by any stage; the first has all history
 
 
 def prepared(folder: Path) -> Clone:
     """A clone in which only data are prepared.
 
-    It ends with the tables: figures and claims take seconds and are written as these are. Nor has it what no
-    stage reads.
+    It ends with the tables: figures and claims take seconds and are written as these are.
     """
     clone = Clone.of_working_tree(folder / "clone", SMALL)
     pipeline = clone.folder / "dvc.yaml"
     text = re.sub(r"^  (?:plot|claims):\n(?:    .*\n)+\n", "", pipeline.read_text(), flags=re.MULTILINE)
     pipeline.write_text(re.sub(r"^  - data/figures/.*\n", "", text, flags=re.MULTILINE))
-    config = clone.folder / ".git" / "config"
-    author = config.read_text()
-    for name in UNUSED:
-        shutil.rmtree(clone.folder / name)
-    clone.run("git", "init", "--quiet")
-    config.write_text(author)
     clone.commit()
     subprocess.run([sys.executable, "-m", "compileall", "-q", clone.folder / "ncpipe"], check=True)
     clone.repro("grid", "fetch")

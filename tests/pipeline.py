@@ -117,11 +117,11 @@ class Clone:
         return Clone(self.top / "stages" / name, self.top)
 
     @classmethod
-    def of_working_tree(cls, folder: Path, params: Tree, report: bool = False) -> "Clone":
+    def of_working_tree(cls, folder: Path, params: Tree) -> "Clone":
         """Return a checkout of ROOT as its working tree is now, on other parameters; all committed.
 
-        It has neither ROOT's history nor its dvc.lock, nor what no stage reads: each test copies it.
-        report: whether its pipelines end with the page, which would add seconds to every `dvc repro`.
+        It has neither ROOT's history nor its dvc.lock, nor what no stage reads: each test copies it. Its
+        pipelines end before the page, which would add seconds to every `dvc repro`.
         """
         subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
         listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -132,9 +132,8 @@ class Clone:
             if read and (source.is_file() or source.is_symlink()):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target, follow_symlinks=False)
-        if not report:
-            for pipeline in (folder / "dvc.yaml", *folder.glob("stages/*/dvc.yaml")):
-                pipeline.write_text(without_report(pipeline.read_text()))
+        for pipeline in (folder / "dvc.yaml", *folder.glob("stages/*/dvc.yaml")):
+            pipeline.write_text(without_report(pipeline.read_text()))
         clone = cls(folder)
         clone.run("git", "config", "user.name", "A test")
         clone.run("git", "config", "user.email", "test@example.org")

@@ -329,11 +329,11 @@ def test_a_project_of_its_own_runs_to_the_figure(tmp_path: Path) -> None:
     Clone(tmp_path).run("ncpipe", "new", "./apart")
     project.edit_params("sweep", {"experiments": ["mixture_rn1"], "depths": [2], "seeds": [0]})
     project.edit_params("experiments.mixture_rn1.epochs", 100)
-    output = project.repro("plot")
+    output = project.repro()
     assert output.ran[0] == "code"
     assert output.trained == ["train@mixture_rn1-2-0"]
     assert (project.folder / "data/figures/depth_sweep.png").is_file()
-    assert project.repro("plot").ran == ["code"]
+    assert project.repro().ran == ["code"]
     project.run("git", "add", "--all")
     found = project.run("git", "ls-files").out.split()
     assert set(found) == ALONE | {"dvc.lock"}

@@ -34,17 +34,18 @@ def test_no_axis_reaches_the_shell_or_leads_out_of_its_folder(cut: Clone, own_co
     alone = clone.run("dvc", "repro", "--single-item", "--glob", "train@alpha-*touch*", check=False)
     assert alone.code != 0
     assert "Invalid value for '--seed'" in alone.err  # all of it is the seed
+    assert "sweep.seeds[1]: expected a whole number" in clone.run("dvc", "repro", check=False).err
     hostile = f"`touch {MARK}`"
-    clone.edit_params("experiments", params["experiments"] | {hostile: params["experiments"]["alpha"]})
-    for axes in (
-        {"seeds": [0, WORDS], "depths": [2, f"$(touch {MARK})"], "experiments": ["alpha", hostile]},
-        {"seeds": [0, "0/../../../../precious"], "depths": [2], "experiments": ["alpha"]},
+    experiments = params["experiments"] | {hostile: params["experiments"]["alpha"]}
+    for seeds, depths, names in (
+        ([0], [2, f"$(touch {MARK})"], ["alpha", hostile]),
+        ([0, "0/../../../../precious"], [2], ["alpha"]),
     ):
-        clone.edit_params("sweep", axes)
+        sweep = {"experiments": names, "depths": depths, "seeds": seeds}
+        clone.write_params(params | {"sweep": sweep, "experiments": experiments})
         said = clone.run("dvc", "repro", check=False)
         assert said.code != 0
         assert said.ran in ([], ["code"])
-    assert "sweep.seeds[1]: expected a whole number, got text" in said.err
     assert clone.digests("data/runs") == before
     assert (precious / "file").read_text() == "kept"
     assert not list(clone.folder.rglob(MARK))

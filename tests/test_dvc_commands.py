@@ -55,19 +55,24 @@ RUN = {
 
 @dataclass
 class Place:
-    """`changed_first`, committed, after all commands; what each said."""
+    """`changed_first`, committed, after all commands; what each said, `ncpipe compare` among them."""
 
     clone: Clone
     said: dict[str, Output] = field(default_factory=dict)
 
 
 @pytest.fixture(scope="module")
-def place(changed_first: Made) -> Place:
-    at = Place(changed_first[0])
+def place(changed_first: Made, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    at = Place(changed_first[0].copy(tmp_path_factory.mktemp("place") / "clone"))
     at.clone.commit()
     wide = {"COLUMNS": "400"}  # tables are cut at the terminal's width
-    for name, command in (RUN | SHOWN | CHANGED).items():
+    for name, command in (RUN | SHOWN).items():
         at.said[name] = at.clone.run("dvc", *command, check=False, env=wide)
+    before = at.clone.run("git", "status", "--porcelain").out
+    at.said["compare"] = at.clone.run("ncpipe", "compare", "one", "HEAD")
+    assert at.clone.run("git", "status", "--porcelain").out == before
+    for name, command in CHANGED.items():
+        at.said[name] = at.clone.run("dvc", *command, check=False)
     return at
 
 
@@ -126,8 +131,7 @@ def test_the_documented_line_shows_what_changed_and_no_more(place: Place) -> Non
 
 def test_compare_reads_experiments_without_a_checkout(place: Place) -> None:
     """Red: results read from the workspace; a parameter of an experiment that is not in the sweep."""
-    before = place.clone.run("git", "status", "--porcelain").out
-    said = place.clone.run("ncpipe", "compare", "one", "HEAD")
+    said = place.said["compare"]
     assert said.err == f"ncpipe: runs the code of {place.clone.folder.resolve() / 'ncpipe'}\n"
     without_intervals = re.sub(r" \[.*?\]", "", said.out)
     lines = [line.split() for line in without_intervals.splitlines()]
@@ -137,7 +141,6 @@ def test_compare_reads_experiments_without_a_checkout(place: Place) -> None:
     numbers = [f"{gap['old']:.2f}", f"{gap['new']:.2f}", f"{gap['diff']:+.2f}", "1", "of", "1"]
     [shown, *_] = [line for line in lines if line[:2] == ["log10", "loss_gap"]]
     assert shown[: 6 + len(numbers)] == ["log10", "loss_gap", "at", "L", "=", "2", *numbers]
-    assert place.clone.run("git", "status", "--porcelain").out == before
 
 
 @pytest.mark.parametrize(

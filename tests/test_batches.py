@@ -93,24 +93,6 @@ def test_the_bar_counts_all_runs_and_goes_on_from_the_checkpoint(
     assert announced in "\n".join(terminal.screen)
 
 
-def test_experiments_of_one_shape_share_a_batch(
-    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another learning rate or penalty joins; another width, data or number of epochs does not."""
-    rate, penalty = (
-        experiment_tree(),
-        experiment_tree(penalty={"rule": "over_depth", "value": 1, "last_layer": 0}),
-    )
-    rate["optimizer"]["learning_rate"] = 0.5
-    others = {"wide": experiment_tree(model={"width": 9}), "longer": experiment_tree(epochs=21)}
-    prepare_sweep([2, 3], [0], one=experiment_tree(), rate=rate, penalty=penalty, **others)
-    fill_store(None, 1, 60.0)
-    said = capsys.readouterr().err
-    assert "train one L=2 seed=0 together with rate seed 0, penalty seed 0:" in said
-    assert "train wide L=2 seed=0: " in said
-    assert "train longer L=2 seed=0: " in said
-
-
 def full_gpu() -> None:
     raise torch.OutOfMemoryError
 

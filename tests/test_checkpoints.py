@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from conftest import (
     experiment,
     experiment_tree,
     prepare_sweep,
-    stored_runs,
     vector_data,
     write_params,
 )
@@ -32,7 +30,6 @@ from ncpipe.datasets.prepared import Prepared
 from ncpipe.runs.run_claims import claims
 from ncpipe.runs.store import checkpoint_of, sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
-from ncpipe.system.artifacts import sha256_of
 from ncpipe.training import checkpoints
 from ncpipe.training.checkpoints import epochs_done, partial_path, read_checkpoint
 from ncpipe.training.loop import train_batch
@@ -198,10 +195,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def runs_on_disk() -> dict[str, str]:
-    return {str(file): sha256_of(file) for file in Path("data/runs").rglob("*") if file.is_file()}
-
-
 TRAIN = [sys.executable, "-m", "ncpipe", "train", "one", "3"]
 
 
@@ -210,43 +203,6 @@ def started(command: Sequence[str], seconds: float, **options: Any) -> subproces
     environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": str(seconds), "NCPIPE_WORKERS": "2"}
     environment |= options.pop("env", {})
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
-
-
-def test_killed_at_random_moments(project: Path) -> None:
-    """SIGKILL, again and again, also while checkpoints are written; what is left then ends the same."""
-    for seed in (0, 1, 2):
-        train("one", 3, seed, workers=1)
-    undisturbed = runs_on_disk()
-    for path in (Path("data/runs"), Path("data/.store")):
-        path.rename(path.with_name(f"{path.name}.old"))
-    chance = random.Random(0)
-    checkpoints: list[int] = []
-    for _ in range(2):
-        process = started(TRAIN, 0.02)
-        try:
-            began = time.monotonic()
-            before = sum(checkpoints[-1:])
-            while process.poll() is None and done() <= before:
-                assert time.monotonic() - began < 600, "no new checkpoint"
-                time.sleep(0.01)
-            time.sleep(chance.uniform(0, 0.3))
-        finally:
-            process.kill()
-            process.wait()
-            assert process.stderr is not None
-            process.stderr.close()
-        checkpoints.append(done())
-    assert checkpoints == sorted(checkpoints)
-    assert checkpoints[0] > 0
-    for seed in (0, 1, 2):
-        train("one", 3, seed, workers=1)
-    assert runs_on_disk() == undisturbed
-    assert not files()
-
-
-def done() -> int:
-    """Epochs of all runs: those of checkpoints, and the 300 of each that is finished."""
-    return sum(map(epochs_done, files())) + 300 * len(stored_runs())
 
 
 def files() -> list[Path]:

@@ -6,25 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 from conftest import experiment_tree, write_params
-from matplotlib.figure import Figure
 from ruamel.yaml import YAML
 
-from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
 from ncpipe.commands.cli import run_cli
 from ncpipe.commands.code import write_code
-from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.json_schema import write_schema
-from ncpipe.commands.measure import measure
-from ncpipe.commands.plot import _figures, plot
-from ncpipe.commands.train import train
+from ncpipe.commands.plot import _figures
 from ncpipe.config.params import load_params
 from ncpipe.config.study import loaded
 from ncpipe.datasets.prepare import prepare
@@ -33,7 +27,7 @@ from ncpipe.metrics.study_metrics import entry, own_metrics
 from ncpipe.runs.batches import train_batches
 from ncpipe.runs.plan import plan
 from ncpipe.runs.store import sweep_fingerprints
-from ncpipe.system.artifacts import CLAIMS, METRICS, PREPARED, RESULTS
+from ncpipe.system.artifacts import CLAIMS, PREPARED
 from ncpipe.system.console import NoProgress
 from ncpipe.system.errors import InputError
 
@@ -200,37 +194,15 @@ def test_a_network_of_ones_own_says_what_does_not_suit_it() -> None:
     assert "square takes vectors, digits has none" in refusal()
 
 
-def test_a_study_of_ones_own_reaches_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_of_ones_own_are_prepared() -> None:
+    """test_extending.py takes a study of the user's own to its report."""
     write_study()
-    write_grid()
     fetch("own")
     data = read_prepared(PREPARED / "own")
     assert (data.kind, data.classes, data.test) == ("vector", 2, None)
     assert data.facts["source"] == "rings"
     radius = data.train.inputs.norm(dim=1)
     torch.testing.assert_close(radius, 1.0 + data.train.labels, rtol=0, atol=0.3)
-    for seed in (0, 1):
-        train("own", 2, seed, workers=1)
-    extract_experiment("own")
-    measure("own")
-    rows = pd.read_csv(METRICS / "own" / "measurements.csv")
-    own = rows[rows["metric"] == "spread"]
-    assert own[["layer", "split"]].drop_duplicates().to_numpy().tolist() == [["last", "train"]]
-    aggregate()
-    history = pd.read_csv(RESULTS / "history.csv")
-    kept = history[history["spread"].notna()]
-    assert kept["epoch"].unique().tolist() == [0, 100]
-    np.testing.assert_allclose(kept[kept["epoch"] == 100]["spread"], own["value"], rtol=1e-12)
-    points = pd.read_csv(RESULTS / "points.csv")
-    assert "spread" in set(points["metric"])
-    drawn: dict[str, Figure] = {}
-    monkeypatch.setattr("ncpipe.runs.figure_pool.usable_cores", lambda: 1)  # another process would save them
-    monkeypatch.setattr(
-        "ncpipe.runs.figure_pool.save_figure", lambda figure, folder, name: drawn.update({name: figure})
-    )
-    plot()
-    assert "spread" in [axes.get_title() for axes in drawn["curves_own"].axes]
-    assert "square on rings" in drawn["curves_own"].get_suptitle()
 
 
 def test_a_schema_written_beside_study_py_has_its_keys() -> None:

@@ -90,6 +90,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield place
     (place / "scancel").unlink(missing_ok=True)
     subprocess.run(["scancel", *(file.name for file in (place / "jobs").iterdir())], check=True)
+    (place / "hold").unlink(missing_ok=True)  # else who starts the jobs would wait for ever
 
 
 def settings(workers: int | None = None) -> Settings:

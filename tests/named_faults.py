@@ -190,7 +190,7 @@ NAMED = [
         "runs/results.py",
         "    check_code(fingerprints[0])\n",
         "",
-        ("tests/test_store.py::test_code_that_was_edited_meanwhile_is_not_stored",),
+        ("tests/test_edited_code.py::test_code_is_edited_at_any_moment",),
     ),
     Fault(
         "a stored run taken unread",

@@ -117,25 +117,23 @@ class Clone:
         return Clone(self.top / "stages" / name, self.top)
 
     @classmethod
-    def of_working_tree(cls, folder: Path, params: Tree, report: bool = False) -> "Clone":
-        """Clone ROOT as its working tree is now, without its dvc.lock, on other parameters; all committed.
+    def of_working_tree(cls, folder: Path, params: Tree) -> "Clone":
+        """Return a checkout of ROOT as its working tree is now, on other parameters; all committed.
 
-        report: whether its pipelines end with the page, which would add seconds to every `dvc repro`.
+        It has neither ROOT's history nor its dvc.lock, nor what no stage reads: each test copies it. Its
+        pipelines end before the page, which would add seconds to every `dvc repro`.
         """
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
+        subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
         listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
         for name in filter(None, listed.split("\0")):
             source, target = ROOT / name, folder / name
-            if (source.is_file() or source.is_symlink()) and source.name != "dvc.lock":
+            read = source.name != "dvc.lock" and not name.startswith(("benchmarks/", "docs/", "tests/"))
+            if read and (source.is_file() or source.is_symlink()):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.unlink(missing_ok=True)
                 shutil.copy2(source, target, follow_symlinks=False)
-            else:
-                target.unlink(missing_ok=True)
-        if not report:
-            for pipeline in (folder / "dvc.yaml", *folder.glob("stages/*/dvc.yaml")):
-                pipeline.write_text(without_report(pipeline.read_text()))
+        for pipeline in (folder / "dvc.yaml", *folder.glob("stages/*/dvc.yaml")):
+            pipeline.write_text(without_report(pipeline.read_text()))
         clone = cls(folder)
         clone.run("git", "config", "user.name", "A test")
         clone.run("git", "config", "user.email", "test@example.org")
@@ -334,6 +332,25 @@ def cut(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
 def trains(experiments: Iterable[str], depths: Iterable[int], seeds: Iterable[int]) -> list[str]:
     """Names of train stages, sorted."""
     return sorted(f"train@{e}-{d}-{s}" for e in experiments for d in depths for s in seeds)
+
+
+CHANGED_TRAINS = sorted([*trains(["wild"], [2], [0, 7]), "train@alpha-2-7"])
+
+
+@pytest.fixture(scope="session")
+def changed_first(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A seed and an experiment more, which diverges; one of each less, and one depth. Not to be changed."""
+
+    def make(folder: Path) -> Made:
+        clone = swept.copy(folder)
+        wild = copy.deepcopy(PARAMS["experiments"]["alpha"])
+        wild["optimizer"] = {"name": "sgd", "learning_rate": 1e10, "momentum": 0.0}
+        clone.edit_params("experiments.wild", wild)
+        clone.edit_params("sweep", {"experiments": ["wild", "alpha"], "depths": [2], "seeds": [7, 0]})
+        assert [name for name in clone.stale() if name.startswith("train")] == CHANGED_TRAINS
+        return clone, clone.repro()
+
+    return shared(tmp_path_factory, "changed", make)
 
 
 # What the dvc.yaml of a study with an axis has in place of the root's lines.

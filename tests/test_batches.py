@@ -1,8 +1,6 @@
 """Batches: who joins one, what is taken from the store, and what is left alone."""
 
 import functools
-import shutil
-import subprocess
 import sys
 import threading
 import weakref
@@ -13,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import Terminal, contents, experiment_tree, prepare_sweep
+from conftest import Terminal, experiment_tree, prepare_sweep
 
 from ncpipe.commands import sweep
 from ncpipe.commands.fill import fill_store
@@ -69,27 +67,6 @@ def test_train_trains_exactly_what_it_is_asked_for(
     assert "taken from the store" in capsys.readouterr().err
 
 
-def test_a_run_of_a_batch_is_the_one_that_training_alone_gives(project: Path) -> None:
-    fill_store(None, 1, 60.0)
-    train("one", 2, 1)
-    together = contents(Path("data/runs/one/L2/s1"))
-    for folder in ("data/runs", "data/.store"):
-        shutil.rmtree(folder)
-    train("one", 2, 1)
-    assert contents(Path("data/runs/one/L2/s1")) == together
-    assert len(together) == 4
-
-
-def test_taking_imports_no_torch(project: Path) -> None:
-    fill_store(None, 1, 60.0)
-    code = (
-        "import sys; from ncpipe.commands.train import train; train('one', 2, 1); "
-        "assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    assert trained() == ["one/L2/s1"]
-
-
 def test_the_bar_counts_all_runs_and_goes_on_from_the_checkpoint(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,27 +92,22 @@ def test_the_bar_counts_all_runs_and_goes_on_from_the_checkpoint(
     assert announced in "\n".join(terminal.screen)
 
 
-def test_experiments_of_one_shape_share_a_batch(
-    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another learning rate or penalty joins; another width, data or number of epochs does not."""
-    rate, penalty = (
-        experiment_tree(),
-        experiment_tree(penalty={"rule": "over_depth", "value": 1, "last_layer": 0}),
-    )
-    rate["optimizer"]["learning_rate"] = 0.5
-    others = {"wide": experiment_tree(model={"width": 9}), "longer": experiment_tree(epochs=21)}
-    prepare_sweep([2, 3], [0], one=experiment_tree(), rate=rate, penalty=penalty, **others)
-    fill_store(None, 1, 60.0)
-    said = capsys.readouterr().err
-    assert "train one L=2 seed=0 together with rate seed 0, penalty seed 0:" in said
-    assert "train wide L=2 seed=0: " in said
-    assert "train longer L=2 seed=0: " in said
+def full_gpu() -> None:
+    raise torch.OutOfMemoryError
 
 
+def full_cpu() -> None:
+    torch.empty(2**50)
+
+
+@pytest.mark.parametrize("fail", [full_gpu, full_cpu])
 def test_out_of_memory_halves_the_batch(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fail: Callable[[], None],
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """And one run that does not fit is a line. Red: only a GPU's error is known."""
     tried = []
     memory: list[weakref.ref[torch.Tensor]] = []
 
@@ -145,7 +117,7 @@ def test_out_of_memory_halves_the_batch(
         memory.append(weakref.ref(taken))
         tried.append(len(runs))
         if len(runs) > 1:
-            raise torch.OutOfMemoryError
+            fail()
         return original(runs, *rest)
 
     original = batches.train_batch
@@ -155,10 +127,7 @@ def test_out_of_memory_halves_the_batch(
     assert stored() == 3
     assert "out of memory on cpu, retrying with batches of 1" in capsys.readouterr().err
 
-    def never(runs: list[Run], *rest: Any) -> list[Trained]:
-        raise torch.OutOfMemoryError
-
-    monkeypatch.setattr(batches, "train_batch", never)
+    monkeypatch.setattr(batches, "train_batch", lambda *rest: fail())
     with pytest.raises(InputError, match=r"one run does not fit on cpu; make model\.width, .* smaller"):
         train("one", 3, 2)
 

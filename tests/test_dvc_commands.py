@@ -1,16 +1,21 @@
-"""DVC's own commands after `dvc repro`, at the root and in a study: each ends well and without a warning.
+"""DVC's own commands after `dvc repro`: each ends well and without a warning, and shows what the docs say.
 
 Each test's docstring ends with the fault that would turn it red.
 """
 
 import csv
+import json
 import os
 import re
+import shlex
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from pipeline import PARAMS, ROOT, Clone, Copy, Made, Output, shared
+from pipeline import EPOCHS, ROOT, Clone, Copy, Made, Output, trains
+
+from ncpipe.commands.cli import run_cli
 
 pytestmark = [
     pytest.mark.pipeline,
@@ -19,84 +24,66 @@ pytestmark = [
 ]
 
 CLEAN = "Data and pipelines are up to date."
-TOLERANCE = "convergence.tolerance=1e-9"  # no run has converged
-CHEAP = "slopes.seed={}"  # after that without an effect: only `aggregate` runs
+RATE = "experiments.alpha.optimizer.learning_rate"
+HISTORY = "data/runs/alpha/L2/s0/history.csv"
+PAGE = (ROOT / "docs/comparing.md").read_text(encoding="utf-8")
+[ONLY_CHANGED] = re.findall(r"^dvc (exp show --only-changed .*?)(?:\s+#.*)?$", PAGE, re.MULTILINE)
 # What `dvc gc` always says.
 EXPECTED = "WARNING: This will remove all cache except items used in the workspace of the current repo."
 
 SHOWN = {
     "status": ["status"],
-    "dag": ["dag"],
-    "exp list": ["exp", "list"],
-    "exp show": ["exp", "show"],
-    "exp diff": ["exp", "diff", "one", "two"],
-    "metrics show": ["metrics", "show"],
-    "metrics diff": ["metrics", "diff", "one", "two"],
-    "plots show": ["plots", "show"],
-    "plots diff": ["plots", "diff", "one", "two"],
+    "exp show": ["exp", "show", "--csv"],
+    "metrics diff": ["metrics", "diff", "one", "HEAD", "--json"],
+    "plots show": ["plots", "show", HISTORY, "-x", "epoch", "-y", "loss", "--json"],
+    "plots diff": ["plots", "diff", "one", "HEAD", "--json"],
 }
 CHANGED = {
     "exp apply": ["exp", "apply", "two"],
-    "exp branch": ["exp", "branch", "two", "a-branch"],
     "exp remove": ["exp", "remove", "three"],
-    "commit": ["commit", "-f"],
     "gc": ["gc", "-w", "-f"],
     "status, at last": ["status"],
 }
-RUN = ["exp run", "exp run --queue", "exp run --run-all", "exp run --temp"]
+RUN = {
+    "exp run": ["exp", "run", "-n", "one", "-S", f"{RATE}=5e-2"],
+    "only changed": [*shlex.split(ONLY_CHANGED), "--no-pager"],
+    "exp run --queue": ["exp", "run", "--queue", "-n", "two", "-S", "slopes.seed=103"],
+    "exp run --run-all": ["exp", "run", "--run-all", "-j", "2"],
+    "exp run --temp": ["exp", "run", "--temp", "-n", "three", "-S", "slopes.seed=5"],
+}
 
 
 @dataclass
 class Place:
-    """A DVC project after `dvc repro`, committed; what each command then run in it said."""
+    """`changed_first`, committed, after all commands; what each said, `ncpipe compare` among them."""
 
     clone: Clone
     said: dict[str, Output] = field(default_factory=dict)
 
-    def dvc(self, name: str, *command: str) -> None:
-        self.said[name] = self.clone.run("dvc", *command, check=False)
 
-
-@pytest.fixture(scope="session")
-def root_and_study(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """The root after `dvc repro`, then stages/smoke after its own, on the same parameters; committed."""
-
-    def make(folder: Path) -> Made:
-        clone = swept.copy(folder)
-        study = clone.study("smoke")
-        study.write_params(PARAMS)
-        output = study.repro()
-        clone.commit()
-        return clone, output
-
-    return shared(tmp_path_factory, "commands", make)
-
-
-@pytest.fixture(scope="module", params=["root", pytest.param("study", marks=pytest.mark.long)])
-def place(
-    request: pytest.FixtureRequest,
-    root_and_study: Made,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Place:
-    clone = root_and_study[0].copy(tmp_path_factory.mktemp(request.param) / "clone")
-    at = Place(clone if request.param == "root" else clone.study("smoke"))
-    at.dvc("exp run", "exp", "run", "-n", "one", "-S", TOLERANCE)
-    for name in ("two", "three"):
-        option = CHEAP.format(100 + len(name))
-        at.dvc("exp run --queue", "exp", "run", "--queue", "-n", name, "-S", option)
-    at.dvc("exp run --run-all", "exp", "run", "--run-all", "-j", "2")
-    at.dvc("exp run --temp", "exp", "run", "--temp", "-n", "four", "-S", CHEAP.format(5))
-    for name, command in (SHOWN | CHANGED).items():
-        at.dvc(name, *command)
+@pytest.fixture(scope="module")
+def place(changed_first: Made, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    at = Place(changed_first[0].copy(tmp_path_factory.mktemp("place") / "clone"))
+    at.clone.commit()
+    wide = {"COLUMNS": "400"}  # tables are cut at the terminal's width
+    for name, command in (RUN | SHOWN).items():
+        at.said[name] = at.clone.run("dvc", *command, check=False, env=wide)
+    before = at.clone.run("git", "status", "--porcelain").out
+    at.said["compare"] = at.clone.run("ncpipe", "compare", "one", "HEAD")
+    assert at.clone.run("git", "status", "--porcelain").out == before
+    for name, command in CHANGED.items():
+        at.said[name] = at.clone.run("dvc", *command, check=False)
     return at
 
 
 def complaints(output: Output) -> list[str]:
-    """Lines that DVC's warnings and errors are among; ours on standard error speak of train errors."""
-    lines = re.findall(
-        r"^(?:WARNING|ERROR).*|.*(?:warning|[Ff]ailed|fatal).*", f"{output.out}\n{output.err}", re.M
-    )
-    return [line for line in lines if line != EXPECTED]
+    """Lines that DVC's warnings and errors are among; ours on standard error speak of train errors.
+
+    In JSON there are pictures, each a line of its own, and no words of DVC's.
+    """
+    lines = output.err.splitlines() + ([] if output.out.startswith("{") else output.out.splitlines())
+    signs = re.compile(r"^(?:WARNING|ERROR)|warning|[Ff]ailed|fatal")
+    return [line for line in lines if signs.search(line) and line != EXPECTED]
 
 
 @pytest.mark.parametrize("name", [*RUN, *SHOWN, *CHANGED])
@@ -111,71 +98,134 @@ def test_a_command_ends_well_and_complains_of_nothing(place: Place, name: str) -
         assert output.out.splitlines() == [CLEAN]
 
 
-def test_experiments_are_all_there(place: Place) -> None:
-    """Red: a queued experiment that fails in the copy of the repository that DVC makes for it."""
-    names = ("one", "two", "three", "four")
-    assert all(f"[{name}]" in place.said["exp list"].out for name in names)
-    rows = place.clone.run("dvc", "exp", "show", "--csv", "--all-branches").out.splitlines()
-    found = {row["Experiment"]: row for row in csv.DictReader(rows)}
-    assert set(names) - {"three"} <= set(found)
-    assert {found[name]["slopes.seed"] for name in ("two", "four")} == {"103", "5"}
+def test_a_learning_rate_reruns_its_own_runs(place: Place) -> None:
+    """Red: `experiments` as a whole among the parameters of a stage."""
+    output = place.said["exp run"]
+    assert output.trained == trains(["alpha"], [2], [0, 7])
+    trained = [name for name in output.ran if name.startswith("train")]
+    assert sorted(trained) == output.trained
+    after = ["extract@alpha", "measure@alpha", "aggregate", "plot", "claims"]
+    assert output.ran == ["code", "fill", *trained, *after]
+
+
+def test_show_lists_parameters_beside_metrics(place: Place) -> None:
+    """Red: a queued experiment that fails in the copy of the repository that DVC makes for it; metrics.json
+    that dvc.yaml does not name, or whose keys carry no experiment."""
+    shown = csv.DictReader(place.said["exp show"].out.splitlines())
+    rows = {row["Experiment"] or row["rev"]: row for row in shown}
+    [head] = rows.keys() - {"one", "two", "three", "workspace"}
+    assert {name: float(rows[name][RATE]) for name in ("one", head)} == {"one": 0.05, head: 0.02}
+    assert {name: rows[name]["slopes.seed"] for name in ("two", "three")} == {"two": "103", "three": "5"}
+    nc1 = "alpha.deepest.log10_nc1_trace_ratio"
+    assert len({rows[name][nc1] for name in ("one", head)} - {""}) == 2
     assert place.clone.params()["slopes"]["seed"] == 103  # `exp apply` of two
 
 
-def test_push_and_pull_into_a_second_clone(
-    place: Place, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+def test_the_documented_line_shows_what_changed_and_no_more(place: Place) -> None:
+    """Red: a metric for each split and each NC2; a line of the docs that DVC does not take."""
+    [head] = [row for row in place.said["only changed"].out.splitlines() if "Experiment" in row]
+    columns = [name for name in head.split() if name != "Created"]  # shown where the minutes differ
+    series = ("nc1_trace_ratio", "nc2_etf", "nc3_cosine")  # the gap is for `ncpipe compare`
+    metrics = {f"alpha.deepest.log10_{name}" for name in series}  # one depth, so no slope
+    assert columns[0] == "Experiment"
+    assert {*columns[1:]} == metrics | {RATE}
+
+
+def test_compare_reads_experiments_without_a_checkout(place: Place) -> None:
+    """Red: results read from the workspace; a parameter of an experiment that is not in the sweep."""
+    said = place.said["compare"]
+    assert said.err == f"ncpipe: runs the code of {place.clone.folder.resolve() / 'ncpipe'}\n"
+    without_intervals = re.sub(r" \[.*?\]", "", said.out)
+    lines = [line.split() for line in without_intervals.splitlines()]
+    assert lines[1] == [RATE, "0.05", "0.02"]
+    theirs = json.loads(place.said["metrics diff"].out)["data/results/metrics.json"]
+    gap = theirs["alpha.deepest.log10_loss_gap"]
+    numbers = [f"{gap['old']:.2f}", f"{gap['new']:.2f}", f"{gap['diff']:+.2f}", "1", "of", "1"]
+    [shown, *_] = [line for line in lines if line[:2] == ["log10", "loss_gap"]]
+    assert shown[: 6 + len(numbers)] == ["log10", "loss_gap", "at", "L", "=", "2", *numbers]
+
+
+@pytest.mark.parametrize(
+    ("revisions", "message"),
+    [
+        (["one", "onne"], "onne: neither a git revision nor a DVC experiment"),
+        (["one", "HEAD~1"], "HEAD~1: data/results/points.csv: not in the revision"),
+        (["one"], "compare: give at least two"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(
+    revisions: list[str], message: str, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Red: a traceback of DVC's; a table of nothing."""
+    monkeypatch.chdir(place.clone.folder)
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", place.clone.environment["DVC_SITE_CACHE_DIR"])
+    monkeypatch.setattr(sys, "argv", ["ncpipe", "compare", *revisions])
+    with pytest.raises(SystemExit, match=f"^ncpipe: {re.escape(message)}.*$") as stop:
+        run_cli()
+    assert "\n" not in str(stop.value.code)
+
+
+def plotted(output: Output, name: str) -> list[dict[str, str]]:
+    """The rows that one of DVC's plots is drawn from."""
+    [plot] = json.loads(output.out)["data"][name]
+    return plot["content"]["data"]["values"]
+
+
+def test_plots(place: Place) -> None:
+    """Red: dvc.yaml without the figure or without the data of NC against depth; a history in a format that
+    DVC does not plot, or without its epochs."""
+    figure = json.loads(place.said["plots diff"].out)["data"]["data/figures/depth_sweep.png"]
+    assert sorted(own["revisions"][0] for own in figure) == ["HEAD", "one"]
+    rows = plotted(place.said["plots diff"], "data/results/depth/alpha.csv")
+    assert {row["rev"] for row in rows} == {"one", "HEAD"}
+    assert len({row["nc1_trace_ratio"] for row in rows}) == 2
+    history = plotted(place.said["plots show"], HISTORY)
+    steps = [int(row["epoch"]) for row in history]
+    assert steps == sorted(set(steps))
+    assert (steps[0], steps[-1]) == (0, EPOCHS)
+    assert float(history[-1]["loss"]) < float(history[0]["loss"])
+
+
+def test_push_and_pull_into_a_second_clone(place: Place, tmp_path: Path) -> None:
     """Red: an output outside DVC's cache; a result that depends on where its clone lies."""
     clone = place.clone
-    inside = clone.folder.relative_to(clone.top)
     clone.run("dvc", "remote", "add", "--default", "folder", str(tmp_path / "remote"))
     clone.commit()
     pushed = clone.run("dvc", "push")
-    clone.run("git", "clone", "--quiet", str(clone.top), str(tmp_path / "second"))
-    second = Clone(tmp_path / "second" / inside, tmp_path / "second")
+    clone.run("git", "clone", "--quiet", str(clone.folder), str(tmp_path / "second"))
+    second = Clone(tmp_path / "second")
     pulled = second.run("dvc", "pull")
     assert complaints(pushed) == complaints(pulled) == []
     output = second.repro()
     assert output.ran == output.restored == []
-    assert second.run("dvc", "status").out.splitlines() == [CLEAN]
     assert second.digests("data/results", "data/figures") == clone.digests("data/results", "data/figures")
 
 
-class TestStudies:
-    def test_the_root_does_not_see_them(self, root_and_study: Made) -> None:
-        """Red: a study without a .dvc of its own."""
-        clone, _ = root_and_study
-        assert clone.run("dvc", "stage", "list", "--all", "--name-only").out.count("grid") == 1
-        assert clone.run("git", "status", "--porcelain").out == ""
+def test_a_study_takes_what_the_root_has_trained(cut: Clone, own_copy: Copy) -> None:
+    """Without `dvc init`, and apart from the root. Red: a file below .dvc that git does not keep; a cache
+    that is not the root's; a stage that differs; a command that reads the root's params.yaml."""
+    clone = own_copy(cut)
+    study = clone.study("smoke")
+    study.write_params(clone.params())
+    output = study.repro()
+    assert (output.ran, output.trained) == (["fill"], [])
+    assert "train@alpha-2-0" in output.restored
+    assert study.digests("data/results") == clone.digests("data/results")
+    assert clone.run("dvc", "stage", "list", "--all", "--name-only").out.count("grid") == 1
+    clone.commit()
+    clone.run("git", "clean", "--quiet", "-xdf", "--exclude=/data", "--exclude=/.dvc")
+    output = clone.run("dvc", "--cd", "stages/warm_start", "repro", "grid")
+    assert output.ran == ["code", "grid"]
+    assert clone.run("git", "status", "--porcelain").out == "?? stages/warm_start/dvc.lock\n"
+    assert clone.stale() == []
 
-    def test_they_take_what_the_root_has_trained(self, root_and_study: Made) -> None:
-        """The study has the root's parameters. Red: a cache that is not the root's; a stage that differs."""
-        clone, output = root_and_study
-        assert (output.ran, output.trained) == (["fill"], [])
-        assert "train@alpha-2-0" in output.restored
-        assert clone.study("smoke").digests("data/results") == clone.digests("data/results")
 
-    def test_a_fresh_clone_needs_no_dvc_init(self, root_and_study: Made, own_copy: Copy) -> None:
-        """Red: a file below .dvc that git does not keep; a command that reads the root's params.yaml."""
-        clone = own_copy(root_and_study[0])
-        clone.run("git", "clean", "--quiet", "-xdf", "--exclude=/data", "--exclude=/.dvc")
-        study = clone.study("warm_start")
-        output = clone.run("dvc", "--cd", "stages/warm_start", "repro", "grid")
-        assert output.ran == ["code", "grid"]
-        assert list(study.folder.glob("data/grid/*.csv"))
-        assert clone.run("git", "status", "--porcelain").out == "?? stages/warm_start/dvc.lock\n"
-        assert clone.stale() == []
-        for path in (clone.folder / "ncpipe/commands", clone.folder / "ncpipe/models"):
-            (path / "__pycache__").mkdir(exist_ok=True)
-            (path / "__pycache__/any.pyc").write_bytes(b"compiled")
-        assert "code" not in study.stale()
-
-    def test_a_copied_package_is_refused(self, root_and_study: Made, own_copy: Copy) -> None:
-        """Red: a study whose dependencies are a copy of the package that nothing runs."""
-        study = own_copy(root_and_study[0]).study("smoke")
-        (study.folder / "ncpipe").unlink()
-        study.run("cp", "-R", "../../ncpipe", "ncpipe")
-        output = study.run("ncpipe", "code", check=False)
-        assert (output.code, output.out) == (1, "")
-        _, line = output.err.splitlines()  # the first says whose code runs
-        assert line.startswith("ncpipe: ncpipe: is a copy of the package")
+def test_a_copied_package_is_refused(cut: Clone, own_copy: Copy) -> None:
+    """Red: a study whose dependencies are a copy of the package that nothing runs."""
+    study = own_copy(cut).study("smoke")
+    (study.folder / "ncpipe").unlink()
+    study.run("cp", "-R", "../../ncpipe", "ncpipe")
+    output = study.run("ncpipe", "code", check=False)
+    assert (output.code, output.out) == (1, "")
+    _, line = output.err.splitlines()  # the first says whose code runs
+    assert line.startswith("ncpipe: ncpipe: is a copy of the package")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import clear_code_digests, measure_runs
-from pipeline import PARAMS, ROOT, Clone
+from pipeline import ROOT
 
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
@@ -19,20 +19,10 @@ from ncpipe.runs.code_digests import at_start
 from ncpipe.runs.study_code import study_effect
 
 PAGE, _, LOOP = (ROOT / "docs/extending.md").read_text(encoding="utf-8").partition("\n## A training loop\n")
-MOST_LINES = 25
 
 
 def blocks(language: str, page: str = PAGE) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-
-
-def test_each_thing_is_said_in_a_few_lines() -> None:
-    found = {language: blocks(language) for language in ("bash", "yaml", "python")}
-    assert [len(texts) for texts in found.values()] == [1, 1, 8]
-    loop = {language: blocks(language, LOOP) for language in found}
-    assert [len(texts) for texts in loop.values()] == [1, 1, 4]
-    for text in (text for texts in (*found.values(), *loop.values()) for text in texts):
-        assert len([line for line in text.splitlines() if line.strip()]) <= MOST_LINES
 
 
 def test_the_page_does_no_more_than_define(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,28 +93,3 @@ def test_the_page_runs_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "The study&#39;s own metrics" in page
     assert "Do a network, loss and optimizer of our own collapse?" in page
     assert "fits-patches" in page
-
-
-@pytest.mark.pipeline
-@pytest.mark.long
-def test_by_dvc_it_is_the_same_and_a_comment_trains_nothing_again(tmp_path: Path) -> None:
-    """Red: a stage of the page's dvc.yaml that asks for what no stage before it writes."""
-    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
-    clone.run("bash", "-e", "-c", *blocks("bash"))
-    study = clone.study("spirals")
-    program = (study.folder / "study.py").read_text(encoding="utf-8")
-    one = study.repro("train@sine-2-0")
-    assert one.ran == ["code", "fetch@sine", "train@sine-2-0"]
-    swept = study.run("ncpipe", "sweep")
-    assert "sweep: 6 runs to train in " in swept.err  # in as many batches as there are cores
-    assert study.stale() == []
-    study.run("ncpipe", "report")
-    assert (study.folder / "data/report.html").is_file()
-
-    commented = program.replace("class Sine(", "# A comment.\nclass Sine(")
-    edited = commented.replace("return weight.sum(0).norm()", "return weight.sum(0).norm() / weight.norm()")
-    for text, stages in ((commented, set()), (edited, {"measure", "train"})):
-        (study.folder / "study.py").write_text(text, encoding="utf-8")
-        study.repro("code")
-        assert {stage.split("@")[0] for stage in study.stale()} >= stages
-        assert bool(study.stale()) == bool(stages)

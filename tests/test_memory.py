@@ -20,7 +20,6 @@ from conftest import (
     experiment_tree,
     image_data,
     prepare_sweep,
-    token_data,
     vector_data,
     write_params,
 )
@@ -31,7 +30,6 @@ from ncpipe.commands.train import train
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models import residual_block
-from ncpipe.runs import batches
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError
 from ncpipe.training.cost import bytes_per_run, check_memory, estimate
@@ -122,15 +120,6 @@ def test_what_cannot_fit_is_refused_before_it_is_built(run: Run, data: Prepared)
     assert psutil.Process().memory_info().rss - before < 2**30
 
 
-def test_what_fits_is_not_refused() -> None:
-    """Red: a limit that bars ordinary runs; seconds, in which shapes alone are computed with."""
-    for data in (vector_data(), token_data()):
-        tokens = {"source": "imdb", "per_class": 2, "test_per_class": 2, "seed": 0, "tokenizer": "corpus",
-                  "vocabulary": 300, "context": 7, "keep": "start"}  # fmt: skip
-        changes = {} if data.kind == "vector" else {"data": tokens, "model": architecture("L-T11", "pre")}
-        check_memory(run_of(**changes), data, CPU, torch.float32)
-
-
 @pytest.mark.parametrize(
     ("groups", "file", "told"),
     [
@@ -158,27 +147,6 @@ def test_the_limit_of_a_container_or_a_job_counts(
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     assert free_bytes(CPU) == 3000 * 2**20 - 10**6
-
-
-def test_a_batch_that_the_cpu_has_no_memory_for_is_halved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Like a GPU's; and one run that does not fit is a line. Red: only a GPU's error is known."""
-    monkeypatch.chdir(tmp_path)
-    prepare_sweep([2, 3], [0, 1], one=experiment_tree(epochs=2, log_every=1))
-    real = batches.train_batch
-
-    def scarce(runs: list[Run], *rest: Any) -> Any:
-        if len(runs) > 1:
-            torch.empty(2**50)
-        return real(runs, *rest)
-
-    monkeypatch.setattr(batches, "train_batch", scarce)
-    train("one", 2, workers=1)
-    assert "out of memory on cpu, retrying with batches of 1" in capsys.readouterr().err
-    monkeypatch.setattr(batches, "train_batch", lambda *rest: torch.empty(2**50))
-    with pytest.raises(InputError, match=r"one L=3 seed=1: one run does not fit on cpu; make model\.width"):
-        train("one", 3, 1)
 
 
 def test_a_run_that_cannot_fit_is_refused_by_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,9 +135,9 @@ def test_an_axis_has_values_and_a_matrix(checkout: Path, own_code: bool) -> None
     load_study(checkout)
 
 
-def a_file(folder: Path, inputs: np.ndarray) -> Path:
-    np.savez(folder / "mine.npz", inputs=inputs, labels=np.arange(len(inputs)) % 3)
-    return folder / "mine.npz"
+def a_file(folder: Path, inputs: np.ndarray, name: str = "mine.npz") -> Path:
+    np.savez(folder / name, inputs=inputs, labels=np.arange(len(inputs)) % 3)
+    return folder / name
 
 
 @pytest.mark.parametrize(
@@ -161,41 +161,6 @@ def test_data_of_every_kind_make_a_study_that_reads_them(
     assert experiment.model.architecture == ("L-T11" if expected == "tokens" else "L-RN1")
     with contextlib.chdir(study):
         assert prepare_arrays(experiment.data).kind == expected
-
-
-@pytest.mark.parametrize(
-    ("inputs", "wanted", "line"),
-    [
-        (
-            np.zeros((12, 5), np.uint8),
-            {},
-            r"mine\.npz: inputs \(12, 5\) are whole numbers; add --kind tokens if",
-        ),
-        (
-            np.zeros((12, 8, 8), np.uint8),
-            {},
-            r"mine\.npz: inputs has shape \(12, 8, 8\); give vectors \(N, D\), im",
-        ),
-        (
-            np.zeros((12, 8, 8)),
-            {"kind": "image"},
-            r"mine\.npz: inputs has shape .*; kind: image takes \(N, channels",
-        ),
-        (
-            np.zeros((12, 5)),
-            {"kind": "tokens"},
-            r"mine\.npz: inputs is of type float64; token ids are whole numb",
-        ),
-    ],
-)
-def test_data_of_no_kind_are_one_line_that_names_the_file(
-    inputs: np.ndarray, wanted: dict[str, Any], line: str, checkout: Path, tmp_path: Path
-) -> None:
-    """Red: a study that fails at fetch; a mistake of the removed params.yaml, by its line."""
-    with pytest.raises(InputError, match=line) as caught:
-        create_study("filed", data=a_file(tmp_path, inputs), **wanted)
-    assert "params.yaml" not in str(caught.value)
-    assert not list((checkout / "stages").glob("*"))
 
 
 def test_a_study_asks_its_own_questions(checkout: Path, tmp_path: Path) -> None:
@@ -246,41 +211,43 @@ def test_an_axis_has_two_values_in_its_range(axis: str, values: tuple[float, flo
 )
 def test_any_name_of_a_file_of_data_is_written_as_it_is(checkout: Path, tmp_path: Path, name: str) -> None:
     """Red: a traceback of re, or a mistake of params.yaml that the user has not made."""
-    file = tmp_path / name
-    np.savez(file, inputs=np.zeros((12, 5), dtype=np.float32), labels=np.arange(12) % 3)
-    create_study("filed", data=file)
+    create_study("filed", data=a_file(tmp_path, VECTORS, name))
     study = checkout / "stages/filed"
     assert name in read_yaml(study / "dvc.yaml")["stages"]["fetch"]["deps"]
     data = load_params(study / "params.yaml").experiments["mixture_rn1"].data
     assert (data.source, data.file) == ("arrays", name)
 
 
-@pytest.mark.parametrize("name", ["${x}.npz", "a\n.npz"])
-def test_a_name_that_dvc_would_change_is_refused(checkout: Path, tmp_path: Path, name: str) -> None:
-    file = tmp_path / name
-    np.savez(file, inputs=np.zeros((12, 5), dtype=np.float32), labels=np.arange(12) % 3)
-    with pytest.raises(InputError, match="DVC does not take this name literally; rename the file"):
-        create_study("filed", data=file)
-    assert not list((checkout / "stages").glob("*"))
+WHOLE_NUMBERS = np.zeros((12, 5), np.uint8)
+MAPS = np.zeros((12, 8, 8))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "line"),
+    ("wanted", "inputs", "name", "line"),
     [
-        ({"axis": "model.depht"}, "--axis: model.depht is not a number of the experiment; give a key"),
-        ({"axis": "loss"}, "--axis: loss is not a number"),
-        ({"data": Path("none.npz")}, "none.npz: not found"),
-        ({"kind": "image"}, "--kind: is of --data, which is missing"),
-        (
-            {"own_code": True, "axis": "data.noise"},
-            r"^new: the template does not suit this: sweep\.axis: experiments\.patches\.data\.noise: unknown",
-        ),
-        ({"data": Path("none.csv")}, "none.csv: unknown extension '.csv'"),
+        ({"axis": "model.depht"}, None, "", "--axis: model.depht is not a number of the experiment; give a"),
+        ({"axis": "loss"}, None, "", "--axis: loss is not a number"),
+        ({"data": Path("none.npz")}, None, "", "none.npz: not found"),
+        ({"data": Path("none.csv")}, None, "", "none.csv: unknown extension '.csv'"),
+        ({"kind": "image"}, None, "", "--kind: is of --data, which is missing"),
+        ({"own_code": True, "axis": "data.noise"}, None, "",
+         r"^new: the template does not suit this: sweep\.axis: experiments\.patches\.data\.noise: unknown"),
+        ({}, WHOLE_NUMBERS, "m.npz", r"m\.npz: inputs \(12, 5\) are whole numbers; add --kind tokens"),
+        ({}, MAPS, "m.npz", r"m\.npz: inputs has shape \(12, 8, 8\); give vectors \(N, D\), im"),
+        ({"kind": "image"}, MAPS, "m.npz", r"m\.npz: inputs has shape .*; kind: image takes \(N, channels"),
+        ({"kind": "tokens"}, VECTORS, "m.npz", r"m\.npz: inputs is of type float64; token ids are whole"),
+        ({}, VECTORS, "${x}.npz", "DVC does not take this name literally; rename the file"),
+        ({}, VECTORS, "a\n.npz", "DVC does not take this name literally; rename the file"),
     ],
-)
-def test_a_wish_that_cannot_be_had_leaves_nothing(checkout: Path, wanted: dict[str, Any], line: str) -> None:
-    with pytest.raises(InputError, match=line):
-        create_study("none", **wanted)
+)  # fmt: skip
+def test_a_wish_that_cannot_be_had_leaves_nothing(
+    wanted: dict[str, Any], inputs: np.ndarray | None, name: str, line: str, checkout: Path, tmp_path: Path
+) -> None:
+    """Red: a study that fails at fetch; a mistake of the removed params.yaml, by its line."""
+    data = {} if inputs is None else {"data": a_file(tmp_path, inputs, name)}
+    with pytest.raises(InputError, match=line) as caught:
+        create_study("none", **wanted, **data)
+    assert "params.yaml" not in str(caught.value)
     assert not list((checkout / "stages").glob("*"))
 
 

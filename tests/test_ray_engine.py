@@ -1,14 +1,10 @@
 """The engine for Ray: its worker in this process, with a stand-in for Ray, and a cluster of two machines."""
 
-import contextlib
 import dataclasses
-import importlib.util
 import io
 import json
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -24,8 +20,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import experiment_tree, fingerprints, prepare_sweep
-from pipeline import PARAMS, Clone
+from conftest import contents, experiment_tree, fingerprints, prepare_sweep
 
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Compute
@@ -46,10 +41,9 @@ from ncpipe.runs.fill import fill
 from ncpipe.runs.run_claims import claimed
 from ncpipe.runs.store import has
 from ncpipe.runs.store_layout import ALONE
-from ncpipe.system.artifacts import PREPARED, sha256_of
+from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.errors import InputError
 
-FIRST, SECOND = "127.0.0.2", "127.0.0.3"  # for 127.0.0.1 Ray takes another address of the machine
 # Ray's workers have niceness 15, and on a machine with other task minutes pass before one has loaded PyTorch.
 NOT_NICE = {"RAY_worker_niceness": "0"}
 
@@ -73,11 +67,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def settings(runs: int = 4) -> Settings:
     return Settings(load_params().compute, None, 60.0, True, runs)
-
-
-def contents(folder: Path) -> dict[str, str]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): sha256_of(path) for path in files}
 
 
 def trained_here() -> dict[str, str]:
@@ -328,97 +317,3 @@ def test_one_of_two_machines_dies_while_it_trains(
     assert in_store() == expected
     victim[0].wait(10)  # it is none of ours, so this waits until it is gone
     assert list((project.parent / "workdirs").glob("*/*/data/prepared/one"))
-
-
-@contextlib.contextmanager
-def started(environment: dict[str, str], *command: str) -> Iterator[None]:
-    """A machine of a cluster, until the block ends."""
-    process = subprocess.Popen(
-        [*command, "--block"],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    try:
-        said = []
-        for line in process.stdout:
-            said.append(line)
-            if "Ray runtime started." in line:
-                break
-        else:
-            pytest.fail("".join(said))
-        yield
-    finally:
-        for child in psutil.Process(process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
-        process.kill()
-        process.communicate()
-
-
-@contextlib.contextmanager
-def two_machines(clone: Clone, patch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], contextlib.ExitStack]]:
-    """A cluster begun and joined as docs/clusters.md says it.
-
-    Yields the sweep's command, and what ends the second machine at once.
-    """
-    if importlib.util.find_spec("ray") is None:  # imported here, it would know no token ever after
-        pytest.skip("no ray: uv run --extra ray")
-    home = clone.folder.parent
-    with socket.socket() as free:
-        free.bind((FIRST, 0))
-        address = f"{FIRST}:{free.getsockname()[1]}"
-    place = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets' paths have to be short
-    (home / "workdirs").mkdir()
-    told = {"RAY_AUTH_MODE": "token", "HOME": str(home), "RAY_TMPDIR": str(place)} | NOT_NICE
-    for name, value in told.items():
-        patch.setenv(name, value)
-    head = ["--head", f"--node-ip-address={FIRST}", f"--port={address.partition(':')[2]}", "--num-cpus=1"]
-    head += ["--include-dashboard=false", "--disable-usage-stats"]
-    second = [f"--address={address}", f"--node-ip-address={SECOND}", "--num-cpus=1"]
-    there = clone.environment | {"TMPDIR": str(home / "workdirs")}
-    try:
-        clone.run("ray", "get-auth-token", "--generate")
-        with started(clone.environment, "ray", "start", *head), contextlib.ExitStack() as machine:
-            machine.enter_context(started(there, "ray", "start", *second))
-            yield ["ncpipe", "sweep", "--engine", "ray", "--address", address], machine
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def check_swept(clone: Clone, swept: Clone) -> None:
-    outputs = ("data/runs", "data/metrics", "data/results", "data/figures")
-    assert clone.digests(*outputs) == swept.digests(*outputs)
-    assert clone.lock() == swept.lock()
-    assert clone.stale() == []
-
-
-@pytest.mark.ray
-@pytest.mark.long
-@pytest.mark.pipeline
-def test_driver_and_machine_killed_in_turn_give_what_dvc_repro_gives(
-    swept: Clone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sweep is killed when its first batch is there; a machine, when the next sweep's first batch is.
-
-    Red: tasks that train on without their driver, and are trained twice; a batch that is lost with its
-    machine; half a run in the store.
-    """
-    clone = Clone.of_working_tree(tmp_path / "clone", PARAMS)
-    with two_machines(clone, monkeypatch) as (sweep, machine):
-        clone.stop_when(lambda said: " of 8 runs done" in said[-1], signal.SIGKILL, *sweep)
-        said = []
-        with clone.start(*sweep) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                said.append(line)
-                if " of 8 runs done" in line:
-                    machine.close()
-        assert process.returncode == 0, "".join(said)
-    first = next(line for line in said if line.endswith(" of 8 runs are trained\n"))
-    assert 0 < int(first.split()[1]) < 8
-    check_swept(clone, swept)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from conftest import experiment_tree, fingerprints, prepare_sweep, stored_runs
-from killed_fills import make
 
 from ncpipe.commands.train import train
 from ncpipe.runs import run_claims
@@ -116,21 +115,17 @@ def test_the_time_left_is_at_the_pace_since_it_began() -> None:
     assert Claim(("a",), 100, "", 0, 0.0, epoch=10, began=10).left is None
 
 
-def start(folder: Path) -> "subprocess.Popen[bytes]":
-    """A fill of two workers, with whatever it says in a file."""
-    with (folder / "said.txt").open("ab") as said:
-        return subprocess.Popen(FILL, cwd=folder, stderr=said, start_new_session=True)
-
-
 def test_two_fills_of_one_store_train_each_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two clones with one cache, at once. Red: no claims, with which both train all; claims in the clone."""
-    monkeypatch.chdir(tmp_path)
     places = [tmp_path / name for name in ("one", "two")]
     for place in places:
-        make(place, tmp_path / "cache")
-    processes = [start(place) for place in places]
+        (place / ".dvc").mkdir(parents=True)
+        (place / ".dvc/config").write_text(f"[cache]\n    dir = {tmp_path / 'cache'}\n")
+        monkeypatch.chdir(place)
+        trees = {f"e{index}": experiment_tree(epochs=600 + index, log_every=100) for index in range(4)}
+        prepare_sweep([2], [0, 1], **trees)
+    processes = [subprocess.Popen(FILL, cwd=place, stderr=subprocess.DEVNULL) for place in places]
     assert [process.wait(900) for process in processes] == [0, 0]
-    monkeypatch.chdir(places[0])
     assert len(stored_runs()) == 8
     logs = [log.read_text() for place in places if (log := place / "data/logs/batches.csv").is_file()]
     trained = [
@@ -138,14 +133,3 @@ def test_two_fills_of_one_store_train_each_run_once(tmp_path: Path, monkeypatch:
     ]
     assert len(trained) == len(set(trained)) == 8
     assert left_behind() == []
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_killed_at_twenty_moments_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    """SIGKILL, SIGTERM and SIGINT. Red: a claim that outlives its process; a run that is lost or has other
-    bytes."""
-    command = [sys.executable, str(Path(__file__).with_name("killed_fills.py")), str(tmp_path), "20"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3000)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 0  # checkpoints that were resumed

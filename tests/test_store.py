@@ -16,7 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import clear_code_digests, contents, experiment_tree, flip_byte, stored_runs, write_params
+from conftest import (
+    contents,
+    experiment_tree,
+    flip_byte,
+    linked,
+    stored_runs,
+    write_params,
+)
 from dvc.config import Config
 from dvc.repo import Repo
 
@@ -33,9 +40,7 @@ from ncpipe.runs.fingerprint import key_of_record
 from ncpipe.runs.store import (
     import_runs,
     link_to_dvc_cache,
-    missing_of,
     stored,
-    sweep_fingerprints,
 )
 from ncpipe.runs.store_layout import VERSION_FILE, store_folder
 from ncpipe.system.artifacts import CODE, MANIFEST, PREPARED, RUNS, read_json, write_manifest
@@ -174,7 +179,7 @@ def test_a_stage_takes_stored_runs_at_once(words: list[str], found: set[str], pr
     assert contents(RUNS) == fast
 
 
-@pytest.mark.parametrize("value", ["0.01", "0.5", "1", "1e-05"])
+@pytest.mark.parametrize("value", ["1", "1e-05"])
 def test_a_stage_of_a_study_with_an_axis_too(
     value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +236,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "a file less": lambda: (_one() / "history.csv").unlink(),
     "a file more": lambda: (_one() / "more").touch(),
     "another run": lambda: _exchange(),
-    "a link": lambda: _linked(_one()),
+    "a link": lambda: linked(_one()),
     "nothing": lambda: shutil.rmtree(store_folder()),
     "another version": lambda: (store_folder() / VERSION_FILE).write_text("2\n"),
     "something in its place": lambda: RUN.mkdir(parents=True),
@@ -251,11 +256,6 @@ def _exchange() -> None:
     [other] = [path for path in stored_runs() if path != one]
     shutil.rmtree(one)
     shutil.copytree(other, one)
-
-
-def _linked(path: Path) -> None:
-    path.rename("elsewhere")
-    path.symlink_to(Path("elsewhere").absolute())
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -455,24 +455,3 @@ def test_a_run_is_taken_from_a_read_only_disk(project: Path, monkeypatch: pytest
     monkeypatch.setattr(Path, "unlink", fail)
     train("one", 2, 1)
     assert (RUN / MANIFEST).is_file()
-
-
-def test_code_that_was_edited_meanwhile_is_not_stored(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For every clone it would be the result of the code before. Red: a seal without a look."""
-    write_params([2], [0, 1, 2], one=experiment_tree())
-    params = load_params()
-    original = batches.train_batch
-
-    def edited(*rest: object) -> object:
-        monkeypatch.setattr("ncpipe.runs.fingerprint.training_digests", lambda *_: {"other": "code"})
-        return original(*rest)
-
-    monkeypatch.setattr(batches, "train_batch", edited)
-    before = stored_runs()
-    with pytest.raises(InputError, match="the code was edited during training"):
-        train("one", 2, 2, workers=1)
-    assert stored_runs() == before
-    monkeypatch.undo()
-    monkeypatch.chdir(project)
-    clear_code_digests()
-    assert len(missing_of(sweep_fingerprints(params, params.compute))) == 1

@@ -6,38 +6,29 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import clear_code_digests, experiment_tree, write_params
-from matplotlib.figure import Figure
+from conftest import experiment_tree, write_params
 from ruamel.yaml import YAML
 
-from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
 from ncpipe.commands.cli import run_cli
 from ncpipe.commands.code import write_code
-from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.json_schema import write_schema
-from ncpipe.commands.measure import measure
-from ncpipe.commands.plot import _figures, plot
-from ncpipe.commands.train import train
+from ncpipe.commands.plot import _figures
 from ncpipe.config.params import load_params
 from ncpipe.config.study import loaded
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared
-from ncpipe.datasets.stored import data_checksum
 from ncpipe.metrics.study_metrics import entry, own_metrics
-from ncpipe.papers import stages
 from ncpipe.runs.batches import train_batches
-from ncpipe.runs.code_digests import EXPERIMENT_STAGES, SWEEP_STAGES
-from ncpipe.runs.fingerprint import fingerprint_of
 from ncpipe.runs.plan import plan
-from ncpipe.system.artifacts import CLAIMS, CODE, METRICS, PREPARED, RESULTS
-from ncpipe.system.console import Progress
+from ncpipe.runs.store import sweep_fingerprints
+from ncpipe.system.artifacts import CLAIMS, PREPARED
+from ncpipe.system.console import NoProgress
 from ncpipe.system.errors import InputError
 
 SCHEMA = Path(__file__).resolve().parent.parent / "params.schema.json"
@@ -203,37 +194,15 @@ def test_a_network_of_ones_own_says_what_does_not_suit_it() -> None:
     assert "square takes vectors, digits has none" in refusal()
 
 
-def test_a_study_of_ones_own_reaches_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_of_ones_own_are_prepared() -> None:
+    """test_extending.py takes a study of the user's own to its report."""
     write_study()
-    write_grid()
     fetch("own")
     data = read_prepared(PREPARED / "own")
     assert (data.kind, data.classes, data.test) == ("vector", 2, None)
     assert data.facts["source"] == "rings"
     radius = data.train.inputs.norm(dim=1)
     torch.testing.assert_close(radius, 1.0 + data.train.labels, rtol=0, atol=0.3)
-    for seed in (0, 1):
-        train("own", 2, seed, workers=1)
-    extract_experiment("own")
-    measure("own")
-    rows = pd.read_csv(METRICS / "own" / "measurements.csv")
-    own = rows[rows["metric"] == "spread"]
-    assert own[["layer", "split"]].drop_duplicates().to_numpy().tolist() == [["last", "train"]]
-    aggregate()
-    history = pd.read_csv(RESULTS / "history.csv")
-    kept = history[history["spread"].notna()]
-    assert kept["epoch"].unique().tolist() == [0, 100]
-    np.testing.assert_allclose(kept[kept["epoch"] == 100]["spread"], own["value"], rtol=1e-12)
-    points = pd.read_csv(RESULTS / "points.csv")
-    assert "spread" in set(points["metric"])
-    drawn: dict[str, Figure] = {}
-    monkeypatch.setattr("ncpipe.runs.figure_pool.usable_cores", lambda: 1)  # another process would save them
-    monkeypatch.setattr(
-        "ncpipe.runs.figure_pool.save_figure", lambda figure, folder, name: drawn.update({name: figure})
-    )
-    plot()
-    assert "spread" in [axes.get_title() for axes in drawn["curves_own"].axes]
-    assert "square on rings" in drawn["curves_own"].get_suptitle()
 
 
 def test_a_schema_written_beside_study_py_has_its_keys() -> None:
@@ -341,83 +310,33 @@ def test_a_kind_that_no_array_has_is_one_line() -> None:
         prepare(load_params().experiments["own"].data, Path("raw"), None, progress=False)
 
 
-@pytest.mark.parametrize(
-    ("words", "keep_going"),
-    [("train own 2 0 --workers 1", False), ("extract --experiment own", False), ("", True)],
-)
 def test_a_network_that_fails_is_one_line(
-    words: str, keep_going: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever runs it, below PyTorch's own calls too. Red: a traceback; the line of another file; what went
-    wrong in one experiment that takes a sweep's others with it."""
-    write_study()
-    fetch("own")
-    if words.startswith("extract"):
-        write_grid()
-        for seed in (0, 1):
-            train("own", 2, seed, workers=1)
+    """By `ncpipe train` and in a sweep, below PyTorch's own calls too. Red: a traceback; the line of another
+    file; what went wrong in one experiment that takes a sweep's others with it."""
     text = WHOLE.replace("self.first(x).square()", "self.first(x[:, :1]).square()")
     write_study(text)
+    fetch("own")
     line = line_of(text, 'yield Layer("last"')
     mistake = rf"study\.py: line {line}: Square\.layers: RuntimeError: .+"
-    if not keep_going:
-        monkeypatch.setattr("sys.argv", ["ncpipe", *words.split()])
-        with pytest.raises(SystemExit) as stop:
-            run_cli()
-        assert re.fullmatch(f"ncpipe: {mistake}", str(stop.value.code)), stop.value.code
-        return
+    monkeypatch.setattr("sys.argv", ["ncpipe", "train", "own", "2", "0", "--workers", "1"])
+    with pytest.raises(SystemExit) as stop:
+        run_cli()
+    assert re.fullmatch(f"ncpipe: {mistake}", str(stop.value.code)), stop.value.code
     params = load_params()
-    compute = params.compute_on(None)
-    runs = [params.run("own", 2, seed) for seed in (0, 1)]
-    fingerprints = [fingerprint_of(run, data_checksum(PREPARED / run.data), compute) for run in runs]
+    fingerprints = sweep_fingerprints(params, params.compute_on(None))
     planned, failures = plan(fingerprints, torch.device("cpu"), 1, keep_going=True)
     assert planned == []
     [failed] = set(failures.values())
     assert re.fullmatch(mistake, str(failed))
-    progress = Progress("sweep", 2, 1.0)
-    errors = train_batches([fingerprints], 1, 60.0, progress, lambda fingerprint: 1.0, keep_going=True)
+    errors = train_batches([fingerprints], 1, 60.0, NoProgress(), lambda fingerprint: 1.0, keep_going=True)
     assert errors.keys() == {fingerprint.key() for fingerprint in fingerprints}
     [error] = set(errors.values())
     assert re.fullmatch(mistake, str(error))
-    for said in capsys.readouterr().err.splitlines():
-        assert not said.startswith("ncpipe: ") or re.fullmatch(f"ncpipe: {mistake}", said)
 
 
-# --- its code is part of the digests ------------------------------------------------------------------
-
-
-def digests(text: str) -> dict[str, str]:
-    """Of each file that the stage `code` writes, what is in it."""
-    write_study(text)
-    clear_code_digests()
-    write_code()
-    return {
-        path.relative_to(CODE).with_suffix("").as_posix(): path.read_text() for path in CODE.rglob("*/*.txt")
-    }
-
-
-SWEEP = {*SWEEP_STAGES, *stages.SWEEP_STAGES}
-
-
-def test_what_a_run_uses_of_study_py_is_in_its_digests() -> None:
-    """All of the file, where all entries stand in it. Red: an edit that no digest has."""
-    write_params([2], [0], own=OWN, plain=experiment_tree())
-    first = digests(WHOLE)
-    own = {f"own/{stage}" for stage in (*EXPERIMENT_STAGES, *stages.EXPERIMENT_STAGES, "train")}
-    every = {*own, "plain/measure", "fill", *SWEEP}
-    for before, after, changed in (
-        ("def rings(spec):\n", 'def rings(spec):\n    """Two of them."""  # and a comment\n\n', set()),
-        ("self.first(x).square()", "self.first(x).square() * 2", every),
-        ("(1 + labels[:, None])", "(2 + labels[:, None])", every),
-        ("/ classes.samples", "/ classes.samples / 2", every),
-        ("NETWORKS = {", "OTHER = 3\nNETWORKS = {", every),
-    ):
-        assert WHOLE.count(before) == 1
-        second = digests(WHOLE.replace(before, after))
-        assert first.keys() == second.keys()
-        differ = {name for name in first if first[name] != second[name]}
-        found = {name.removeprefix("experiments/").removeprefix("sweep/") for name in differ}
-        assert found == changed, before
+# --- what has to be told of it -------------------------------------------------------------------------
 
 
 def test_dvc_has_to_watch_study_py() -> None:

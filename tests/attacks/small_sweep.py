@@ -1,12 +1,10 @@
-"""A sweep of two runs that the attacks begin anew again and again, and a list of what was tried."""
+"""A sweep of two runs that the attacks begin anew again and again."""
 
 import math
-import os
 import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from pipeline import PARAMS, Clone
@@ -23,26 +21,17 @@ SMALL = PARAMS | {
     "experiments": {"alpha": PARAMS["experiments"]["alpha"] | {"epochs": 60, "log_every": 5}},
     "slopes": PARAMS["slopes"],
 }
-CODE = "ncpipe"  # of a clone; no stage changes it
-UNUSED = (".git", "benchmarks", "docs", "stages", "tests")  # by any stage; the first has all history
 
 
 def prepared(folder: Path) -> Clone:
     """A clone in which only data are prepared.
 
-    It ends with the tables: figures and claims take seconds and are written as these are. Nor has it what no
-    stage reads.
+    It ends with the tables: figures and claims take seconds and are written as these are.
     """
     clone = Clone.of_working_tree(folder / "clone", SMALL)
     pipeline = clone.folder / "dvc.yaml"
     text = re.sub(r"^  (?:plot|claims):\n(?:    .*\n)+\n", "", pipeline.read_text(), flags=re.MULTILINE)
     pipeline.write_text(re.sub(r"^  - data/figures/.*\n", "", text, flags=re.MULTILINE))
-    config = clone.folder / ".git" / "config"
-    author = config.read_text()
-    for name in UNUSED:
-        shutil.rmtree(clone.folder / name)
-    clone.run("git", "init", "--quiet")
-    config.write_text(author)
     clone.commit()
     subprocess.run([sys.executable, "-m", "compileall", "-q", clone.folder / "ncpipe"], check=True)
     clone.repro("grid", "fetch")
@@ -50,23 +39,10 @@ def prepared(folder: Path) -> Clone:
 
 
 def put_back(clone: Clone, fresh: Clone) -> None:
-    """Make a clone what its copy still is, but for the code, which no stage changes.
-
-    Where that is left alone, Python need not compile it again.
-    """
-    shutil.rmtree(clone.environment["DVC_SITE_CACHE_DIR"], ignore_errors=True)
-    for path in clone.folder.iterdir():
-        if path.name == CODE:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-    for path in fresh.folder.iterdir():
-        if path.is_dir() and path.name != CODE:
-            shutil.copytree(path, clone.folder / path.name, symlinks=True)
-        elif path.name != CODE:
-            shutil.copy2(path, clone.folder, follow_symlinks=False)
+    """Make a clone what its copy still is."""
+    for folder in (clone.environment["DVC_SITE_CACHE_DIR"], clone.folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    fresh.copy(clone.folder)
 
 
 def mend(clone: Clone) -> None:
@@ -102,40 +78,3 @@ def spread(count: int) -> list[int]:
     """1 to `count`, in an order of which every beginning is spread evenly: by the golden section."""
     step = next(step for step in range(round(0.618 * count), count + 1) if math.gcd(step, count) == 1)
     return [1 + index * step % count for index in range(count)]
-
-
-class Tally:
-    """What was tried and how it ended, a line each, as it ends.
-
-    In a file of the folder NCPIPE_ATTACK_LOG, if there is one: then a run that was stopped goes on from it.
-    As long as there is a file NCPIPE_ATTACK_PAUSE, nothing more is tried.
-    """
-
-    def __init__(self, name: str) -> None:
-        folder = os.environ.get("NCPIPE_ATTACK_LOG")
-        self.folder = Path(folder).absolute() if folder else None
-        self.name = name.replace(" ", "_")
-        self.lines: list[str] = []
-        if self.folder:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.file = self.folder / f"{self.name}.txt"
-            if self.file.exists():
-                self.lines = self.file.read_text(encoding="utf-8").splitlines()
-
-    def add(self, line: str) -> None:
-        self.lines.append(line)
-        print(line, flush=True)
-        if self.folder:
-            with self.file.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        while os.path.exists(os.environ.get("NCPIPE_ATTACK_PAUSE", "")):
-            time.sleep(1)
-
-    def keep(self, clone: Clone, number: int, said: str) -> None:
-        """The state that something went wrong in, and what was said, if there is a place for them."""
-        print(said, flush=True)
-        if self.folder:
-            place = self.folder / f"{self.name}_{number}"
-            shutil.rmtree(place, ignore_errors=True)
-            shutil.copytree(clone.folder, place / "clone", symlinks=True)
-            (place / "said.txt").write_text(said, encoding="utf-8")

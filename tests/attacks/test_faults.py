@@ -2,9 +2,7 @@
 
 It ends with the bytes of one that nothing happened to, and what was finished by then is not trained again.
 The short form goes through some of the points of `ncpipe train`, the long one (-m attack) through those of
-`ncpipe train`, `ncpipe sweep` and `dvc repro`; NCPIPE_ATTACK_STRIDE=n takes every n-th, and NCPIPE_ATTACK_LOG
-names a folder for what was tried, from which the next call goes on; while there is a file NCPIPE_ATTACK_PAUSE
-nothing new is tried.
+`ncpipe train`, `ncpipe sweep` and `dvc repro`; NCPIPE_ATTACK_STRIDE=n takes every n-th.
 """
 
 import itertools
@@ -21,7 +19,7 @@ from pathlib import Path
 import pytest
 from conftest import contents, experiment_tree, write_params
 from pipeline import ROOT, Clone, Output, trained_in
-from small_sweep import OUTPUTS, TORN, Tally, finished, mend, prepared, put_back, spread
+from small_sweep import OUTPUTS, TORN, finished, mend, prepared, put_back, spread
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
@@ -34,7 +32,6 @@ from faults import KINDS, arm
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, and reads /proc")
 STRIDE = int(os.environ.get("NCPIPE_ATTACK_STRIDE", "1"))
-POINTS = os.environ.get("NCPIPE_ATTACK_POINTS")  # of a sweep those alone, with every kind, whose line has it
 SHORT = 29  # of the points of `ncpipe train`, every so many in the ordinary suite
 
 
@@ -149,25 +146,17 @@ def test_every_fault_of_a_sweep(command: tuple[str, ...], place: Place, tmp_path
     assert output.code == 0, output.err
     whole = clone.digests(*OUTPUTS, "dvc.lock")
     assert not clone.stale()
-    tally = Tally(f"faults of {' '.join(command)}")
-    if not tally.lines:  # what is written once in two seconds counts more often on a busy machine
-        tally.add(f"{len((tmp_path / 'log').read_text().splitlines())} points")
-    points = int(tally.lines[0].split()[0])
-    cases = list(zip(spread(points)[: -(-points // STRIDE)], itertools.cycle(KINDS)))
-    if POINTS:
-        lines = enumerate((tmp_path / "log").read_text().splitlines(), 1)
-        cases = list(itertools.product([at for at, line in lines if re.search(POINTS, line)], KINDS))
-    for at, kind in cases[len(tally.lines) - 1 :]:
+    points = len((tmp_path / "log").read_text().splitlines())
+    tried = []
+    for at, kind in zip(spread(points)[: -(-points // STRIDE)], itertools.cycle(KINDS)):
         put_back(clone, fresh)
         log = tmp_path / f"{at}.log"
         end, said = attack_sweep(clone, whole, command, at, kind, log)
-        point = log.read_text().splitlines()[at - 1 : at]
-        tally.add(f"{kind}: {end}: {'; '.join(point)}")
+        tried.append(f"{kind}: {end}")
         if end.startswith("WRONG"):
-            tally.keep(clone, at, said)
-    found = Counter(re.sub(r"^(\w+: .*?): .*", r"\1", line) for line in tally.lines[1:])
-    _print(f"{' '.join(command)}: {points} points, {found.total()} faults", found, start)
-    assert not [line for line in tally.lines if "WRONG" in line]
+            print(kind, end, *log.read_text().splitlines()[at - 1 : at], said, sep="\n", flush=True)
+    _print(f"{' '.join(command)}: {points} points, {len(tried)} faults", Counter(tried), start)
+    assert not [line for line in tried if "WRONG" in line]
 
 
 def attack_sweep(

@@ -311,50 +311,30 @@ AN_EDIT = {"file": st.sampled_from(SHIPPED), "start": st.integers(0, 10**5), "st
            "text": YAML_TEXT}  # fmt: skip
 
 
-often = pytest.mark.parametrize("times", [1, pytest.param(100, marks=pytest.mark.attack)])
+same_each_time = settings(deadline=None, max_examples=150, derandomize=True)
 
 
-def drawn(examples: int, times: int) -> settings:
-    """The same examples each time, or many times as many, drawn anew."""
-    return settings(deadline=None, max_examples=examples * times, derandomize=times == 1)
-
-
-@often
-def test_any_value_anywhere(times: int) -> None:
+@same_each_time
+@given(**ANY_VALUE)
+def test_any_value_anywhere(path: Path_, value: object) -> None:
     """Red: a comparison of what cannot be compared."""
-
-    @drawn(150, times)
-    @given(**ANY_VALUE)
-    def check(path: Path_, value: object) -> None:
-        refusal(lambda: parse_params(changed(path, value)))
-
-    check()
+    refusal(lambda: parse_params(changed(path, value)))
 
 
-@often
-def test_any_text(times: int) -> None:
+@same_each_time
+@given(YAML_TEXT)
+def test_any_text(text: str) -> None:
     """Red: an exception of the parser's."""
-
-    @drawn(150, times)
-    @given(YAML_TEXT)
-    def check(text: str) -> None:
-        refusal(lambda: parse_params(parse_yaml(text)))
-
-    check()
+    refusal(lambda: parse_params(parse_yaml(text)))
 
 
-@often
-def test_any_edit_of_a_shipped_file(times: int) -> None:
+@settings(same_each_time, max_examples=60)
+@given(**AN_EDIT)
+def test_any_edit_of_a_shipped_file(file: Path, start: int, stop: int, text: str) -> None:
     """A part of it replaced. Red: half a file that is read as a whole one."""
-
-    @drawn(60, times)
-    @given(**AN_EDIT)
-    def check(file: Path, start: int, stop: int, text: str) -> None:
-        whole = file.read_text(encoding="utf-8")
-        first, last = sorted((start % len(whole), stop % len(whole)))
-        refusal(lambda: parse_params(parse_yaml(whole[:first] + text + whole[min(last, first + 200) :])))
-
-    check()
+    whole = file.read_text(encoding="utf-8")
+    first, last = sorted((start % len(whole), stop % len(whole)))
+    refusal(lambda: parse_params(parse_yaml(whole[:first] + text + whole[min(last, first + 200) :])))
 
 
 def test_flipped_bits_of_the_file(tmp_path: Path) -> None:

@@ -18,44 +18,34 @@ pytestmark = [
 ]
 
 
-def test_no_axis_reaches_the_shell(swept: Clone, own_copy: Copy) -> None:
-    """Whatever DVC is asked to do, one item without what it depends on included.
+def test_no_axis_reaches_the_shell_or_leads_out_of_its_folder(cut: Clone, own_copy: Copy) -> None:
+    """Whatever DVC is asked to do, one item without what it depends on included. DVC deletes a stage's old
+    output before it runs the command.
 
     Red: `${item.seed}` in a command; or axes that are not checked before the first stage that takes an item.
     """
-    clone = own_copy(swept)
-    clone.commit()  # an experiment of DVC's begins from a commit
+    clone = own_copy(cut)
+    precious = clone.folder / "data" / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
     before = clone.digests("data/runs")
     params = clone.params()
     clone.edit_params("sweep.seeds", [0, WORDS])
     alone = clone.run("dvc", "repro", "--single-item", "--glob", "train@alpha-*touch*", check=False)
     assert alone.code != 0
     assert "Invalid value for '--seed'" in alone.err  # all of it is the seed
-    assert not list(clone.folder.rglob(MARK))
-    clone.write_params(params)
-    hostile = f'sweep.seeds=[0,"{WORDS}"]'
-    said = clone.run("dvc", "exp", "run", "--set-param", hostile, check=False)
-    assert said.code != 0
-    assert "sweep.seeds[1]: expected a whole number, got text" in said.err
-    clone.write_params(params)
-    for axis, value in (("seeds", WORDS), ("depths", f"$(touch {MARK})"), ("experiments", f"`touch {MARK}`")):
-        clone.edit_params(f"sweep.{axis}", [*params["sweep"][axis], value])
-        if axis == "experiments":
-            clone.edit_params("experiments", params["experiments"] | {value: params["experiments"]["alpha"]})
-        said = clone.run("dvc", "repro", "train", check=False)
+    assert "sweep.seeds[1]: expected a whole number" in clone.run("dvc", "repro", check=False).err
+    hostile = f"`touch {MARK}`"
+    experiments = params["experiments"] | {hostile: params["experiments"]["alpha"]}
+    for seeds, depths, names in (
+        ([0], [2, f"$(touch {MARK})"], ["alpha", hostile]),
+        ([0, "0/../../../../precious"], [2], ["alpha"]),
+    ):
+        sweep = {"experiments": names, "depths": depths, "seeds": seeds}
+        clone.write_params(params | {"sweep": sweep, "experiments": experiments})
+        said = clone.run("dvc", "repro", check=False)
         assert said.code != 0
         assert said.ran in ([], ["code"])
-        assert clone.digests("data/runs") == before
-        clone.write_params(params)
-    assert not list(clone.folder.rglob(MARK))
-
-
-def test_no_axis_leads_out_of_its_folder(swept: Clone, own_copy: Copy) -> None:
-    """DVC deletes a stage's old output before it runs the command. Red: the axes are not checked before."""
-    clone = own_copy(swept)
-    precious = clone.folder / "data" / "precious"
-    precious.mkdir()
-    (precious / "file").write_text("kept")
-    clone.edit_params("sweep.seeds", [0, "0/../../../../precious"])
-    assert clone.run("dvc", "repro", check=False).code != 0
+    assert clone.digests("data/runs") == before
     assert (precious / "file").read_text() == "kept"
+    assert not list(clone.folder.rglob(MARK))

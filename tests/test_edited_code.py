@@ -7,10 +7,12 @@ import itertools
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import (
     clear_code_digests,
     experiment_tree,
@@ -23,8 +25,13 @@ from conftest import (
 from ncpipe.commands.code import write_code
 from ncpipe.commands.fill import fill_store
 from ncpipe.config.params import load_params
+from ncpipe.datasets.prepared import read_prepared
 from ncpipe.runs import batches, closures, code_digests, results
-from ncpipe.runs.fingerprint import check_code, code_digest, verify_run
+from ncpipe.runs.fingerprint import RunFingerprint, check_code, code_digest, verify_run
+from ncpipe.runs.run_folder import write_run
+from ncpipe.runs.store import stored, write_beside
+from ncpipe.runs.store_layout import store_folder
+from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.errors import InputError
 
 ROOT = closures.ROOT
@@ -82,6 +89,43 @@ def edited_while_training(monkeypatch: pytest.MonkeyPatch, change: Callable[[str
 
     monkeypatch.setattr(batches, "train_batch", train_batch)
     return begun
+
+
+@pytest.mark.parametrize("first", ["resnet", "mlp"])
+def test_two_batches_train_while_the_code_of_one_is_edited(
+    first: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever ends first. Red: what ends second compared with the edited code, and stored as of that."""
+    before = keys()
+    write_code()
+    both, ended = threading.Barrier(2), threading.Event()
+
+    def change(experiment: str) -> None:
+        if both.wait(60) == 0:
+            edit(project, "models/mlp.py", "x = ", "x = 2 * ")
+        both.wait(60)
+        if experiment != first:
+            assert ended.wait(60)
+
+    edited_while_training(monkeypatch, change)
+    check = batches.check_code
+    checked: list[str] = []
+
+    def check_code(fingerprint: RunFingerprint) -> None:
+        checked.append(fingerprint.run.experiment)
+        try:
+            check(fingerprint)
+        finally:
+            if checked.count(first) == 2:
+                ended.set()
+
+    for module in (batches, results):
+        monkeypatch.setattr(module, "check_code", check_code)
+    fill_store(None, 2, 60.0)
+    assert {before[path.name] for path in stored_runs()} == {"resnet L=2 seed=0"}
+    after = keys()
+    assert {after.get(path.name) for path in stored_runs()} == {"resnet L=2 seed=0"}
+    assert capsys.readouterr().err.count(LINE) == 1
 
 
 def test_code_is_edited_while_batches_wait_for_one_core(
@@ -150,10 +194,11 @@ def after(change: Callable[[], None], function: Callable[..., Any]) -> Callable[
     return both
 
 
-def test_a_file_is_half_saved_when_a_run_is_stored(project: Path) -> None:
+@pytest.mark.parametrize("text", ["", "def factor(:\n"])
+def test_a_file_is_half_saved_when_a_run_is_stored(text: str, project: Path) -> None:
     """Red: a traceback."""
     (one, _) = fingerprints()
-    (project / "training/schedules.py").write_text("def factor(:\n")
+    (project / "training/schedules.py").write_text(text)
     with pytest.raises(InputError, match="the code was edited"):
         check_code(one)
 
@@ -187,3 +232,28 @@ def test_code_is_edited_before_its_digest_is_asked_for(project: Path) -> None:
     assert code_digest(spec) == before
     with pytest.raises(InputError, match="the code was edited"):
         check_code(fingerprints()[0])
+
+
+def test_eight_threads_store_at_once(project: Path) -> None:
+    """Each its own run, and all of them one run, while comments are edited. Red: one staging folder or one
+    cache of digests for all threads."""
+    data = read_prepared(PREPARED / "resnet")
+    (trained,) = batches.train_batch([fingerprints()[0].run], data, torch.device("cpu"), "float32")
+    one = fingerprints()[0]
+    own = [RunFingerprint(one.run, str(number), one.compute, one.code) for number in range(240)]
+
+    def store(fingerprint: RunFingerprint) -> None:
+        if fingerprint.data.endswith("7"):
+            edit(project, "training/schedules.py", "# the run then", "#  the run then")
+            edit(project, "training/schedules.py", "#  the run then", "# the run then")
+        check_code(fingerprint)
+        write_beside(
+            stored(fingerprint.key()), lambda partial: write_run(partial, trained, fingerprint, "cpu")
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(store, [*own, *[one] * 16]))
+    assert len(stored_runs()) == 241
+    for path in stored_runs():
+        verify_run(path)
+    assert not [path for path in store_folder().glob(".*") if path.is_dir()]

@@ -49,6 +49,7 @@ from ncpipe.runs.fill import fill
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.run_claims import ClaimWriter, claimed, claims
 from ncpipe.runs.store import (
+    checkpoint_of,
     has,
     needs_training,
     saved_epochs,
@@ -603,6 +604,29 @@ def test_thirty_runs_by_slurm(
     assert max(seen) == 4
     check_bytes(fingerprints(), tmp_path)
     assert read_arrays() == []
+
+
+@pytest.mark.slurm
+@pytest.mark.long
+@pytest.mark.parametrize("site", ["--requeue", "--no-requeue"])
+def test_a_time_limit_queues_a_job_again(
+    site: str, cluster: None, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slurm tells the job a minute before its limit of one; it goes on from its checkpoint. The site's
+    `JobRequeue=0` does not matter; where the job may not be queued again, the driver submits it again.
+
+    Red: no signal heard, no requeue, a beginning anew, a traceback.
+    """
+    prepare_sweep([2], [0], one=experiment_tree(epochs=50_000, log_every=10))
+    assert by_slurm(Slurm(time="1", signal_seconds=40, sbatch=(site,))) == set()
+    texts = {file.stem: file.read_text() for file in JOB_LOGS.glob("*.log")}
+    assert ", from the checkpoint after " in "".join(texts.values())
+    said = capsys.readouterr().err
+    assert (said.count("of array") == 1) == (site == "--requeue")
+    assert "Traceback" not in said
+    [fingerprint] = fingerprints()
+    verify_stored(ALONE / fingerprint.key(), fingerprint.key())
+    assert not checkpoint_of(fingerprint).exists()
 
 
 @pytest.mark.slurm

@@ -177,11 +177,14 @@ def test_a_wrong_file_is_one_line_that_names_it(tmp_path: Path) -> None:
 def test_warnings_go_to_standard_error_and_into_the_json(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     path = tmp_path / "h.npz"
-    np.savez(path, features=draw.standard_normal((3, 5)), labels=np.arange(3), wieght=np.ones((3, 5)))
+    one_each = {"features": draw.standard_normal((3, 5)), "labels": np.arange(3)}
+    test = {f"test_{name}": array for name, array in one_each.items()}
+    np.savez(path, **one_each, **test, wieght=np.ones((3, 5)))
     result = CliRunner().invoke(app, ["metrics", str(path), "--json"], catch_exceptions=False)
     warnings = json.loads(result.stdout)["warnings"]
     assert any("wieght" in warning for warning in warnings)
     assert len(warnings) >= 3  # the name, N < d, one sample per class
+    assert any("test" in warning for warning in warnings)
     assert all(f"ncpipe: {path}: {warning}" in result.stderr for warning in warnings)
 
 

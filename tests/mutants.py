@@ -308,6 +308,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the draw (0)")
     parser.add_argument("--named", action="store_true", help="only the named faults")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background ignores
     everything = [place for module in modules(chosen.rooms) for place in places_in(module)]
     print(f"{len(everything)} places in {len(modules(chosen.rooms))} modules", flush=True)
     import matplotlib.pyplot  # noqa: F401

@@ -2,11 +2,14 @@
 
 import copy
 import faulthandler
+import importlib.util
 import io
 import itertools
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -46,6 +49,17 @@ def cuda_flags() -> Iterator[None]:
     before = products.allow_tf32, convolutions.allow_tf32, convolutions.deterministic
     yield
     products.allow_tf32, convolutions.allow_tf32, convolutions.deterministic = before
+
+
+def loaded(path: Path) -> ModuleType:
+    """Run a script of the repository that is no part of the package, as a module."""
+    name = f"{path.parent.name}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def clear_code_digests() -> None:

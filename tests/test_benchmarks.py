@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_documentation import loaded
+from conftest import loaded
 
 training = loaded(Path(__file__).resolve().parent.parent / "benchmarks" / "training.py")
 

@@ -1,13 +1,12 @@
 """The README, the pages that a script writes, and the site."""
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from conftest import loaded
 from test_imports import LAYERS
 
 from ncpipe.config.yaml_file import read_yaml
@@ -29,15 +28,6 @@ ABBREVIATION = re.compile(
     r"\b(?:al|App|cf|Cor|Def|e\.g|eq|Fig|i\.e|Lemma|sec|Thm|vs|(?-i:[A-Z]))\.", re.IGNORECASE
 )
 SENTENCE_ENDS_INSIDE = re.compile(r"[\w)%*”\"][.!?][*_)”\"]* +[*_(“\"]*[A-Z]")
-
-
-def loaded(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("name", ["params.md", "commands.md", "metric_tables.md", "claim_calls.md"])

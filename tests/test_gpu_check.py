@@ -1,15 +1,14 @@
 """benchmarks/gpu_check.py on the stand-in for CUDA: every section runs, and what is wrong is a failure."""
 
 import functools
-import importlib.util
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from conftest import loaded
 from fake_cuda import CUDA, FakeCuda
 
 from ncpipe.datasets.prepared import Prepared
@@ -18,12 +17,7 @@ from ncpipe.training import device
 
 pytestmark = pytest.mark.usefixtures("cuda_flags")
 
-PATH = Path(__file__).resolve().parent.parent / "benchmarks" / "gpu_check.py"
-SPEC = importlib.util.spec_from_file_location("benchmarks_gpu_check", PATH)
-assert SPEC is not None
-assert SPEC.loader is not None
-gpu_check = sys.modules["benchmarks_gpu_check"] = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(gpu_check)
+gpu_check = loaded(Path(__file__).resolve().parent.parent / "benchmarks" / "gpu_check.py")
 
 TINY = gpu_check.Size(
     epochs=6,

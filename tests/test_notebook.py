@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import contents, measure_runs
+from conftest import contents, loaded, measure_runs
 from pipeline import ROOT
-from test_documentation import loaded
 
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.plot import plot

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from test_documentation import loaded
+from conftest import loaded
 
 from ncpipe.tables.headlines import nc2_of
 

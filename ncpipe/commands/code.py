@@ -57,7 +57,7 @@ def write_code() -> None:
             path.write_text(text, encoding="utf-8")
 
 
-def edited_stages(params: Params | None) -> set[Stage]:
+def _edited_stages(params: Params | None) -> set[Stage]:
     """Return the stages whose code has changed since the stage code ran; all stages if it never ran."""
     return {
         stage
@@ -78,7 +78,7 @@ def check_unedited(address: str) -> None:
     params, experiment = _load_params(), item.partition("-")[0] or None
     if name == TRAIN and params and experiment:
         check_params_unedited(params, [experiment])
-    if (name, experiment) in edited_stages(params):
+    if (name, experiment) in _edited_stages(params):
         raise InputError(f"{PACKAGE}: code of {name} was edited after the stage code had run; run dvc repro")
 
 

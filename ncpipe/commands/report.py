@@ -294,7 +294,8 @@ def _provenance(params: Params, here: Mapping[str, str]) -> Provenance:
     rules = {name: dataclasses.asdict(getattr(params, name)) for name in RULES}
     specs = {"the sweep and its tables": yaml.safe_dump(json.loads(json.dumps(rules)))}
     for run, record in zip(runs, records, strict=True):
-        specs.setdefault(run.experiment, yaml.safe_dump(record["inputs"]["spec"], sort_keys=True))
+        if run.experiment not in specs:
+            specs[run.experiment] = yaml.safe_dump(record["inputs"]["spec"], sort_keys=True)
     return Provenance(facts, specs, here)
 
 

@@ -1,5 +1,6 @@
 """Define the report's tables: cells with rounded numbers, and a link to a file with all digits."""
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Grid:
     csv: str
     folded: str = ""
 
-    @property
+    @functools.cached_property
     def shown(self) -> list[int]:
         """Return the indices of the columns that have a text in some row."""
         return [i for i in range(len(self.columns)) if any(row[i].text or row[i].note for row in self.rows)]

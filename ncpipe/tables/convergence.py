@@ -84,17 +84,22 @@ def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple
     A plateau does not prove a stationary point: it also occurs if the schedule ends at a learning rate of 0,
     or if a line search fails. The order of the rows does not matter.
     """
-    rows = history.sort_values("epoch")
+    epoch = history["epoch"].to_numpy()
+    order = np.argsort(epoch)
+    epoch = epoch[order]
+    logged = {name: history[name].to_numpy(dtype=float)[order] for name in WATCHED}
     # Of an own loop's start there are metrics alone.
-    rows = rows[(rows["epoch"] > 0) | rows[WATCHED].notna().any(axis=1)]
-    absent = [name for names in MAY_LACK if rows[names].isna().all(axis=None) for name in names]
-    watched = [name for name in WATCHED if name not in absent]
-    if not finished or not np.isfinite(rows[watched].to_numpy(dtype=float)).all():
+    kept = (epoch > 0) | ~np.isnan([*logged.values()]).all(axis=0)
+    epoch, logged = epoch[kept], {name: values[kept] for name, values in logged.items()}
+    for names in MAY_LACK:
+        if np.isnan([logged[name] for name in names]).all():
+            logged = {name: values for name, values in logged.items() if name not in names}
+    if not finished or not np.isfinite([*logged.values()]).all():
         return DIVERGED, math.nan, math.nan
-    if rows.empty:
+    if not len(epoch):
         return NO_HISTORY, math.nan, math.nan
-    train_error = float(rows["train_error"].iloc[-1])
-    moved = _movement(rows["epoch"].to_numpy(), rows["loss"].to_numpy(), rule.window)
+    train_error = float(logged["train_error"][-1]) if "train_error" in logged else math.nan
+    moved = _movement(epoch, logged["loss"], rule.window)
     if train_error > rule.train_error:
         return TRAIN_ERROR, train_error, moved
     if math.isnan(moved):

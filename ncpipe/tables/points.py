@@ -52,10 +52,11 @@ def series_grid(points: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     those of all experiments if its experiment was not measured at all. So a depth whose runs all failed keeps
     its rows. Other layers appear only at depths that have them.
     """
-    last = points[points["layer"] == LAST]
-    own_last = {name: _series(table) for name, table in last.groupby("experiment")}
     settings = setting_keys(runs)
-    measured = {key: _series(table) for key, table in points.groupby(settings)}
+    distinct = points[[*settings, *SERIES]].drop_duplicates()
+    last = distinct[distinct["layer"] == LAST]
+    own_last = {name: _series(table) for name, table in last.groupby("experiment")}
+    measured = {key: _series(table) for key, table in distinct.groupby(settings)}
     any_last = _series(last)
     rows = []
     for key in runs[settings].drop_duplicates().itertuples(index=False, name=None):

@@ -63,11 +63,6 @@ def test_a_word_means_what_dvc_takes_it_for_with_and_without_a_tag() -> None:
     assert [text for text in tagged if read(parse_yaml, text) is not REFUSED and not agree(text)] == []
 
 
-def test_lists_and_keys_are_those_of_dvc() -> None:
-    text = "a: [1e-3, {b: no, '1': [~, two words]}, '1:30', []]"
-    assert same(parse_yaml(text), loads_yaml(text))
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.text("0123456789+-._eExXob:~aAnNuUlLtTrRfFsSiIyY", min_size=1, max_size=7))
 @example("0b_").via("not a number to either")
@@ -117,33 +112,23 @@ LAUGHS = "a0: &a0 [1, 1]\n" + "\n".join(
     [
         ("a: 2020-01-01", "line 1: '2020-01-01' is a date, which nothing here takes; quote it if it is text"),
         ("a: 1\nb: !!int x", "line 2: 'x' is no int"),
-        ("a: !!bool maybe", "line 1: 'maybe' is no bool"),
         ("a: !!float " + "x" * 10**5, "line 1: a number of 100000 characters; 400 are the most"),
-        ("a: " + "9" * 5000, "line 1: a number of 5000 characters; 400 are the most"),
         ("a: +_", "line 1: '+_' is no int; put quotes around it if it is text"),
         ("a: " + "[" * 10**5, "line 1: nested more than 100 deep"),
-        ("a: " + "{a: " * 10**5, "line 1: nested more than 100 deep"),
         ("\n".join(f"{' ' * i}a:" for i in range(3000)), "line 101: nested more than 100 deep"),
         ("a: 1\nb: 2\na: 3", "line 3: the key 'a' is there twice; remove one"),
         ("k" * 10**5 + ": 1", "not valid YAML: line 1, column 100001: mapping values are not allowed"),
         (LAUGHS, "more than 100000 values, counting each alias as all it stands for"),
         ("a: &a [*a]", "line 1: an alias stands inside what it names"),
-        ("a: *b", "not valid YAML: line 1, column 4: found undefined alias"),
-        ("a: &b 1\nc: &b 2", "line 2, column 4: found duplicate anchor; first occurrence (line 1)"),
         ("a: !x 3", "line 1: the tag '!x' means nothing here; remove it"),
-        ("a: !!python/object/apply:os.system [ls]", "the tag 'python/object/apply:os.system' means nothing"),
         ("a: !!set {b, c}", "the tag 'set' means nothing here"),
         ("a: 1\n? [1, 2]\n: 3", "line 2: the key [1, 2] is no text; put quotes around it"),
-        ("a: 1\n5: 3", "line 2: the key 5 is no text; put quotes around it"),
-        ("null: 3", "line 1: the key None is no text; put quotes around it"),
         ("a: {<<: 3}", "line 1: << takes keys with values, or a list of such"),
         ("a: {<<: {b: 1}, <<: {c: 1}}", "line 1: the key << is there twice; merge a list"),
         ("a: <<", "line 1: << means nothing here; quote it if it is text"),
         ("%YAML 1.1\n---\na: no", "line 1: only YAML 1.2 is read; remove the %YAML line"),
         ("a: 1\n---\nb: 1", "line 2, column 1: expected a single document in the stream (line 1)"),
         ("a: {b: [1, 2\nc: 3}", "line 2, column 2: while parsing a flow sequence (line 1): did not find"),
-        ("a: 'x\nb: 3", "not valid YAML: line 2, column 5: while scanning a quoted scalar (line 1)"),
-        ("a:\n\tb: 1", "not valid YAML: line 2, column 1: while scanning for the next token"),
         ("a: \x01", "not valid YAML: unacceptable character #x0001"),
         ('a: "\ud800"', "not valid YAML"),
     ],

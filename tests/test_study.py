@@ -100,10 +100,11 @@ class RingsData(OwnData):
     source: Literal["rings"]
     per_class: Count
     noise: NonNegative
+    seed: int
 
 
 def rings(spec):
-    draw = np.random.default_rng(0)
+    draw = np.random.default_rng(spec.seed)
     labels = np.tile([0, 1], spec.per_class)
     angle = draw.uniform(0, 2 * np.pi, len(labels))
     points = np.stack([np.cos(angle), np.sin(angle)], 1) * (1 + labels[:, None])
@@ -115,13 +116,14 @@ DATA = {RingsData: rings}
 METRIC = """
 from ncpipe.metrics.catalogue import Metric
 
-SPREAD = Metric("spread", "NC1", "0", "mean squared distance to the class mean", "", "", "", "every, both")
+SPREAD = Metric("spread", "NC1", "0", "spread", "", "", "", "every, both")
 METRICS = {SPREAD: lambda classes: classes.squares.sum() / classes.samples}
 """
 WIDTH = "    width: Count"
 FUNCTION = "lambda classes: classes.squares.sum() / classes.samples"
 WHOLE = NETWORK + DATA + METRIC
-OWN: dict[str, Any] = experiment_tree(data={"source": "rings", "per_class": 10, "noise": 0.05}) | {
+RINGS = {"source": "rings", "per_class": 10, "noise": 0.05, "seed": 0}
+OWN: dict[str, Any] = experiment_tree(data=RINGS) | {
     "model": {"architecture": "square", "width": 8},
     "epochs": 100,
     "log_every": 5,
@@ -173,7 +175,7 @@ def test_names_of_study_py_are_known_in_params_yaml_and_only_there() -> None:
     [
         ("model", {"architecture": "sqare", "width": 8}, "model.architecture: 'sqare' .* 'square'"),
         ("model", {"architecture": "square", "widht": 8}, "model.widht: unknown key; did you mean 'width'"),
-        ("data", OWN["data"] | {"noise": -1.0}, "data.noise: -1.0 is out of range"),
+        ("data", RINGS | {"noise": -1.0}, "data.noise: -1.0 is out of range"),
         ("history", {"metrics": ["sprad"], "at": [1]}, "history.metrics: unknown 'sprad'; did you mean 'sp"),
     ],
 )

@@ -229,7 +229,6 @@ PLAIN_LOOPS: dict[str, tuple[Run, Prepared]] = {
         f"torch {keys['class']}": (run_of(optimizer=TORCH | keys, batch_size=7, **SHORT), VECTORS)
         for keys in (
             {"class": "NAdam", "arguments": {}},
-            {"class": "RMSprop", "arguments": {"alpha": 0.9, "momentum": 0.5}},
             {"class": "AdamW", "arguments": {"betas": [0.8, 0.9]}},
         )
     },
@@ -244,10 +243,7 @@ PLAIN_LOOPS: dict[str, tuple[Run, Prepared]] = {
     },
     "patches": (run_of(model=PATCHED, batch_size=7, penalty=SCOPE, **SHORT), VECTORS),
     "tokens": (run_of(model=architecture("L-T11", "post"), data=TEXT, penalty=SCOPE, **SHORT), token_data()),
-    **{
-        f"{kind} {batch}": (kind_of(kind, optimizer=SGD, batch_size=batch, **SHORT), FEW)
-        for kind in KINDS for batch in ("full", 7)
-    },
+    **{kind: (kind_of(kind, optimizer=SGD, batch_size=7, **SHORT), FEW) for kind in KINDS},
     **{
         f"{model['architecture']} {model.get('norm', '')} {scope} {batch}": (
             run_of(model, optimizer=SGD, batch_size=batch, penalty=SCOPE | {"scope": scope}, **SHORT), data

@@ -216,13 +216,13 @@ def case(
     return Case(lambda seed: run_of(own, seed, **keys), data, study)
 
 
-def network(name: str, norm: str, data: Prepared, **changes: Any) -> Case:
+def network(name: str, norm: str, data: Prepared, study: str = "", **changes: Any) -> Case:
     """Of S25's architectures: pre-LN on full batches, post-LN on mini-batches."""
     keys = architecture(name, norm) | ({"patch": 2} if data.kind == "image" else {})
     text = {"data": TEXT} if data.kind == "tokens" else {}
     full = {"batch_size": "full"} if norm == "pre" else {}
     spec = {"epochs": 5, "log_every": 2, "batch_size": 7, "model": keys} | text | full | changes
-    return Case(lambda seed: run_of(None, seed, 2, **spec), data)
+    return Case(lambda seed: run_of(None, seed, 2, **spec), data, study)
 
 
 RN, TRANSFORMER = ("L-RN1", "post", VECTORS), ("L-T11", "pre", image_data())

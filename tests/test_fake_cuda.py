@@ -532,4 +532,4 @@ def test_muon_of_all_runs_at_once_is_that_of_each() -> None:
         for parameter in one.roles:
             pair = (session.stack.view(each, parameter) for each in weights)
             torch.testing.assert_close(*pair, rtol=1e-9, atol=1e-12)
-        assert many.buffers().keys() == one.buffers().keys()
+        assert many.buffers.keys() == one.buffers.keys()

@@ -1,5 +1,9 @@
-"""Define the keys of optimizers, and of schedules of their learning rate."""
+"""Define the keys of optimizers, and of schedules of their learning rate.
 
+A schedule's `factor_at(progress)` is the factor of the learning rate after this share of all steps.
+"""
+
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -40,22 +44,14 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Adam):
     """Adam with a decoupled decay of the penalised matrices, on top of the objective's own penalty.
 
     name: adamw.
-    learning_rate: at the start; see schedule.
-    beta1: decay of the mean gradient.
-    beta2: decay of the mean squared gradient.
-    eps: added to the root of the mean squared gradient.
     weight_decay: share of the weights that a step of rate 1 takes off.
     """
 
-    name: Literal["adamw"]
-    learning_rate: Positive
-    beta1: Fraction
-    beta2: Fraction
-    eps: Positive
+    name: Literal["adamw"]  # type: ignore[assignment]
     weight_decay: NonNegative
 
 
@@ -169,6 +165,9 @@ class ConstantSchedule:
 
     name: Literal["constant"]
 
+    def factor_at(self, progress: float) -> float:
+        return 1.0
+
 
 @dataclass(frozen=True)
 class CosineSchedule:
@@ -182,6 +181,10 @@ class CosineSchedule:
     name: Literal["cosine"]
     final: Annotated[float, Bound(low=0, high=1)]
     after: Annotated[float, Bound(low=0, high=1, open_high=True)] = 0.0
+
+    def factor_at(self, progress: float) -> float:
+        fallen = max(0.0, progress - self.after) / (1 - self.after)
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * fallen)) / 2
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,12 @@ class StepSchedule:
             raise ValueError("milestones: empty; list at least one, or take `name: constant`")
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ValueError("milestones: must ascend, each once")
+
+    def factor_at(self, progress: float) -> float:
+        try:
+            return self.factor ** sum(progress >= milestone for milestone in self.milestones)
+        except OverflowError:  # the run then ends as diverged
+            return math.inf
 
 
 Schedule = ConstantSchedule | CosineSchedule | StepSchedule

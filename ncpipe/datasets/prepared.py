@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -27,12 +27,14 @@ class Split:
     int64, the real tokens of each sequence; None unless tokens.
     """
 
+    sides: ClassVar[int] = 1  # of the labels of one selection
+
     inputs: Tensor
     labels: Tensor
     lengths: Tensor | None = None
 
     def __len__(self) -> int:
-        return self.labels.shape[-1]
+        return self.labels.shape[-self.sides]
 
     @property
     def targets(self) -> Tensor:
@@ -85,7 +87,7 @@ class Split:
     @property
     def _axis(self) -> int:
         """Where the samples lie."""
-        return self.labels.dim() - 1
+        return self.labels.dim() - self.sides
 
     @property
     def side_by_side(self) -> bool:
@@ -100,17 +102,12 @@ class TokenSplit(Split):
     inputs: `next_tokens` (N, C) int64. labels: (N, C) int64, the token that follows each.
     """
 
-    def __len__(self) -> int:
-        return self.labels.shape[-2]
+    sides = 2
 
     @property
     def targets(self) -> Tensor:
         """(N*C,), or (S, B*C)."""
         return self.labels.flatten(-2)
-
-    @property
-    def _axis(self) -> int:
-        return self.labels.dim() - 2
 
 
 @dataclass(frozen=True)
@@ -120,16 +117,11 @@ class VectorSplit(Split):
     labels: (N, t) float32.
     """
 
-    def __len__(self) -> int:
-        return self.labels.shape[-2]
+    sides = 2
 
     @property
     def predictions(self) -> int:
         return len(self)
-
-    @property
-    def _axis(self) -> int:
-        return self.labels.dim() - 2
 
 
 @dataclass(frozen=True)

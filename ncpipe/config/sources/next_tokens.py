@@ -27,9 +27,6 @@ class MarkovData(PlainData):
     """
 
     kind: ClassVar[Kind] = "next_tokens"
-    label_noise: ClassVar[None] = None
-    imbalance: ClassVar[None] = None
-    transfer: ClassVar[None] = None
 
     source: Literal["markov"]
     words: Annotated[int, Bound(2, 200)]  # the probabilities of order 2 are words^3 numbers
@@ -68,9 +65,6 @@ class NextTokenData(PlainData):
     """
 
     kind: ClassVar[Kind] = "next_tokens"
-    label_noise: ClassVar[None] = None
-    imbalance: ClassVar[None] = None
-    transfer: ClassVar[None] = None
 
     source: Literal["text"]
     file: str | None

@@ -345,11 +345,17 @@ def test_a_block_waits_for_what_came_before_it_and_is_waited_for(monkeypatch: py
     cuda = FakeCuda(monkeypatch)
     with cuda.here():
         x = torch.zeros(3, device=CUDA)
+        before = cuda.kernels.total()
         with own_stream(CUDA):
+            own = cuda.current_stream().handle
             step = CudaGraphStep(CUDA)
             for _ in range(6):
                 step(0, add)
         assert (x + 0).tolist() == [6.0] * 3
+    (first, last) = cuda.waits
+    assert first == (own, 0, before)
+    assert last[:2] == (0, own)
+    assert last[2] > before
 
 
 # ---- Devices --------------------------------------------------------------------------------------------
@@ -404,7 +410,7 @@ def test_a_card_without_kernels_or_tf32_is_named(
         ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build", "570.86.15"),
         ("NVRM version: something else", "of an unknown version"),
     ],
-)  # fmt: skip
+)
 def test_an_old_driver_is_named(
     text: str,
     version: str,

@@ -24,9 +24,8 @@ from ncpipe.models.inputs import width_of
 from ncpipe.models.network import batch_norms
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
-from ncpipe.training.batch_statistics import refresh_bn_statistics
 from ncpipe.training.checkpoints import State
-from ncpipe.training.nearest_means import set_nearest_means
+from ncpipe.training.derived_state import refresh_bn_statistics, set_nearest_means
 from ncpipe.training.objective import (
     Outputs,
     class_counts,

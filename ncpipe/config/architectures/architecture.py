@@ -7,7 +7,7 @@ most commands (tables, figures, runs that are in the store) would wait for torch
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ncpipe.config.architectures.classifier import Classifier
+from ncpipe.config.bounds import Positive
 
 Kind = Literal["vector", "image", "tokens", "next_tokens", "free"]
 
@@ -34,6 +34,23 @@ def numbered_head(depth: int) -> Head:
     """Return Z2, H2, Z3, ..., with features H1 and the last layer's input `last`, L = `depth` matrices."""
     inner = tuple(f"H{layer}" for layer in range(2, depth))
     return Head("H1", tuple(f"Z{layer}" for layer in range(2, depth + 1)), (*inner, "last"))
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """The last layer.
+
+    kind: `learned`, as without the key, or `etf`: rows of a simplex equiangular tight frame in a random
+    orientation, which are neither trained nor penalised; it needs a width of K - 1 or more.
+    length: norm of each row of an etf; not allowed for a learned classifier.
+    """
+
+    kind: Literal["learned", "etf"]
+    length: Positive | None = None
+
+    def __post_init__(self) -> None:
+        if (self.kind == "etf") != (self.length is not None):
+            raise ValueError("length is a number with `kind: etf` and no key with `kind: learned`")
 
 
 class Architecture:

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from ncpipe.config.architectures.architecture import Architecture, Head, numbered_head
-from ncpipe.config.architectures.classifier import Classifier
+from ncpipe.config.architectures.architecture import Architecture, Classifier, Head, numbered_head
 from ncpipe.config.bounds import Bound, Count, NonNegative, Positive, Size
 
 

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ncpipe.config.architectures.architecture import Architecture
-from ncpipe.config.architectures.classifier import Classifier
+from ncpipe.config.architectures.architecture import Architecture, Classifier
 from ncpipe.config.bounds import NonNegative, Positive, Size
 
 

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from ncpipe.config.architectures.architecture import Architecture
-from ncpipe.config.architectures.classifier import Classifier
+from ncpipe.config.architectures.architecture import Architecture, Classifier
 from ncpipe.config.bounds import Bound, NonNegative, Positive, Size
 
 TWO_LAYER_MLPS = ("L-RN2", "L-T12", "L-T22")

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from ncpipe.config.architectures.architecture import Architecture, Head
-from ncpipe.config.architectures.classifier import Classifier
+from ncpipe.config.architectures.architecture import Architecture, Classifier, Head
 from ncpipe.config.bounds import Bound, NonNegative, Positive, Size
 
 

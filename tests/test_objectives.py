@@ -457,14 +457,14 @@ def test_layers_and_ranks_are_those_of_the_networks(results: Path) -> None:
 
 
 def test_figures_of_two_processes_are_those_of_one(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three of the figures. Red: a process that draws from what another has changed."""
+    """Two of the figures. Red: a process that draws from what another has changed."""
     from ncpipe.commands import plot
     from ncpipe.runs import figure_pool as drawing
     from ncpipe.runs import pool
 
     monkeypatch.chdir(results.parent)
     monkeypatch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
-    names = ["depth_sweep", "layers", "curves_conv"]
+    names = ["depth_sweep", "curves_conv"]
     every = plot._figures
     monkeypatch.setattr(plot, "_figures", lambda: {name: every()[name] for name in names})
     drawn: list[str] = []
@@ -481,5 +481,5 @@ def test_figures_of_two_processes_are_those_of_one(results: Path, monkeypatch: p
         monkeypatch.setattr(drawing, "usable_cores", lambda cores=cores: cores)
         plot.plot()
         found.append([(results / "figures" / f"{name}.svg").read_bytes() for name in names])
-    assert len(drawn) == 3 + 1  # the others there
+    assert len(drawn) == 2 + 1  # the other one there
     assert found[0] == found[1]

@@ -1,6 +1,6 @@
-"""Label smoothing, supervised contrast, dot regression, fixed classifiers and penalised features.
+"""Losses, label smoothing, supervised contrast, fixed classifiers and penalised features.
 
-Their training against a plain loop is in test_training.py; here are their optima, last layers and keys.
+Their training against a plain loop is in test_training.py; here are definitions, last layers and keys.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ import pytest
 import torch
 from conftest import experiment_tree, measure_runs, vector_data, write_params
 from scipy.optimize import minimize_scalar
+from torch import Tensor
 from training_cases import (
     ADAMW,
     AUGMENTATION,
@@ -47,26 +48,77 @@ from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
 from ncpipe.config.run import Compute, Run
-from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.extraction import extract
-from ncpipe.features.objective import fit_of
-from ncpipe.metrics.collapse import nc1_trace_ratio
-from ncpipe.metrics.geometry import unit_rows
+from ncpipe.metrics.loss_functions import LOSSES, cross_entropy, half_squared_error
+from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
 from ncpipe.models.build import build_network
 from ncpipe.models.heads import simplex_rows
-from ncpipe.papers.k23.supcon import supcon_optimum
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError
-from ncpipe.theory import smoothing
 from ncpipe.theory.gap import Gap, Objective, TrainedState, gap_to_optimum
 from ncpipe.training import objective
 from ncpipe.training.cost import BACKWARD, bytes_per_run
 from ncpipe.training.loop import train_batch
-from ncpipe.training.objective import Outputs, fit_times_samples
+from ncpipe.training.objective import FITS, Outputs, fit_times_samples
 from ncpipe.training.session import Trained
 
 CPU = torch.device("cpu")
 NOTHING = {"rule": "constant", "value": 0.0, "last_layer": None}
+
+
+# ---- Losses ---------------------------------------------------------------------------------------------
+
+
+def naive(name: str, logits: Tensor, shares: Tensor) -> np.ndarray:
+    """Of each sample, class by class in Python's floats; logits and shares (M, K)."""
+    found = []
+    for f, y in zip(logits.tolist(), shares.tolist(), strict=True):
+        if name == "ce":
+            top = max(f)
+            norm = top + math.log(sum(math.exp(a - top) for a in f))
+            found.append(sum(share * (norm - a) for a, share in zip(f, y, strict=True)))
+        else:
+            found.append(sum((a - share) ** 2 for a, share in zip(f, y, strict=True)) / 2)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_they_are_their_definitions(name: str) -> None:
+    """Of labels and of shares, of one network's samples and of several networks'."""
+    draw = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(3, 7, 5, generator=draw, dtype=torch.float64)
+    labels = torch.randint(0, 5, (3, 7), generator=draw)
+    hard = torch.nn.functional.one_hot(labels, 5).double()
+    soft = torch.rand(3, 7, 5, generator=draw, dtype=torch.float64)
+    soft /= soft.sum(-1, keepdim=True)
+    loss = LOSSES[name]
+    for targets, shares in ((labels, hard), (hard, hard), (soft, soft)):
+        expected = naive(name, logits.flatten(0, 1), shares.flatten(0, 1))
+        found = loss(logits, targets)
+        assert found.shape == (3, 7)
+        assert found.flatten().numpy() == pytest.approx(expected, rel=1e-13)
+        assert loss(logits[0], targets[0]).numpy() == pytest.approx(expected[:7], rel=1e-13)
+    each = naive(name, logits.flatten(0, 1), hard.flatten(0, 1)).reshape(3, 7)
+    assert FITS[name](Outputs(logits, labels), name).numpy() == pytest.approx(each.sum(1), rel=1e-13)
+    weight = torch.eye(5, dtype=torch.float64)
+    found_mean = unregularised_loss(logits[1], labels[1], weight, None, name)
+    assert found_mean == pytest.approx(each[1].mean(), rel=1e-13)
+
+
+def test_logits_and_errors_by_hand() -> None:
+    features = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+    labels, weight, bias = torch.tensor([0, 1, 1]), torch.eye(2), torch.tensor([0.5, 0.0])
+    assert logits_of(features, weight, bias).tolist() == [[1.5, 0.0], [0.5, 2.0], [1.5, 1.0]]
+    assert prediction_error(features, labels, weight, bias) == pytest.approx(1 / 3)
+    assert prediction_error(features, labels, weight, None) == pytest.approx(1 / 3)
+
+
+def test_a_stack_of_runs_may_share_its_labels() -> None:
+    """Red: a view of labels that are expanded and not copied."""
+    logits, labels = torch.randn(3, 4, 2), torch.tensor([0, 1, 1, 0]).expand(3, 4)
+    for loss in (cross_entropy, half_squared_error):
+        assert torch.equal(loss(logits, labels), loss(logits, labels.clone()))
 
 
 def train(run: Run, data: Prepared, precision: str = "float64") -> Trained:
@@ -101,78 +153,6 @@ def test_memory_of_a_contrast_grows_with_pairs() -> None:
     data = vector_data(classes=2, per_class=2000)
     need = [bytes_per_run(kind_of(kind), data, CPU, torch.float32) for kind in ("supcon", "")]
     assert need[0] - need[1] == pytest.approx(BACKWARD * 6 * 4000**2, rel=0.05)
-
-
-# ---- Optima -------------------------------------------------------------------------------------------
-
-
-def one_hot_data(classes: int, per_class: int) -> Prepared:
-    """Every sample its own coordinate: a linear map of them makes any features."""
-    samples = classes * per_class
-    labels = torch.arange(classes).repeat_interleave(per_class)
-    return Prepared("vector", classes, None, Split(torch.eye(samples), labels), None, {}, checksum="made")
-
-
-def minimised(
-    width: int, last_bias: bool, data: Prepared, more: dict[str, Any] | None = None, **changes: Any
-) -> tuple[Run, Trained, Any]:
-    """Descend on features that a linear map makes of the data at will."""
-    linear = {"activation": "identity", "bias": False, "last_bias": last_bias, "width": width}
-    search = {"optimizer": SEARCH | {"memory": 20}, "schedule": {"name": "constant"}}
-    run = run_of(SMOOTH | linear | (more or {}), depth=2, epochs=150, log_every=50, **search, **changes)
-    trained = train(run, data)
-    return run, trained, extract(run, trained.state, data, CPU)
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_free_features_reach_the_optimum_of_the_contrast(own: bool) -> None:
-    """A collapsed simplex, M11; and the nearest-mean rule that stands for the last layer is that simplex."""
-    data = one_hot_data(4, 3)
-    loss = {"name": "supcon", "temperature": 0.5, "include_self": own}
-    run, trained, features = minimised(6, True, data, loss=loss, penalty=NOTHING)
-    best = supcon_optimum(4, 3, 0.5, include_self=own)
-    assert trained.history[-1].fit == pytest.approx(best, rel=1e-9)
-    assert fit_of(run, features.train, features.weight, features.bias) == pytest.approx(best, rel=1e-9)
-    statistics = features.layers["last"]["train"].statistics
-    assert nc1_trace_ratio(statistics) < 1e-7
-    cosines = unit_rows(features.weight) @ unit_rows(features.weight).T
-    torch.testing.assert_close(cosines, (4 * torch.eye(4).double() - 1) / 3, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize(("loss", "last_bias"), [("ce", False), ("ce", True), ("mse", True)])
-def test_penalised_free_features_reach_the_optimum_under_smoothing(loss: str, last_bias: bool) -> None:
-    """The features model's value with kappa + delta for kappa (cross-entropy) [theory.md]; MSE: alpha."""
-    data = one_hot_data(3, 2)
-    penalty = {"rule": "constant", "value": 0.0, "last_layer": 0.02, "features": 0.01}
-    for delta in (0.0, 0.2):
-        smoothed = {"name": loss, "smoothing": delta}
-        _, trained, _ = minimised(5, last_bias, data, loss=smoothed, penalty=penalty)
-        kappa = 3 * math.sqrt(2 * 0.02 * 0.01)
-        best = smoothing.ufm_value(loss, 3, kappa, delta)  # type: ignore[arg-type]
-        assert trained.history[-1].loss == pytest.approx(best, rel=1e-8)
-
-
-def test_free_features_reach_the_rows_that_dot_regression_pulls_to() -> None:
-    data = one_hot_data(4, 2)
-    fixed = {"classifier": {"kind": "etf", "length": 0.7}}
-    _, trained, features = minimised(5, False, data, fixed, loss="dot_regression", penalty=NOTHING)
-    assert trained.history[-1].loss < 1e-6
-    aligned = unit_rows(features.train.inputs) @ unit_rows(features.weight).T
-    torch.testing.assert_close(
-        aligned[torch.arange(8), data.train.labels], torch.ones(8).double(), atol=1e-3, rtol=0
-    )
-
-
-def test_free_features_under_a_fixed_classifier_reach_its_optimum() -> None:
-    """h = t a_y/|a_y| with the t of one number's minimum; collapsed for classes of unequal size too."""
-    data = one_hot_data(3, 2)
-    labels = torch.tensor([0, 0, 0, 0, 1, 2])
-    data = dataclasses.replace(data, train=Split(data.train.inputs, labels))
-    penalty = NOTHING | {"features": 0.01}
-    _, trained, features = minimised(2, False, data, ETF, penalty=penalty)  # K - 1 features are enough
-    best = minimize_scalar(lambda t: math.log1p(2 * math.exp(-1.5 * t * 1.5)) + 0.01 * 6 / 2 * t**2).fun
-    assert trained.history[-1].loss == pytest.approx(best, rel=1e-7)
-    assert nc1_trace_ratio(features.layers["last"]["train"].statistics) < 1e-8
 
 
 def test_the_gap_under_smoothing_is_that_to_the_optimum() -> None:
@@ -376,7 +356,7 @@ def test_depths_suit_the_model_and_its_lambdas(
 
 def test_what_only_the_data_show_names_its_key_too() -> None:
     """A class of one sample, and more classes than a simplex has room for, in a file of one's own."""
-    data = one_hot_data(3, 2)
+    data = vector_data(per_class=2)
     single = dataclasses.replace(data, train=data.train[:5])
     with pytest.raises(
         InputError, match=r"^experiments\.x\.loss: supcon compares .* class 2 has 1; take more"

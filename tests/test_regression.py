@@ -7,6 +7,7 @@ stacked.
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,16 @@ import pandas as pd
 import pytest
 import torch
 from conftest import experiment_tree, measure_runs, write_params
+from pipeline import ROOT
+from ruamel.yaml import YAML
 from scipy.optimize import minimize
 from typer.testing import CliRunner
 
+from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.claims import claims
 from ncpipe.commands.cli import app
+from ncpipe.commands.plot import plot
+from ncpipe.commands.report import report
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import Convergence, load_params
 from ncpipe.config.records import check, read
@@ -382,6 +389,33 @@ def test_a_study_has_data_and_losses_of_its_own(study_folder: Path) -> None:
     error = (h @ state["last.weight"].T + state["last.bias"] - data.train.targets.double()).abs()
     wanted = torch.where(error < 1, error**2 / 2, error - 0.5).sum(1).mean()
     assert end.history[-1].fit == pytest.approx(float(wanted), rel=1e-12)
+
+
+def test_every_stage_runs_and_what_needs_classes_is_left_out(
+    study_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The study of regression, made tiny: its claims, its figures and its page."""
+    monkeypatch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
+    study = YAML(typ="safe").load(ROOT / "stages/regression/params.yaml")
+    study["sweep"] |= {"seeds": [0, 1]}
+    for each in study["experiments"].values():
+        each |= {"epochs": 60, "log_every": 5}
+        each["data"] |= {"samples": 30, "test_samples": 10}
+    YAML().dump(study, Path("params.yaml"))
+    shutil.copy(ROOT / "stages/regression/claims.yaml", "claims.yaml")
+    measure_runs(*study["sweep"]["experiments"], depths=study["sweep"]["depths"], seeds=[0, 1])
+    for stage in (aggregate, plot, claims, report):
+        stage()
+    judged = pd.read_csv("data/claims/claims.csv").set_index("id")["verdict"]
+    assert list(judged.index) == ["regression-nrc1", "regression-nrc2", "regression-nrc3", "regression-bound"]
+    assert judged["regression-bound"] == "agrees"
+    assert sorted(path.stem for path in Path("data/figures").glob("*.png")) == [
+        "curves_decay", "curves_features", "curves_free", "depth_sweep", "spectra",
+    ]  # fmt: skip
+    summary = pd.read_csv("data/results/summary.csv")
+    assert {"nrc1", "nrc2", "nrc3", "ufm_gap"} <= set(summary["metric"])
+    assert not summary["metric"].str.startswith(("nc0", "nc1", "nc2", "nc3", "nc4", "ncc")).any()
+    assert Path("data/report.html").is_file()
 
 
 # --- what is refused ----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
 from ncpipe.config.run import Run
 from ncpipe.config.sources.free import FreeData
+from ncpipe.config.sources.generated import TeacherData
 from ncpipe.config.study import load_study
 from ncpipe.datasets.markov import prepare_markov
 from ncpipe.datasets.prepare import prepare
@@ -237,6 +238,11 @@ NETWORKS = [
     ("L-T11", "post", token_data(context=70)),  # beyond 64 tokens, which take the fused attention
 ]
 FREE_DATA = free_data(free_run())
+TEACHER = {
+    "source": "teacher", "dimension": 6, "covariance": [[1.0, 0.5], [0.5, 0.8]], "hidden": 10, "samples": 24,
+    "test_samples": 8, "seed": 0,
+}  # fmt: skip
+TARGETS = prepare(read(TeacherData, TEACHER), Path(), None, progress=False)
 CASES: dict[str, Case] = {
     **{
         f"{n} {norm} {data.kind} {data.train.inputs.shape[1]}": network(n, norm, data)
@@ -247,6 +253,8 @@ CASES: dict[str, Case] = {
     "optimizer lbfgs": network(*RN, optimizer=SEARCH, batch_size="full"),
     **{f"loss {index}": network(*RN, loss=keys) for index, keys in enumerate(LOSSES)},
     **{f"objective {kind}": case(**{"own": SMOOTH, "depth": 3} | keys) for kind, keys in KINDS.items()},
+    "vectors": Case(lambda seed: run_of(SMOOTH, seed, data=TEACHER, loss="mse", penalty=FEATURES, epochs=5,
+     log_every=2, batch_size=7), TARGETS),
     "mlp": case(MLP),
     "mlp, full": case(MLP, batch_size="full"),
     "resnet_cifar": case(RESNET, IMAGES, batch_size=5),

@@ -5,11 +5,8 @@ import hashlib
 import http.client
 import importlib
 import io
-import json
 import pickle
 import random
-import subprocess
-import sys
 import tarfile
 import urllib.error
 from dataclasses import replace
@@ -545,23 +542,6 @@ def test_imdb_archive_in_raw_is_used_if_it_is_the_official_one(tmp_path, raw, re
         prepare(IMDB, raw, None, progress=False)
     monkeypatch.setattr("ncpipe.datasets.imdb.ARCHIVE_MD5", md5(archive.read_bytes()))
     assert len(prepare(IMDB, raw, None, progress=False).train) == 8
-
-
-def test_byte_pairs_are_the_same_in_every_process(tmp_path):
-    from ncpipe.datasets.byte_pairs import train_byte_pairs
-
-    choose = random.Random(4)
-    words = ["".join(choose.choices("abcdé", k=choose.randint(2, 7))) for _ in range(400)]
-    corpus = [" ".join(choose.choices(words, k=40)) for _ in range(50)]
-    code = (
-        "import sys, json; from ncpipe.datasets.byte_pairs import train_byte_pairs;"
-        "print(train_byte_pairs(json.loads(sys.argv[1]), 600, False).to_str())"
-    )
-    here = train_byte_pairs(corpus, 600, progress=False)
-    command = [sys.executable, "-c", code, json.dumps(corpus)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == here.to_str()
-    assert (here.token_to_id("[PAD]"), here.token_to_id("[UNK]"), here.get_vocab_size()) == (0, 1, 600)
 
 
 def test_vocabulary_that_the_reviews_cannot_fill(tmp_path, raw, reviews):

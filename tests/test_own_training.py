@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import clear_code_digests, experiment_tree, vector_data, write_params
 from training_cases import HEAVY, LOSSES, MUON, OPTIMIZERS, OWN_TRAINING
 
@@ -98,42 +99,28 @@ def test_ldam_is_eq_12_and_13_of_cao(scale: float) -> None:
 
 
 def test_ldam_by_cosines_is_the_authors_code() -> None:
-    """A step's loss and gradient against NumPy: f_k = h w_k/(|h| |w_k|), s (f - Delta_y e_y), by differences.
+    """A step's loss and gradient: f_k = h w_k/(|h| |w_k|), s (f - Delta_y e_y), through plain PyTorch.
 
     Red: rows or features of another length, a bias, s before the margin, rows taken for constants."""
-    penalty = {"rule": "constant", "value": 0.0, "last_layer": None}
     data = vector_data()
     keep = torch.cat([torch.arange(0, 8), torch.arange(8, 12), torch.arange(16, 18)])  # 8, 4 and 2 a class
     data = replace(data, train=data.train[keep])
-    run = Run("x", 3, 0, spec_of(loss=COSINES, penalty=penalty))
+    nothing = {"rule": "constant", "value": 0.0, "last_layer": None}
+    run = Run("x", 3, 0, spec_of(loss=COSINES, penalty=nothing))
     session = Session([run], data, CPU, torch.float64)
     network = build_network(run, data).double()
-    h = network.features(session.train.inputs).detach().numpy()
-    y, w = data.train.labels.numpy(), network.last.weight.detach().numpy()
-    delta = 1 / np.bincount(y) ** 0.25
-    delta *= 0.5 / delta.max()
-
-    def cosines(rows: np.ndarray) -> np.ndarray:
-        lengths = np.linalg.norm(h, axis=1)[:, None] * np.linalg.norm(rows, axis=1)
-        found: np.ndarray = h @ rows.T / lengths
-        return found
-
-    def mean_loss(rows: np.ndarray) -> float:
-        z = cosines(rows)
-        z[range(len(y)), y] -= delta[y]
-        return float(-np.log(probabilities(30 * z)[range(len(y)), y]).mean())
-
+    inputs, labels = session.train.inputs, data.train.labels
+    rows = network.last.weight.detach().requires_grad_()
+    cosines = F.cosine_similarity(network.features(inputs).detach().unsqueeze(1), rows, dim=2)
+    margins = torch.bincount(labels).double() ** -0.25
+    margins = F.one_hot(labels) * (0.5 * margins / margins.max())
+    expected = F.cross_entropy(30 * (cosines - margins), labels)
     fit, gradient = session.loss_and_gradient(session.train)
-    assert fit.item() == pytest.approx(mean_loss(w), rel=1e-12)
-    found = session.stack.view(gradient, "last.weight")[0].numpy()
-    for place in np.ndindex(w.shape):
-        step = np.zeros_like(w)
-        step[place] = 1e-6
-        slope = (mean_loss(w + step) - mean_loss(w - step)) / 2e-6
-        assert found[place] == pytest.approx(slope, rel=1e-6, abs=1e-8)
-    logits = network(session.train.inputs).detach().numpy()
-    np.testing.assert_allclose(logits, cosines(w), rtol=1e-12, atol=1e-14)
-    assert session.evaluate(session.train)[1].item() == (cosines(w).argmax(1) != y).mean()
+    assert fit.item() == pytest.approx(expected.item(), rel=1e-12)
+    found = session.stack.view(gradient, "last.weight")[0]
+    torch.testing.assert_close(found, torch.autograd.grad(expected, rows)[0], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(network(inputs), cosines, rtol=1e-12, atol=1e-14)
+    assert session.evaluate(session.train)[1].item() == (cosines.argmax(1) != labels).double().mean()
 
 
 def test_features_of_cosines_are_measured_with_the_rows_that_decide() -> None:

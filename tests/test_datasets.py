@@ -20,7 +20,7 @@ from conftest import flip_byte
 from ncpipe.config.sources.generated import GaussianMixtureData
 from ncpipe.config.sources.images import ImageData
 from ncpipe.config.sources.reviews import TextData
-from ncpipe.datasets import digits, sources
+from ncpipe.datasets import sources
 from ncpipe.datasets.facts import count_duplicates, count_shared
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Split, draw_balanced, read_prepared, write_prepared
@@ -186,12 +186,9 @@ def test_what_test_samples_share_with_training_ones_is_counted():
 # --- digits -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("found", [True, False], ids=["file", "loader"])
-def test_digits_splits_partition_the_images(raw, found, monkeypatch):
+def test_digits_splits_partition_the_images(raw):
     from sklearn.datasets import load_digits
 
-    if not found:
-        monkeypatch.setattr(digits, "find_spec", lambda name: None)
     data = prepare(replace(DIGITS, normalisation="unit", test_per_class=None), raw, None, progress=False)
     assert data.facts["counts"]["train"] == [20] * 10
     assert data.train.labels.tolist() == sorted(data.train.labels.tolist())

@@ -13,8 +13,10 @@ from torch import Tensor
 from ncpipe.datasets.stored import FACTS, TENSORS, read_facts, store
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.errors import InputError
+from ncpipe.system.machine import free_memory
 from ncpipe.system.tensor_files import load_tensors
 
+COPIES = 3  # of samples in float64, while they are drawn
 Kind = Literal["vector", "image", "tokens", "next_tokens", "free"]
 
 
@@ -268,3 +270,16 @@ def draw_balanced(
             )
         chosen.append(members[torch.randperm(len(members), generator=generator)[:per_class]])
     return torch.cat(chosen)
+
+
+def check_memory(samples: int, dimension: int, numbers: int, keys: str) -> None:
+    """Raise InputError, which names the keys, if samples to be drawn do not fit into memory.
+
+    numbers: float64 numbers of a sample, of which there are a few copies while they are drawn.
+    """
+    need, free = COPIES * 8 * samples * numbers, free_memory()
+    if need > free:
+        raise InputError(
+            f"data: {samples} samples of {dimension} coordinates take about {need / 1e9:.3g} GB of memory to "
+            f"make, and {free / 1e9:.3g} GB are free; make {keys} smaller"
+        )

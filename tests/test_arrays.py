@@ -94,25 +94,12 @@ def test_a_draw_is_balanced_and_the_seeds() -> None:
     assert prepare_arrays(VECTORS).facts["counts"] == {"train": [20, 7, 3], "test": [4] * 3}  # all of them
 
 
-def test_each_channel_is_standardised_by_the_drawn_training_images() -> None:
-    generator = np.random.default_rng(1)
-    pixels = generator.integers(0, 256, (30, 2, 4, 4), dtype=np.uint8)
-    saved(inputs=pixels, test_inputs=pixels[:12])
-    data = prepare_arrays(replace(IMAGES, normalisation="standardise"))
-    values = pixels.astype(np.float64)
-    mean, std = (getattr(values.transpose(1, 0, 2, 3).reshape(2, -1), name)(1) for name in ("mean", "std"))
-    expected = (values - mean[:, None, None]) / std[:, None, None]
-    np.testing.assert_allclose(data.train.inputs.numpy(), expected, atol=1e-6)
-    assert data.test is not None
-    np.testing.assert_allclose(data.test.inputs.numpy(), expected[:12], atol=1e-6)
-    assert prepare_arrays(IMAGES).train.inputs.numpy().tolist() == values.tolist()
-
-
 @pytest.mark.parametrize("spec", [VECTORS, IMAGES], ids=["vectors", "images"])
 def test_what_is_constant_is_divided_by_1_as_scikit_learn_does(
     spec: ArraysData, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Red: features with a coordinate that a ReLU never opens, which could not be standardised."""
+    """By the training samples. Red: features with a coordinate that a ReLU never opens, which could not be
+    standardised."""
     sides = () if spec is VECTORS else (3, 3)
     train, test = (np.random.default_rng(n).standard_normal((n, 4, *sides)) for n in (30, 12))
     train[:, [1, 3]] = [[[[0.1]], [[0.0]]]] if sides else [0.1, 0.0]

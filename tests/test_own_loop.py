@@ -152,18 +152,15 @@ def write(program: str, params: str = PARAMS_TEXT) -> Run:
     return load_params().grid()[0]
 
 
+def checked(program: str, params: str = PARAMS_TEXT) -> None:
+    """Write a study and check it, as the stage `code` does."""
+    write(program, params)
+    check_study(load_params())
+
+
 def changed(old: str, new: str) -> Run:
     assert STUDY.count(old) == 1
     return write(STUDY.replace(old, new))
-
-
-def rows(run: Run, state: dict[str, torch.Tensor]) -> dict[tuple[str, str, str], float]:
-    features = extract_own(run, state, CPU)
-    outcome = {"finished": True, "diverged_at_epoch": None}
-    measured = measure_run(
-        run, features, WeightsAndData(state, lambda: None), describe(run, features, outcome)
-    )  # type: ignore[arg-type, return-value]
-    return {(row.layer, row.split, row.metric): row.value for row in measured}
 
 
 def test_what_is_measured_is_what_measure_model_measures(study: Path) -> None:
@@ -173,7 +170,11 @@ def test_what_is_measured_is_what_measure_model_measures(study: Path) -> None:
     other = "DataLoader(TensorDataset(samples(2).tensors[0] + 3, torch.full((60,), -7)), 25)"
     run = changed("DataLoader(test, 25)", f"DataLoader(test, 25), {other}")
     trained = train_own(run, CPU)
-    found = rows(run, trained.state)
+    features = extract_own(run, trained.state, CPU)
+    described = describe(run, features, {"finished": True, "diverged_at_epoch": None})
+    own = WeightsAndData(trained.state, lambda: None)  # type: ignore[arg-type, return-value]
+    rows = measure_run(run, features, own, described)
+    found = {(row.layer, row.split, row.metric): row.value for row in rows}
     model = build_own(run)
     model.load_state_dict(trained.state)
     spec: Any = own_loop(run.spec)
@@ -269,12 +270,9 @@ def test_a_loop_that_diverges_ends_as_every_run_does(study: Path) -> None:
 def test_a_mistake_is_one_line_before_anything_trains(study: Path, old: str, new: str, message: str) -> None:
     """Red: a loop that fails after hours, or never."""
 
-    def check() -> None:
-        changed(old, new)
-        check_study(load_params())
-
+    assert STUDY.count(old) == 1
     with pytest.raises(InputError) as raised:
-        check()
+        checked(STUDY.replace(old, new))
     assert re.sub(r"line \d+", "line _", str(raised.value)) == message
 
 
@@ -291,13 +289,8 @@ def test_a_mistake_is_one_line_before_anything_trains(study: Path, old: str, new
 def test_a_wrong_key_is_one_line(study: Path, old: str, new: str, message: str) -> None:
     """By the reader of every other key. Red: keys that nothing checks."""
     assert PARAMS_TEXT.count(old) == 1
-
-    def check() -> None:
-        write(STUDY, PARAMS_TEXT.replace(old, new))
-        check_study(load_params())
-
     with pytest.raises(InputError) as raised:
-        check()
+        checked(STUDY, PARAMS_TEXT.replace(old, new))
     assert str(raised.value).removeprefix("params.yaml: ").startswith(message)
     assert len(str(raised.value).splitlines()) == 1
 

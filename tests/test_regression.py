@@ -1,7 +1,7 @@
 """Targets that are vectors: data, training, NRC1 to NRC3, the features model's optimum, what is refused.
 
-Against NumPy float64 written from the formulas, a closed form against its minimisation, runs alone against
-stacked.
+Against NumPy float64 written from the formulas, and a closed form against its minimisation. Training on them
+is in test_training.py.
 """
 
 import json
@@ -242,24 +242,6 @@ def test_the_teacher_gives_the_covariance_that_was_asked_for(hidden: int | None,
     assert isinstance(back.train, VectorSplit)
     assert (len(back.train), len(back.test or ()), back.classes) == (40, 20, 2)
     assert torch.equal(back.train.targets, data.train.targets)
-
-
-def test_the_loss_is_the_mean_squared_error() -> None:
-    data = made()
-    (trained,) = train_batch([Run("e", 3, 0, spec_of(epochs=8))], data, torch.device("cpu"), "float64")
-    state, h = trained.state, data.train.inputs.double().numpy()
-    for index in range(2):
-        h = np.tanh(h @ state[f"maps.{index}.weight"].numpy().T + state[f"maps.{index}.bias"].numpy())
-    error = (
-        h @ state["last.weight"].numpy().T + state["last.bias"].numpy() - data.train.targets.double().numpy()
-    )
-    end = trained.history[-1]
-    assert end.fit == pytest.approx((error**2).sum() / 80, rel=1e-12)
-    assert end.penalty == pytest.approx(
-        0.05 * float((state["last.weight"] ** 2).sum()) + 0.0025 * (h**2).sum(), rel=1e-12
-    )
-    assert math.isnan(end.train_error)
-    assert math.isnan(end.test_error)
 
 
 def test_the_stages_measure_what_applies_and_nothing_else(study_folder: Path) -> None:

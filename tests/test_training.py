@@ -28,6 +28,8 @@ from training_cases import (
     SGD,
     SMOOTH,
     SUPCON,
+    TARGETS,
+    TEACHER,
     TORCH,
     UNEQUAL,
     VECTORS,
@@ -90,6 +92,8 @@ def contrast(features: Tensor, labels: Sequence[int], temperature: float, includ
 def fit_of(spec: Any, logits: Tensor, features: Tensor, labels: Tensor) -> Tensor:
     if spec.loss_name == "supcon":
         return contrast(features, labels.tolist(), spec.loss.temperature, spec.loss.include_self)
+    if labels.is_floating_point():  # vectors
+        return ((logits - labels) ** 2).sum(1).mean() / 2
     rows, classes = torch.arange(len(labels)), logits.shape[1]
     delta = getattr(spec.loss, "smoothing", 0.0)
     shares = torch.full_like(logits, delta / classes)
@@ -243,6 +247,14 @@ PLAIN_LOOPS: dict[str, tuple[Run, Prepared]] = {
     "patches": (run_of(model=PATCHED, batch_size=7, penalty=SCOPE, **SHORT), VECTORS),
     "tokens": (run_of(model=architecture("L-T11", "post"), data=TEXT, penalty=SCOPE, **SHORT), token_data()),
     **{kind: (kind_of(kind, optimizer=SGD, batch_size=7, **SHORT), FEW) for kind in KINDS},
+    **{
+        f"vectors {batch}": (
+            run_of(SMOOTH, data=TEACHER, loss="mse", optimizer=SGD, batch_size=batch, penalty=FEATURES,
+                   **SHORT),
+            TARGETS,
+        )
+        for batch in ("full", 7)
+    },
     **{
         f"{model['architecture']} {model.get('norm', '')} {scope} {batch}": (
             run_of(model, optimizer=SGD, batch_size=batch, penalty=SCOPE | {"scope": scope}, **SHORT), data

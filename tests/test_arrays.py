@@ -20,8 +20,8 @@ from ncpipe.config.records import read
 from ncpipe.config.sources.arrays import ArraysData
 from ncpipe.datasets.array_files import read_arrays
 from ncpipe.datasets.arrays import NAMES, prepare_arrays
-from ncpipe.datasets.prepared import Prepared, read_prepared, write_prepared
-from ncpipe.system.artifacts import FEATURES, METRICS, RESULTS, RUNS
+from ncpipe.datasets.prepared import read_prepared, write_prepared
+from ncpipe.system.artifacts import METRICS, RESULTS, RUNS
 from ncpipe.system.errors import InputError
 
 VECTORS = ArraysData("arrays", "mine.npz", "vector", None, None, 0, "none")
@@ -261,40 +261,21 @@ def test_dvc_has_to_watch_the_file() -> None:
 # --- a study without test samples ---------------------------------------------------------------------
 
 
-@pytest.fixture
-def trained() -> Prepared:
-    """A study of two experiments, one of which has test samples, as far as its measurements."""
+def test_nothing_asks_for_a_test_split_that_is_not_there() -> None:
+    """From the data to the tables, of a study of two depths and seeds."""
     saved(test_inputs=None, test_labels=None)
-    stored = vectors()
-    np.savez("tested.npz", **stored)
     data = DATA | {"per_class": None, "test_per_class": None}
-    changes: dict[str, Any] = {"epochs": 100, "log_every": 5}
-    own = experiment_tree(data=data, **changes)
-    tested = experiment_tree(data=data | {"file": "tested.npz"}, **changes)
-    write_params([2, 3], [0, 1], own=own, tested=tested)
+    write_params([2, 3], [0, 1], own=experiment_tree(data=data, epochs=100, log_every=5))
     params = Path("params.yaml")
     params.write_text(params.read_text().replace("tolerance: 0.01", "tolerance: 0.5"))  # so few epochs
-    measure_runs("own", "tested", depths=[2, 3], seeds=[0, 1])
-    return read_prepared(Path("data/prepared/own"))
-
-
-def test_nothing_asks_for_a_test_split_that_is_not_there(trained: Prepared) -> None:
-    assert trained.test is None
-    history, with_test = (pd.read_csv(RUNS / name / "L2/s0/history.csv") for name in ("own", "tested"))
-    assert with_test["test_error"].notna().all()
-    pd.testing.assert_frame_equal(history, with_test.drop(columns="test_error"), check_exact=True)
-    names = {path.stem for path in (FEATURES / "own/L2").iterdir()}
-    assert names == {"s0", "s1"}
-    own, tested = (pd.read_csv(METRICS / name / "measurements.csv") for name in ("own", "tested"))
-    assert set(own["split"]) == {"train", "weights"}
-    assert list(tested["split"].unique()) == ["weights", "train", "test"]  # the order of the rows
-    same = tested[tested["split"] != "test"].reset_index(drop=True).drop(columns="experiment")
-    pd.testing.assert_frame_equal(own.drop(columns="experiment"), same, rtol=0, atol=0)
+    measure_runs("own", depths=[2, 3], seeds=[0, 1])
+    assert read_prepared(Path("data/prepared/own")).test is None
+    assert "test_error" not in pd.read_csv(RUNS / "own/L2/s0/history.csv")
+    assert set(pd.read_csv(METRICS / "own/measurements.csv")["split"]) == {"train", "weights"}
     aggregate()
     runs = pd.read_csv(RESULTS / "runs.csv")
-    assert runs[runs["experiment"] == "own"]["test_error"].isna().all()
+    assert runs["test_error"].isna().all()
     assert runs["converged"].all()
     assert runs["train_error"].notna().all()
     for table in ("points", "summary", "slopes"):
-        rows = pd.read_csv(RESULTS / f"{table}.csv")
-        assert set(rows[rows["experiment"] == "own"]["split"]) == {"train", "weights"}
+        assert set(pd.read_csv(RESULTS / f"{table}.csv")["split"]) == {"train", "weights"}

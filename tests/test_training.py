@@ -54,6 +54,7 @@ from ncpipe.training.checkpoints import epochs_done
 from ncpipe.training.line_search import LineSearch
 from ncpipe.training.loop import train_batch
 from ncpipe.training.objective import Outputs
+from ncpipe.training.schedules import factor
 from ncpipe.training.session import Session, Trained
 from ncpipe.training.stack import Stack
 
@@ -579,7 +580,7 @@ def test_a_trial_step_into_infinity_is_taken_back() -> None:
 )
 def test_schedules(schedule: dict, factors: list[float]) -> None:
     spec: Schedule = experiment(schedule=schedule).schedule
-    found = [spec.factor_at(step / 6) for step in (0, 3, 6, 2)]
+    found = [factor(spec, step, 6) for step in (0, 3, 6, 2)]
     assert found == pytest.approx(factors)
 
 

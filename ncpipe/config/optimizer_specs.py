@@ -1,9 +1,5 @@
-"""Define the keys of optimizers, and of schedules of their learning rate.
+"""Define the keys of optimizers, and of schedules of their learning rate."""
 
-A schedule's `factor_at(progress)` is the factor of the learning rate after this share of all steps.
-"""
-
-import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -165,9 +161,6 @@ class ConstantSchedule:
 
     name: Literal["constant"]
 
-    def factor_at(self, progress: float) -> float:
-        return 1.0
-
 
 @dataclass(frozen=True)
 class CosineSchedule:
@@ -181,10 +174,6 @@ class CosineSchedule:
     name: Literal["cosine"]
     final: Annotated[float, Bound(low=0, high=1)]
     after: Annotated[float, Bound(low=0, high=1, open_high=True)] = 0.0
-
-    def factor_at(self, progress: float) -> float:
-        fallen = max(0.0, progress - self.after) / (1 - self.after)
-        return self.final + (1 - self.final) * (1 + math.cos(math.pi * fallen)) / 2
 
 
 @dataclass(frozen=True)
@@ -205,12 +194,6 @@ class StepSchedule:
             raise ValueError("milestones: empty; list at least one, or take `name: constant`")
         if list(self.milestones) != sorted(set(self.milestones)):
             raise ValueError("milestones: must ascend, each once")
-
-    def factor_at(self, progress: float) -> float:
-        try:
-            return self.factor ** sum(progress >= milestone for milestone in self.milestones)
-        except OverflowError:  # the run then ends as diverged
-            return math.inf
 
 
 Schedule = ConstantSchedule | CosineSchedule | StepSchedule

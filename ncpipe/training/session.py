@@ -39,6 +39,7 @@ from ncpipe.training.objective import (
     singleton_class_error,
     targets_of_runs,
 )
+from ncpipe.training.schedules import factor
 from ncpipe.training.stack import Stack
 from ncpipe.training.steps import steps_of
 
@@ -255,8 +256,8 @@ class Session:
 
     def rates_at(self, step: int) -> list[float]:
         """Return each run's learning rate at a step."""
-        factor = self.spec.schedule.factor_at(step / (self.spec.epochs * self.steps_per_epoch))
-        return [r.spec.optimizer.learning_rate * factor for r in self.runs]
+        now = factor(self.spec.schedule, step, self.spec.epochs * self.steps_per_epoch)
+        return [r.spec.optimizer.learning_rate * now for r in self.runs]
 
     def states(self) -> list[State]:
         """Return for every run the state that its remaining epochs and its result depend on."""

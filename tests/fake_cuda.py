@@ -1,9 +1,8 @@
-"""A stand-in for torch.cuda on a CPU: streams that run apart, and graphs whose recording executes nothing.
+"""A stand-in for torch.cuda on a CPU: streams with numbers, and graphs whose recording executes nothing.
 
 Inside `FakeCuda.here()` tensors pass for a GPU's. What CUDA refuses is refused with CUDA's errors: to wait
 for the device in a recording, to record on the default stream or with libraries that are not set up yet.
-Operations on memory that another stream may still write, or read, raise Race. Errors can be injected
-(`fault`).
+Errors can be injected (`fault`).
 """
 
 import contextlib
@@ -18,7 +17,6 @@ from typing import Any, Literal
 import pytest
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -33,22 +31,18 @@ PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "convolution", "convolution_backwar
 Phase = Literal["eager", "capture", "replay"]
 
 
-class Race(Exception):
-    """Two streams use the same memory, and neither waits for the other."""
-
-
 class Stream:
-    """`ticks`: of each stream, the last operation that this one is sure to come after."""
+    """Waits for others; `FakeCuda.waits` has the two handles, and how many operations came before."""
 
     made = itertools.count()
     device = torch.device("cuda:0")
+    cuda: "FakeCuda"
 
     def __init__(self, device: Any = None, handle: int | None = None) -> None:
         self.handle = 1 + next(Stream.made) % POOLED if handle is None else handle
-        self.ticks: Counter[int] = Counter()
 
     def wait_stream(self, other: "Stream") -> None:
-        self.ticks |= other.ticks
+        self.cuda.waits.append((self.handle, other.handle, self.cuda.kernels.total()))
 
     def synchronize(self) -> None:
         pass
@@ -63,7 +57,6 @@ class CUDAGraph:
         self.operations: list[tuple[Any, Any, Any, Any]] = []
         self.own: set[int] = set()  # storages made in the recording
         self.saved: dict[int, tuple[Any, Any]] = {}  # of others, before the first write
-        self.read: dict[int, Any] = {}
         self.broken = ""
         self.handle: object = None
         self.ended = False
@@ -105,7 +98,6 @@ class CUDAGraph:
     def replay(self) -> None:
         self.cuda.replays += 1
         with self.cuda.away():
-            self.cuda.use(self.read, self.saved)
             for operation, args, kwargs, result in self.operations:
                 self.cuda.meet(operation, args, "replay")
                 again = operation(*args, **kwargs)
@@ -171,16 +163,15 @@ class FakeCuda:
         self.kernels: Counter[str] = Counter()  # of operations outside of replays, views left out
         self.set_up: set[tuple[str, bool]] = set()  # products whose library has been called, by thread
         self.local = threading.local()
-        self.default, self.host = Stream(handle=0), Counter[int]()
-        self.clock = itertools.count(1)
-        self.writes: dict[int, tuple[StorageWeakRef, int, int]] = {}
-        self.reads: dict[int, dict[int, int]] = {}
+        stream = type("Stream", (Stream,), {"cuda": self})
+        self.default = stream(handle=0)
+        self.waits: list[tuple[int, int, int]] = []
         self.memory = SimpleNamespace(free=2**34, reserved=0, allocated=0)
         self.chosen: list[int] = []
         graph = type("CUDAGraph", (CUDAGraph,), {"cuda": self})
         properties = SimpleNamespace(total_memory=2**34, multi_processor_count=132, name="Fake H100")
         for name, value in {
-            "Stream": Stream,
+            "Stream": stream,
             "CUDAGraph": graph,
             "stream": self.stream,
             "current_stream": lambda device=None: self.current_stream(),
@@ -249,7 +240,6 @@ class FakeCuda:
     def wait(self) -> None:
         """The host waits for the current stream, which no recording allows."""
         self.refuse()
-        self.host |= self.current_stream().ticks
 
     def refuse(self) -> None:
         if self.graph is not None:
@@ -286,58 +276,22 @@ class FakeCuda:
                 raise RuntimeError(f"CUDA error: {graph.broken} when calling `cublasCreate(handle)`")
             self.set_up.add((name, of_backward))
         written = {key_of(tensor): tensor.untyped_storage() for tensor in written_by(operation, args, kwargs)}
-        inputs = {
-            key_of(leaf): leaf.untyped_storage()
-            for leaf in tree_leaves((args, kwargs))
-            if isinstance(leaf, Tensor)
-        }
+        inputs = {key_of(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         if graph is not None:
             for key, storage in written.items():
                 if key not in graph.own and key not in graph.saved:
                     graph.saved[key] = storage, storage.clone()
-            graph.read |= {key: storage for key, storage in inputs.items() if key not in graph.own}
         result = operation(*args, **kwargs)
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        made = {key_of(leaf): leaf.untyped_storage() for leaf in outputs if key_of(leaf) not in inputs}
-        if graph is None:  # a recording executes nothing
-            self.use(inputs if made or written else {}, written, made)
+        made = {key_of(leaf) for leaf in outputs} - inputs
         if made or written:
             self.kernels[name] += 1
             if graph is not None:
-                graph.own |= made.keys()
+                graph.own |= made
                 graph.operations.append((operation, args, kwargs, result))
         elif not outputs:
             self.kernels[name] += 1
         return result
-
-    def use(self, read: Any, written: Any, made: Any = ()) -> None:
-        """Note what the current stream reads and writes; Race if another one may do so at the same time."""
-        stream = self.current_stream()
-        stream.ticks |= self.host
-        now, own = next(self.clock), stream.handle
-        for key in {*read, *written}:
-            held = self.writes.get(key)
-            if (
-                held is not None
-                and not held[0].expired()
-                and stream.ticks[held[1]] < held[2]
-                and held[1] != own
-            ):
-                raise Race(f"stream {own} uses what stream {held[1]} may still write")
-        for key in written:
-            for other, tick in self.reads.get(key, {}).items():
-                if other != own and stream.ticks[other] < tick and not self._is_gone(key):
-                    raise Race(f"stream {own} writes what stream {other} may still read")
-        for key in read:
-            self.reads.setdefault(key, {})[own] = now
-        for key, storage in {**dict(written), **dict(made)}.items():
-            storage = storage[0] if isinstance(storage, tuple) else storage
-            self.writes[key] = StorageWeakRef(storage), own, now
-            self.reads[key] = {}
-        stream.ticks[own] = now
-
-    def _is_gone(self, key: int) -> bool:
-        return key not in self.writes or self.writes[key][0].expired()
 
 
 class OnStream:

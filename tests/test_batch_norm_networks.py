@@ -21,9 +21,9 @@ from ncpipe.models.build import build_model, build_network, input_shape, prepare
 from ncpipe.models.network import Network, batch_norms
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
-from ncpipe.training import batch_statistics
+from ncpipe.training import derived_state
 from ncpipe.training.augmentation import augment, draw_moves
-from ncpipe.training.batch_statistics import refresh_bn_statistics
+from ncpipe.training.derived_state import refresh_bn_statistics
 from ncpipe.training.loop import train_batch
 from ncpipe.training.stack import Stack
 
@@ -182,7 +182,7 @@ def test_a_full_batch_is_trained_and_measured_as_one_network(model: dict) -> Non
 
 def test_statistics_of_parts_are_pooled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch norm sees no other: its pooled statistics are those of all samples."""
-    monkeypatch.setattr(batch_statistics, "PART", 1)
+    monkeypatch.setattr(derived_state, "PART", 1)
     for model in (MLP, RESNET):
         data = data_for(model)
         stack = Stack([network_of(model, seed) for seed in (0, 1)], CPU, torch.float64)

@@ -7,19 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import (
-    experiment,
-    experiment_tree,
-    prepare_sweep,
-    vector_data,
-    write_params,
-)
+from conftest import experiment, experiment_tree, prepare_sweep, vector_data, write_params
 from pipeline import HEAR_CTRL_C
 from training_cases import assert_same, files_of, go_on, stop_after
 
@@ -69,8 +63,11 @@ def test_states_after_different_numbers_of_epochs_are_not_mixed(tmp_path: Path) 
     assert [state["epoch"] for state in files_of(runs[:1], tmp_path).read()] == [4]
 
 
+Stopped = tuple[list[Run], Prepared]
+
+
 @pytest.fixture
-def stopped(tmp_path: Path) -> tuple[list[Run], Prepared]:
+def stopped(tmp_path: Path) -> Stopped:
     """Two runs that were stopped after 4 of 9 epochs; their checkpoints are tmp_path / "0" and "1"."""
     spec = experiment(epochs=9)
     runs, data = [Run("x", 3, seed, spec) for seed in (0, 1)], vector_data()
@@ -100,22 +97,16 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_what_is_no_checkpoint_of_a_run_is_dropped_unread(
-    name: str,
-    stopped: tuple[list[Run], Prepared],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    name: str, stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """Red: anything loaded before it is known to be what was written; a message of several lines."""
     damage, reason = DAMAGES[name]
     damage(tmp_path / "0")
-    load = torch.load
     with monkeypatch.context() as patch:
         patch.setattr(torch, "load", lambda *rest, **more: pytest.fail("loaded"))
         assert epochs_done(tmp_path / "0") == 0
         assert os.path.lexists(tmp_path / "0")  # who only asks changes nothing
         assert read_checkpoint(tmp_path / "0") is None
-    assert torch.load is load
     assert not os.path.lexists(tmp_path / "0")
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{tmp_path / '0'}: ")
@@ -125,7 +116,7 @@ def test_what_is_no_checkpoint_of_a_run_is_dropped_unread(
 
 
 def test_a_checkpoint_of_another_torch_is_dropped(
-    stopped: tuple[list[Run], Prepared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its generators and numbers may be others. Red: a run of which each version trained a part."""
     monkeypatch.setattr(checkpoints, "KIND", checkpoints.KIND.replace(b"torch 2", b"torch 3"))
@@ -135,7 +126,7 @@ def test_a_checkpoint_of_another_torch_is_dropped(
 
 @pytest.mark.parametrize("call", range(5))
 def test_a_full_disk_leaves_the_former_checkpoints(
-    call: int, stopped: tuple[list[Run], Prepared], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: int, stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The n-th of the calls that bring two checkpoints to the disk fails. Red: one written, one not, which
     then train apart; a partial file that stays."""
@@ -156,15 +147,9 @@ def test_a_full_disk_leaves_the_former_checkpoints(
         patch.setattr(checkpoints, "reach_disk", failing(checkpoints.reach_disk))
         patch.setattr(checkpoints.os, "replace", failing(os.replace))
         asked = iter(range(9))
+        files = files_of(runs, tmp_path)
         with pytest.raises(OSError, match="No space"):
-            train_batch(
-                runs,
-                data,
-                CPU,
-                "float32",
-                checkpoints=files_of(runs, tmp_path),
-                stop=lambda: next(asked) == 2,
-            )
+            train_batch(runs, data, CPU, "float32", checkpoints=files, stop=lambda: next(asked) == 2)
     left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert left.keys() == before.keys()
     if call < 4:  # the last comes when the first is in its place
@@ -198,17 +183,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 TRAIN = [sys.executable, "-m", "ncpipe", "train", "one", "3"]
 
 
-def started(command: Sequence[str], seconds: float, **options: Any) -> subprocess.Popen[str]:
-    """Start a process that trains; seconds: between checkpoints."""
-    environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": str(seconds), "NCPIPE_WORKERS": "2"}
-    environment |= options.pop("env", {})
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
-
-
-def files() -> list[Path]:
-    return sorted(Path("data/.store").glob("*.checkpoint"))
-
-
 def wait_for_epochs(process: subprocess.Popen[str], runs: int) -> None:
     """Until so many runs train, each with an epoch done."""
     assert process.stderr is not None
@@ -220,43 +194,41 @@ def wait_for_epochs(process: subprocess.Popen[str], runs: int) -> None:
         time.sleep(0.1)
 
 
-def test_ctrl_c_keeps_what_was_trained(project: Path) -> None:
-    """Red: checkpoints that are only written at their time."""
-    write_params([3], [0, 1], one=experiment_tree(epochs=100_000))
-    process = started([sys.executable, "-c", HEAR_CTRL_C, *TRAIN], 1e6)
-    try:
-        wait_for_epochs(process, 2)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=600)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert said.splitlines()[-1].startswith("ncpipe: interrupted")
-    assert all(epochs_done(file) > 0 for file in files())
-    assert len(files()) == 2
-
-
+# Where DVC runs a stage: a shell between it and the stage.
 DVC = """
 import subprocess, sys
 subprocess.run(["/bin/sh", "-c", sys.argv[1]])
 """
+STOPS: dict[str, tuple[list[str], dict[str, str], signal.Signals]] = {
+    "Ctrl-C": ([sys.executable, "-c", HEAR_CTRL_C, *TRAIN], {}, signal.SIGINT),
+    "the end of DVC": (
+        [sys.executable, "-c", DVC, " ".join(TRAIN) + "; true"],
+        {"DVC_STAGE": "train@one-3-0"},
+        signal.SIGTERM,
+    ),
+}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="stops a parent by a signal")
-def test_a_stage_ends_with_the_dvc_that_runs_it(project: Path) -> None:
-    """SIGTERM to DVC alone, a shell between it and the stage. Red: a training that nobody waits for, beside
-    that of the next `dvc repro`; SIGTERM left as it is, which ends all at once."""
+@pytest.mark.parametrize("name", STOPS)
+def test_what_is_stopped_keeps_what_was_trained(name: str, project: Path) -> None:
+    """Red: checkpoints that are only written at their time; a training that goes on beside the next
+    `dvc repro`; SIGTERM left as it is, which ends all at once."""
     write_params([3], [0, 1], one=experiment_tree(epochs=100_000))
-    command = [sys.executable, "-c", DVC, " ".join(TRAIN) + "; true"]
-    dvc = started(command, 1e6, env={"DVC_STAGE": "train@one-3-0"}, start_new_session=True)
+    command, more, how = STOPS[name]
+    environment = os.environ | {"NCPIPE_CHECKPOINT_SECONDS": "1e6", "NCPIPE_WORKERS": "2"} | more
+    process = subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
-        wait_for_epochs(dvc, 2)
-        dvc.terminate()
-        _, said = dvc.communicate(timeout=600)  # to its end: nobody holds the pipe any more
+        wait_for_epochs(process, 2)
+        process.send_signal(how)
+        _, said = process.communicate(timeout=600)  # to its end: nobody holds the pipe any more
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(dvc.pid, signal.SIGKILL)
-        dvc.communicate()
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert process.returncode == (130 if name == "Ctrl-C" else -signal.SIGTERM)
     assert said.splitlines()[-1].startswith("ncpipe: interrupted")
-    assert len(files()) == 2
-    assert all(epochs_done(file) > 0 for file in files())
+    files = sorted(Path("data/.store").glob("*.checkpoint"))
+    assert [epochs_done(file) > 0 for file in files] == [True, True]

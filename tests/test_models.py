@@ -140,6 +140,7 @@ class Normed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.linear = nn.Conv2d(20, 400, 3), nn.Linear(400, 300)
+        self.gru = nn.GRU(3, 4)
         self.norms = nn.ModuleList([nn.LayerNorm(5), nn.BatchNorm2d(5), nn.GroupNorm(5, 5), nn.RMSNorm(5)])
         self.places = nn.Parameter(torch.zeros(400, 300))
         self.scale = nn.Parameter(torch.full((3,), 7.0))
@@ -160,6 +161,7 @@ def test_gains_of_normalisations_are_drawn_as_1_and_strangers_are_named() -> Non
     assert (network.scale == 7).all()
     assert not network.linear.bias.any()
     assert not network.conv.bias.any()
+    assert not network.gru.bias_ih_l0.any()
     drawn = ((network.conv.weight, 180), (network.linear.weight, 400), (network.places, 300))
     for matrix, fan_in in drawn:
         assert matrix.std().item() == pytest.approx(2 / fan_in**0.5, rel=0.02)

@@ -1,6 +1,6 @@
-"""Label smoothing, supervised contrast, dot regression, fixed classifiers and penalised features.
+"""Losses, label smoothing, supervised contrast, fixed classifiers and penalised features.
 
-Their training against a plain loop is in test_training.py; here are their optima, last layers and keys.
+Their training against a plain loop is in test_training.py; here are definitions, last layers and keys.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ import pytest
 import torch
 from conftest import experiment_tree, measure_runs, vector_data, write_params
 from scipy.optimize import minimize_scalar
+from torch import Tensor
 from training_cases import (
     ADAMW,
     AUGMENTATION,
@@ -46,27 +47,78 @@ from training_cases import (
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
-from ncpipe.config.run import Compute, Run, as_json
-from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.config.run import Compute, Run
+from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.extraction import extract
-from ncpipe.features.objective import fit_of
-from ncpipe.metrics.collapse import nc1_trace_ratio
-from ncpipe.metrics.geometry import unit_rows
+from ncpipe.metrics.loss_functions import LOSSES, cross_entropy, half_squared_error
+from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
 from ncpipe.models.build import build_network
 from ncpipe.models.heads import simplex_rows
-from ncpipe.papers.k23.supcon import supcon_optimum
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError
-from ncpipe.theory import smoothing
 from ncpipe.theory.gap import Gap, Objective, TrainedState, gap_to_optimum
 from ncpipe.training import objective
 from ncpipe.training.cost import BACKWARD, bytes_per_run
 from ncpipe.training.loop import train_batch
-from ncpipe.training.objective import Outputs, fit_times_samples
+from ncpipe.training.objective import FITS, Outputs, fit_times_samples
 from ncpipe.training.session import Trained
 
 CPU = torch.device("cpu")
 NOTHING = {"rule": "constant", "value": 0.0, "last_layer": None}
+
+
+# ---- Losses ---------------------------------------------------------------------------------------------
+
+
+def naive(name: str, logits: Tensor, shares: Tensor) -> np.ndarray:
+    """Of each sample, class by class in Python's floats; logits and shares (M, K)."""
+    found = []
+    for f, y in zip(logits.tolist(), shares.tolist(), strict=True):
+        if name == "ce":
+            top = max(f)
+            norm = top + math.log(sum(math.exp(a - top) for a in f))
+            found.append(sum(share * (norm - a) for a, share in zip(f, y, strict=True)))
+        else:
+            found.append(sum((a - share) ** 2 for a, share in zip(f, y, strict=True)) / 2)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_they_are_their_definitions(name: str) -> None:
+    """Of labels and of shares, of one network's samples and of several networks'."""
+    draw = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(3, 7, 5, generator=draw, dtype=torch.float64)
+    labels = torch.randint(0, 5, (3, 7), generator=draw)
+    hard = torch.nn.functional.one_hot(labels, 5).double()
+    soft = torch.rand(3, 7, 5, generator=draw, dtype=torch.float64)
+    soft /= soft.sum(-1, keepdim=True)
+    loss = LOSSES[name]
+    for targets, shares in ((labels, hard), (hard, hard), (soft, soft)):
+        expected = naive(name, logits.flatten(0, 1), shares.flatten(0, 1))
+        found = loss(logits, targets)
+        assert found.shape == (3, 7)
+        assert found.flatten().numpy() == pytest.approx(expected, rel=1e-13)
+        assert loss(logits[0], targets[0]).numpy() == pytest.approx(expected[:7], rel=1e-13)
+    each = naive(name, logits.flatten(0, 1), hard.flatten(0, 1)).reshape(3, 7)
+    assert FITS[name](Outputs(logits, labels), name).numpy() == pytest.approx(each.sum(1), rel=1e-13)
+    weight = torch.eye(5, dtype=torch.float64)
+    found_mean = unregularised_loss(logits[1], labels[1], weight, None, name)
+    assert found_mean == pytest.approx(each[1].mean(), rel=1e-13)
+
+
+def test_logits_and_errors_by_hand() -> None:
+    features = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+    labels, weight, bias = torch.tensor([0, 1, 1]), torch.eye(2), torch.tensor([0.5, 0.0])
+    assert logits_of(features, weight, bias).tolist() == [[1.5, 0.0], [0.5, 2.0], [1.5, 1.0]]
+    assert prediction_error(features, labels, weight, bias) == pytest.approx(1 / 3)
+    assert prediction_error(features, labels, weight, None) == pytest.approx(1 / 3)
+
+
+def test_a_stack_of_runs_may_share_its_labels() -> None:
+    """Red: a view of labels that are expanded and not copied."""
+    logits, labels = torch.randn(3, 4, 2), torch.tensor([0, 1, 1, 0]).expand(3, 4)
+    for loss in (cross_entropy, half_squared_error):
+        assert torch.equal(loss(logits, labels), loss(logits, labels.clone()))
 
 
 def train(run: Run, data: Prepared, precision: str = "float64") -> Trained:
@@ -101,78 +153,6 @@ def test_memory_of_a_contrast_grows_with_pairs() -> None:
     data = vector_data(classes=2, per_class=2000)
     need = [bytes_per_run(kind_of(kind), data, CPU, torch.float32) for kind in ("supcon", "")]
     assert need[0] - need[1] == pytest.approx(BACKWARD * 6 * 4000**2, rel=0.05)
-
-
-# ---- Optima -------------------------------------------------------------------------------------------
-
-
-def one_hot_data(classes: int, per_class: int) -> Prepared:
-    """Every sample its own coordinate: a linear map of them makes any features."""
-    samples = classes * per_class
-    labels = torch.arange(classes).repeat_interleave(per_class)
-    return Prepared("vector", classes, None, Split(torch.eye(samples), labels), None, {}, checksum="made")
-
-
-def minimised(
-    width: int, last_bias: bool, data: Prepared, more: dict[str, Any] | None = None, **changes: Any
-) -> tuple[Run, Trained, Any]:
-    """Descend on features that a linear map makes of the data at will."""
-    linear = {"activation": "identity", "bias": False, "last_bias": last_bias, "width": width}
-    search = {"optimizer": SEARCH | {"memory": 20}, "schedule": {"name": "constant"}}
-    run = run_of(SMOOTH | linear | (more or {}), depth=2, epochs=150, log_every=50, **search, **changes)
-    trained = train(run, data)
-    return run, trained, extract(run, trained.state, data, CPU)
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_free_features_reach_the_optimum_of_the_contrast(own: bool) -> None:
-    """A collapsed simplex, M11; and the nearest-mean rule that stands for the last layer is that simplex."""
-    data = one_hot_data(4, 3)
-    loss = {"name": "supcon", "temperature": 0.5, "include_self": own}
-    run, trained, features = minimised(6, True, data, loss=loss, penalty=NOTHING)
-    best = supcon_optimum(4, 3, 0.5, include_self=own)
-    assert trained.history[-1].fit == pytest.approx(best, rel=1e-9)
-    assert fit_of(run, features.train, features.weight, features.bias) == pytest.approx(best, rel=1e-9)
-    statistics = features.layers["last"]["train"].statistics
-    assert nc1_trace_ratio(statistics) < 1e-7
-    cosines = unit_rows(features.weight) @ unit_rows(features.weight).T
-    torch.testing.assert_close(cosines, (4 * torch.eye(4).double() - 1) / 3, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize(("loss", "last_bias"), [("ce", False), ("ce", True), ("mse", True)])
-def test_penalised_free_features_reach_the_optimum_under_smoothing(loss: str, last_bias: bool) -> None:
-    """The features model's value with kappa + delta for kappa (cross-entropy) [theory.md]; MSE: alpha."""
-    data = one_hot_data(3, 2)
-    penalty = {"rule": "constant", "value": 0.0, "last_layer": 0.02, "features": 0.01}
-    for delta in (0.0, 0.2):
-        smoothed = {"name": loss, "smoothing": delta}
-        _, trained, _ = minimised(5, last_bias, data, loss=smoothed, penalty=penalty)
-        kappa = 3 * math.sqrt(2 * 0.02 * 0.01)
-        best = smoothing.ufm_value(loss, 3, kappa, delta)  # type: ignore[arg-type]
-        assert trained.history[-1].loss == pytest.approx(best, rel=1e-8)
-
-
-def test_free_features_reach_the_rows_that_dot_regression_pulls_to() -> None:
-    data = one_hot_data(4, 2)
-    fixed = {"classifier": {"kind": "etf", "length": 0.7}}
-    _, trained, features = minimised(5, False, data, fixed, loss="dot_regression", penalty=NOTHING)
-    assert trained.history[-1].loss < 1e-6
-    aligned = unit_rows(features.train.inputs) @ unit_rows(features.weight).T
-    torch.testing.assert_close(
-        aligned[torch.arange(8), data.train.labels], torch.ones(8).double(), atol=1e-3, rtol=0
-    )
-
-
-def test_free_features_under_a_fixed_classifier_reach_its_optimum() -> None:
-    """h = t a_y/|a_y| with the t of one number's minimum; collapsed for classes of unequal size too."""
-    data = one_hot_data(3, 2)
-    labels = torch.tensor([0, 0, 0, 0, 1, 2])
-    data = dataclasses.replace(data, train=Split(data.train.inputs, labels))
-    penalty = NOTHING | {"features": 0.01}
-    _, trained, features = minimised(2, False, data, ETF, penalty=penalty)  # K - 1 features are enough
-    best = minimize_scalar(lambda t: math.log1p(2 * math.exp(-1.5 * t * 1.5)) + 0.01 * 6 / 2 * t**2).fun
-    assert trained.history[-1].loss == pytest.approx(best, rel=1e-7)
-    assert nc1_trace_ratio(features.layers["last"]["train"].statistics) < 1e-8
 
 
 def test_the_gap_under_smoothing_is_that_to_the_optimum() -> None:
@@ -263,13 +243,6 @@ def test_the_last_layer_of_a_contrast_is_the_nearest_mean_rule() -> None:
 # ---- Keys -----------------------------------------------------------------------------------------------
 
 
-def test_absent_keys_leave_no_trace() -> None:
-    written = as_json(kind_of("").spec)
-    assert written["loss"] == "ce"
-    assert "classifier" not in written["model"]
-    assert set(written["penalty"]) == {"rule", "value", "last_layer"}
-
-
 def batch_key(run: Run) -> str:
     return RunFingerprint(run, "a", Compute("cpu", 1, "float32")).batch_key()
 
@@ -309,7 +282,6 @@ COSINES = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
         (SMOOTH, {"loss": "supcon"}, "loss: supcon needs a temperature; write `loss: {name: supcon, temper"),
         (SMOOTH | {"last_bias": False}, {"loss": SUPCON}, "model.last_bias: the nearest-mean rule"),
         (SMOOTH, {"loss": SUPCON, "batch_size": 1}, "batch_size: supcon compares the samples of a batch"),
-        (SMOOTH, {"loss": SUPCON, "penalty": FEATURES}, "penalty.features does not apply to supcon; remove"),
         (SMOOTH, {"loss": SUPCON, "penalty": NOTHING | {"last_layer": 0.1}}, "last_layer does not apply: su"),
         (SMOOTH | ETF, {"loss": SUPCON}, "model.classifier does not apply: supcon trains no logits"),
         (SMOOTH, {"loss": SUPCON, "data": GAUSSIANS | {"per_class": 1}}, "data.per_class: supcon comp"),
@@ -318,7 +290,6 @@ COSINES = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
         (SMOOTH | ETF, {"loss": "dot_regression", "penalty": FEATURES}, "penalty.features does not apply to"),
         (SMOOTH | ETF | {"last_bias": True}, {}, "last_bias: a fixed classifier has none; write false"),
         (SMOOTH | ETF | {"classifier": {"kind": "etf"}}, {}, "model.classifier: length is a number with"),
-        (SMOOTH | ETF | {"classifier": {"kind": "learned", "length": 1}}, {}, "classifier: length is a"),
         (SMOOTH | ETF, {"penalty": NOTHING | {"last_layer": 1}}, "penalty.last_layer does not apply: model"),
         (SMOOTH | ETF | {"width": 1}, {}, "3 classes need a width of 2 for a simplex, not 1"),
         (PAPER, {"penalty": FEATURES}, "features does not apply to L-RN1; remove it"),
@@ -326,7 +297,6 @@ COSINES = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
         (PAPER | BUILT | ETF, {}, "model.classifier: `initialisation: construction` builds one"),
         (DUFM, {"data": FREE, "loss": {"name": "mse", "smoothing": 0.1}}, "loss: dufm takes plain"),
         (MLP | {"norm": "none"}, {}, "model: batch_norm_eps is a number with `norm: batch` and no key"),
-        (PLAIN | {"norm": "batch"}, {}, "model: batch_norm_eps is a number with `norm: batch`"),
         (RESNET | {"head_layers": 0}, {}, "model: head_width is a number with head_layers and no key"),
         (PLAIN, {"augmentation": AUGMENTATION}, "augmentation: mlp does not read images as such"),
         (RESNET, {"augmentation": AUGMENTATION, "optimizer": SEARCH}, "augmentation: lbfgs needs the same s"),
@@ -339,7 +309,6 @@ COSINES = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
         (CONV, {"penalty": HEAD | {"layers": [0.1] * 4, "last_layer": None}}, "penalty.layers does not appl"),
         (CONV | {"pooled": 3}, {}, "model.pooled: 3 does not divide the input's side 8"),
         (CONV | {"channels": []}, {}, "channels: empty"),
-        (CONV, {"data": GAUSSIANS}, "conv_net takes images, gaussian_mixture has none"),
         (HEADLESS, {"penalty": HEAD}, "penalty.scope: this resnet_cifar has no head"),
         (DUFM, {"data": REDUCED}, "data.reduced: one sample stands for n that start equal"),
         (EQUAL, {"data": REDUCED, "batch_size": 2}, "data.reduced: mini-batches move the samples of a class"),
@@ -353,10 +322,8 @@ COSINES = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
         (DUFM | {"noise": 1.0}, {}, "model: noise does not apply to `initialisation: normal`"),
         (DUFM | {"gain": None}, {}, "model: gain is needed with `initialisation: normal`"),
         (DUFM, {"penalty": UNEQUAL | {"last_layer": 0.1}}, "penalty: last_layer does not apply: `layers` sa"),
-        (DUFM, {"penalty": UNEQUAL | {"layers": [0.1, -1.0, 1.0]}}, "penalty.layers[1]: -1.0 is out of rang"),
         (DUFM, {"data": GAUSSIANS}, "dufm learns its features and reads no gaussian_mixture; take `source:"),
         (PAPER, {"data": FREE}, "model.architecture: L-RN1 reads inputs, free data have none"),
-        (PAPER, {"penalty": NOTHING | {"layers": [0.1]}}, "penalty.layers does not apply to L-RN1; remove i"),
     ],
 )  # fmt: skip
 def test_mistakes_name_their_key(own: dict[str, Any], changes: dict[str, Any], message: str) -> None:
@@ -389,7 +356,7 @@ def test_depths_suit_the_model_and_its_lambdas(
 
 def test_what_only_the_data_show_names_its_key_too() -> None:
     """A class of one sample, and more classes than a simplex has room for, in a file of one's own."""
-    data = one_hot_data(3, 2)
+    data = vector_data(per_class=2)
     single = dataclasses.replace(data, train=data.train[:5])
     with pytest.raises(
         InputError, match=r"^experiments\.x\.loss: supcon compares .* class 2 has 1; take more"
@@ -452,17 +419,12 @@ def test_they_go_from_params_to_tables(results: Path) -> None:
     assert runs.loc["bounded", "bound_detail"] == "a fixed classifier"
 
 
-def test_layers_and_ranks_are_those_of_the_networks(results: Path) -> None:
-    """Positions of layers, ranks of inner matrices and of no kernel, and the model's own keys in run.json."""
-    expected: dict[str, tuple[dict[str, int], set[str], dict[str, Any]]] = {
-        "perceptron": (
-            {**{f"H{i}": i for i in range(1, 7)}, "last": 7}, {f"maps.{i}" for i in range(7)}, MLP
-        ),
-        "conv": ({"stem": 0, "R1": 1, "R2": 2, "R3": 3, "H1": 4, "last": 5}, {"head.0", "head.1"}, RESNET),
-    }  # fmt: skip
-    for name, (positions, matrices, model) in expected.items():
-        table = pd.read_csv(results / "metrics" / name / "places.csv")
-        assert dict(zip(table["layer"], table["position"], strict=True)) == positions
+def test_ranks_are_those_of_the_networks_matrices(results: Path) -> None:
+    """Of inner matrices and of no kernel; the model's own keys are in run.json."""
+    for name, matrices, model in (
+        ("perceptron", {f"maps.{i}" for i in range(7)}, MLP),
+        ("conv", {"head.0", "head.1"}, RESNET),
+    ):
         table = pd.read_csv(results / "metrics" / name / "measurements.csv")
         assert set(table[table["metric"] == "rank_weights"]["layer"]) == matrices | {"last"}
         record = json.loads((results / "runs" / name / "L8" / "s0" / "run.json").read_text())
@@ -470,14 +432,14 @@ def test_layers_and_ranks_are_those_of_the_networks(results: Path) -> None:
 
 
 def test_figures_of_two_processes_are_those_of_one(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three of the figures. Red: a process that draws from what another has changed."""
+    """Two of the figures. Red: a process that draws from what another has changed."""
     from ncpipe.commands import plot
     from ncpipe.runs import figure_pool as drawing
     from ncpipe.runs import pool
 
     monkeypatch.chdir(results.parent)
     monkeypatch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
-    names = ["depth_sweep", "layers", "curves_conv"]
+    names = ["depth_sweep", "curves_conv"]
     every = plot._figures
     monkeypatch.setattr(plot, "_figures", lambda: {name: every()[name] for name in names})
     drawn: list[str] = []
@@ -494,5 +456,5 @@ def test_figures_of_two_processes_are_those_of_one(results: Path, monkeypatch: p
         monkeypatch.setattr(drawing, "usable_cores", lambda cores=cores: cores)
         plot.plot()
         found.append([(results / "figures" / f"{name}.svg").read_bytes() for name in names])
-    assert len(drawn) == 3 + 1  # the others there
+    assert len(drawn) == 2 + 1  # the other one there
     assert found[0] == found[1]

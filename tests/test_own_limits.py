@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import experiment_tree, vector_data, write_changed_study, write_params
-from torch import nn
+from test_study import FUNCTION, WHOLE
+from training_cases import HEAVY, OWN_TRAINING
 
 from ncpipe.commands.code import write_code
 from ncpipe.commands.study_check import check_study
@@ -24,105 +25,21 @@ from ncpipe.features.extraction import extract
 from ncpipe.features.own_metrics import WeightsAndData, own_measurements
 from ncpipe.features.run_metrics import describe
 from ncpipe.models.build import build_network
-from ncpipe.models.network import init_weights
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
 from ncpipe.training.loop import train_batch
 
 CPU = torch.device("cpu")
-STUDY = """
-import os
-import random
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import ClassVar, Literal
-
-import numpy as np
-import torch
-from torch import nn
-
-from ncpipe.config.specs import Count, OwnData, OwnLoss, OwnModel, OwnOptimizer, Positive
-from ncpipe.metrics.catalogue import Metric
-from ncpipe.models.build import Family
-from ncpipe.models.network import Layer, Network, init_weights
-
-
-@dataclass(frozen=True)
-class PlainModel(OwnModel):
-    architecture: Literal["plain"]
-    width: Count
-
-
-class Plain(Network):
-    def __init__(self, spec, shape, classes, depth):
-        super().__init__()
-        self.first = nn.Linear(shape.size, spec.width)
-        self.last = nn.Linear(spec.width, classes, bias=False)
-        pass  # more modules
-
-    length = property(lambda self: Fraction(1))
-
-    def parameter_groups(self):
-        return {"inner": [self.first], "last": [self.last]}
-
-    def initialise(self, generator):
-        init_weights(self, 1.0, False, generator)
-
-    def layers(self, x, lengths=None):
-        h = self.first(x).relu()
-        yield Layer("last", Fraction(1), h)
-
-
-@dataclass(frozen=True)
-class CloudsData(OwnData):
-    kind: ClassVar[str] = "vector"
-    source: Literal["clouds"]
-    seed: int
-
-
-def clouds(spec):
-    labels = np.tile([0, 1], 10)
-    points = np.random.default_rng(spec.seed).standard_normal((20, 2))
-    return {"inputs": points + 3 * labels[:, None], "labels": labels}
-
-
-@dataclass(frozen=True)
-class PlainLoss(OwnLoss):
-    name: Literal["own_ce"]
-
-
-def own_ce(logits, labels):
-    return -logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-
-
-@dataclass(frozen=True)
-class PlainOptimizer(OwnOptimizer):
-    name: Literal["descent"]
-    learning_rate: Positive
-
-
-def descent(weights, gradients, rate):
-    return {name: value - rate * gradients[name] for name, value in weights.items()}
-
-
-def spread(classes):
-    return classes.squares.sum()
-
-
-SPREAD = Metric("spread", "NC1", "0", "spread", "", "", "", "every, both")
-NETWORKS = {PlainModel: Family(lambda inputs, spec: inputs.flatten(1), Plain)}
-DATA = {CloudsData: clouds}
-LOSSES = {PlainLoss: own_ce}
-OPTIMIZERS = {PlainOptimizer: descent}
-METRICS = {SPREAD: spread}
-"""
+STUDY = "import random\n" + WHOLE + OWN_TRAINING
+METRICS = f"METRICS = {{SPREAD: {FUNCTION}}}\n"
+LAYERS = "self.first, self.last = nn.Linear(size, width), nn.Linear(width, classes, bias=False)"
 OWN: dict[str, Any] = experiment_tree(
-    data={"source": "clouds", "seed": 3},
-    loss={"name": "own_ce"},
-    optimizer={"name": "descent", "learning_rate": 0.1},
+    data={"source": "rings", "per_class": 10, "noise": 0.5, "seed": 3},
+    loss={"name": "poly", "epsilon": 1.0},
+    optimizer=HEAVY,
     epochs=4,
     log_every=1,
-) | {"model": {"architecture": "plain", "width": 6}}
+) | {"model": {"architecture": "square", "width": 6}}
 DRAWS = {
     "torch": "torch.randn({})",
     "numpy": "torch.as_tensor(np.random.standard_normal({}), dtype=torch.float32)",
@@ -176,8 +93,8 @@ def test_reset_parameters_is_of_the_runs_seed() -> None:
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 def test_an_optimizer_that_draws_is_of_the_runs_seed_and_step(draw: str) -> None:
     """Alone and stacked to the bit. Red: noise of the neighbours, or of what ran before."""
-    noisy = "value - rate * (gradients[name] + " + draw.format("value.numel()") + ".view_as(value))"
-    run = written(("value - rate * gradients[name]", noisy))
+    noise = draw.format("value.numel()") + ".view_as(value)"
+    run = written(("value - rate * state", f"value - rate * {noise} - rate * state"))
     runs = [replace(run, seed=seed) for seed in (1, 0)]
     data = prepare(run.spec.data, Path("raw"), None, progress=False)
     one = trained(run, data)
@@ -191,8 +108,8 @@ def test_an_optimizer_that_draws_is_of_the_runs_seed_and_step(draw: str) -> None
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 def test_data_that_are_drawn_globally_are_of_the_datas_seed(draw: str) -> None:
     """Red: other data at each fetch."""
-    drawn = draw.format("40").replace("({},)", "(40,)") + ".reshape(20, 2).numpy()"
-    run = written(("np.random.default_rng(spec.seed).standard_normal((20, 2))", drawn))
+    drawn = draw.format("40") + ".reshape(20, 2).numpy()"
+    run = written(("draw.standard_normal(points.shape)", drawn))
     inputs = []
     for seed in (3, 3, 4):
         torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002
@@ -218,25 +135,25 @@ def test_global_generators_are_as_before_after_a_block() -> None:
 
 AGAIN = "gives another result when it is called again"
 UNREPEATABLE = {
-    "data": (("np.random.default_rng(spec.seed)", "np.random.default_rng()"), f"function of clouds {AGAIN}"),
+    "data": (("np.random.default_rng(spec.seed)", "np.random.default_rng()"), f"function of rings {AGAIN}"),
     "initialise": (
         (RESET[0], "        self.first.weight.data = " + UNSEEDED.format("(6, 2)") + "\n"),
-        f"initialise\\(\\) of plain {AGAIN}; draw from `generator`",
+        f"initialise\\(\\) of square {AGAIN}; draw from `generator`",
     ),
     "loss": (
-        ("    return -logits.log_softmax(-1)", "    return -torch.rand(()) * logits.log_softmax(-1)"),
-        f"the loss own_ce of this network {AGAIN}, so its runs could not be repeated",
+        ("    return -own + spec", "    return -torch.rand(()) * own + spec"),
+        f"the loss poly of this network {AGAIN}, so its runs could not be repeated",
     ),
     "network": (
-        ("self.first(x).relu()", "self.first(x).relu() * random.random()"),
+        ("self.first(x).square()", "self.first(x).square() * random.random()"),
         f"the network {AGAIN} in eval mode; draw `if self.training` alone",
     ),
     "optimizer": (
-        ("rate * gradients[name]", "rate * float(np.random.default_rng().random()) * gradients[name]"),
-        "the optimizer descent changes from call to call",
+        ("value - rate * state", "value - rate * float(np.random.default_rng().random()) * state"),
+        "the optimizer heavy_ball changes from call to call",
     ),
     "metric": (
-        ("return classes.squares.sum()", "return float(np.random.default_rng().random())"),
+        (FUNCTION, "lambda classes: float(np.random.default_rng().random())"),
         f"the metric spread {AGAIN}",
     ),
 }  # fmt: skip
@@ -256,7 +173,7 @@ def test_what_gives_another_result_when_called_again_is_refused(change: tuple[st
 
 def test_a_parameter_without_a_gradient_is_frozen() -> None:
     """Neither learned nor penalised, and no bound is told. Red: the head moves by 1.27."""
-    frozen = ("        pass  # more modules\n", "        self.last.weight.requires_grad_(False)\n")
+    frozen = (LAYERS, f"{LAYERS}\n        self.last.weight.requires_grad_(False)")
     run = written(frozen, loss="ce", penalty={"rule": "constant", "value": 0.1, "last_layer": None})
     data = prepare(run.spec.data, Path("raw"), None, progress=False)
     start = {name: value.detach() for name, value in build_network(run, data).named_parameters()}
@@ -302,7 +219,7 @@ METRICS = {FIRST: destructive, SECOND: after}
 
 def test_a_metric_cannot_change_what_the_next_one_sees() -> None:
     """By PyTorch or NumPy. Red: the next metric's means are 0."""
-    metrics = ("METRICS = {SPREAD: spread}\n", TWO)
+    metrics = (METRICS, TWO)
     run = written(metrics)
     data = vector_data()
     found = measured(run, data)
@@ -317,7 +234,7 @@ def nearest(samples, train_samples):
 
 
 NEAREST = Metric("nearest", "test", "0", "m", "", "", "", "every, both")
-METRICS = {SPREAD: spread, NEAREST: nearest}
+METRICS |= {NEAREST: nearest}
 """
 
 
@@ -325,18 +242,22 @@ def test_a_metric_is_computed_on_the_target_split() -> None:
     """Of classes that the network was not trained on, against NumPy. Red: the split is left out."""
     asked = {"source": [0, 1, 2], "target": [3, 4], "shots": [2], "episodes": 2, "seed": 0, "head": ["ncc"]}
     digits = {"source": "digits", "per_class": 8, "test_per_class": 4, "seed": 0, "normalisation": "unit"}
-    run = written(("METRICS = {SPREAD: spread}\n", PAIR), data=digits | {"transfer": asked})
+    run = written(
+        (METRICS, METRICS + PAIR),
+        ('if kind == "vector" else', "if True else"),
+        data=digits | {"transfer": asked},
+    )
     data = prepare(run.spec.data, Path("raw"), None, progress=False)
     found = measured(run, data)
     (result,) = train_batch([run], data, CPU, "float32")
     weight, bias = (result.state[f"first.{name}"].double().numpy() for name in ("weight", "bias"))
     assert data.target is not None
     h, train = (
-        np.maximum(split.inputs.flatten(1).double().numpy() @ weight.T + bias, 0)
+        (split.inputs.flatten(1).double().numpy() @ weight.T + bias) ** 2
         for split in (data.target, data.train)
     )
     labels = data.target.labels.numpy()
-    spread = sum(((h[labels == k] - h[labels == k].mean(0)) ** 2).sum() for k in (0, 1))
+    spread = sum(((h[labels == k] - h[labels == k].mean(0)) ** 2).sum() for k in (0, 1)) / len(h)
     assert found["last", "target", "spread"] == pytest.approx(spread, rel=1e-9)
     nearest = np.mean([np.linalg.norm(train - each, axis=1).min() for each in h])
     assert found["last", "target", "nearest"] == pytest.approx(nearest, rel=1e-6)
@@ -346,14 +267,8 @@ def test_a_metric_is_computed_on_the_target_split() -> None:
     ("wrong", "words"),
     [
         ('Metric("spread", "", "0", "m", "", "", "", "every, both")', "the group ''; write a short text"),
-        ('Metric("spread", "NC1", "", "m", "", "", "", "every, both")', "the collapse ''; write a short"),
-        (
-            'Metric("spread", "NC1", "0", "m", "", "", "", "everywhere")',
-            "where 'everywhere'; write layers",
-        ),
+        ('Metric("spread", "NC1", "0", "m", "", "", "", "everywhere")', "where 'everywhere'; write layers"),
         ('Metric("spread", "NC1", "0", "m", "", "", "", "last, weights")', "is known at 'every, both'"),
-        ('Metric("spread", "NC1", "0", "m", "", "", "", "last, both")', "is known at 'every, both'"),
-        ('Metric("spread", "NC1", "0", "m", "", "", "", "every, both", order=0)', "the order 0; write a"),
         ('Metric("spread", "NC1", "0", "m", "", "", "", "every, both", "lin")', "the scale 'lin'; write log"),
     ],
 )
@@ -368,12 +283,10 @@ def test_a_wrong_field_of_a_metric_is_refused(wrong: str, words: str) -> None:
 
 def test_a_network_without_a_last_layer_is_one_line_with_a_way_out() -> None:
     """By training, whatever the check saw. Red: AttributeError of `last`."""
-    run = written(
-        ("self.last = nn.Linear(spec.width, classes, bias=False)", "self.head = nn.Linear(6, classes)")
-    )
+    run = written((LAYERS, LAYERS.replace("self.last", "self.head")))
     data = prepare(run.spec.data, Path("raw"), None, progress=False)
     with (
-        pytest.raises(InputError, match=r"Plain has no classifier; set self.last = torch.nn.Linear"),
+        pytest.raises(InputError, match=r"Square has no classifier; set self.last = torch.nn.Linear"),
         study_errors(),
     ):
         train_batch([run], data, CPU, "float32")
@@ -381,15 +294,10 @@ def test_a_network_without_a_last_layer_is_one_line_with_a_way_out() -> None:
 
 def test_data_with_gradients_are_taken_as_numbers() -> None:
     """Red: RuntimeError of .numpy()."""
-    points = "points + 3 * labels[:, None]"
+    points = "points + spec.noise * draw.standard_normal(points.shape)"
     run = written((points, f"torch.as_tensor({points}).requires_grad_()"))
     data = prepare(run.spec.data, Path("raw"), None, progress=False)
     assert not data.train.inputs.requires_grad
-
-
-def test_init_weights_takes_biases_of_gru() -> None:
-    """Red: GRU's biases refused."""
-    init_weights(nn.GRU(3, 4), 1.0, False, torch.Generator())
 
 
 def test_a_key_that_dvc_needs_is_asked_for_before_anything_trains() -> None:

@@ -21,11 +21,9 @@ from pipeline import with_axis
 from ncpipe.commands.json_schema import SCHEMA_FILE, about, schema_text
 from ncpipe.config.bounds import key_of
 from ncpipe.config.experiment import Experiment, own_loop
-from ncpipe.config.optimizer_specs import Adam, CosineSchedule
 from ncpipe.config.params import Convergence, Params, load_params, parse_params
 from ncpipe.config.records import read
 from ncpipe.config.run import as_json
-from ncpipe.config.sources.images import ImageData
 from ncpipe.config.yaml_file import key_lines, read_yaml
 from ncpipe.system.errors import InputError
 from ncpipe.tables.convergence import WATCHED, judge_run
@@ -71,7 +69,6 @@ def changed(path: str, value: object) -> dict[str, Any]:
     ("path", "value", "message"),
     [
         ("sweep.experiments", ["two"], "sweep.experiments: unknown 'two'; allowed: one"),
-        ("sweep.experiments", ["onne"], "did you mean 'one'"),
         ("sweep.experiments", [], "sweep.experiments: empty"),
         ("sweep.depths", [2, 3, 2], "sweep.depths: 2 is listed twice"),
         ("sweep.depths", [2, 1], "sweep.depths: 1 does not suit one: L-RN1 needs L >= 2"),
@@ -79,44 +76,34 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("sweep.seeds", [2**32 - 1, 2**32], "sweep.seeds[1]: 4294967296 is out of range"),
         ("convergence.gradient", 0, "convergence.gradient: 0 is out of range; it must be > 0"),
         ("sweep.seeds", [True], "sweep.seeds[0]: expected a whole number, got true or false"),
-        ("sweep.width", [64], "sweep.width: unknown key"),
         ("about", {"onne": {"question": "?"}}, "about.onne: no experiment has this name; did you mean 'one'"),
         ("compute.device", "gpu", "allowed: auto, cpu, cuda, mps"),
-        ("compute.threads", ..., "compute.threads: missing"),
         ("compute", None, "compute: expected keys with values, got nothing (null)"),
         ("slopes.level", 1.0, "slopes.level: 1.0 is out of range; it must be < 1"),
         ("experiments.one.optimizer.learning_rat", 1, "did you mean 'learning_rate'? allowed: name,"),
         ("experiments.one.optimizer.learning_rate", "1e-3", "got text ('1e-3'); write the number"),
-        ("experiments.one.optimizer.learning_rate", float("nan"), "is out of range; it must be finite"),
         ("experiments.one.optimizer.name", "adamm", "name: 'adamm' is unknown; did you mean 'adam'"),
         ("experiments.one.optimizer.name", ..., "optimizer.name: missing"),
-        ("experiments.one.data.source", "mnits", "data.source: 'mnits' is unknown; did you mean 'mnist'"),
         ("experiments.one.data.per_class", 0, "data.per_class: 0 is out of range; it must be >= 1"),
         ("experiments.one.model.mlp_width", 4, "model: mlp_width does not apply: L-RN1 has one-layer MLPs"),
         ("experiments.one.model.architecture", "L-RN2", "mlp_width is needed: L-RN2 has two-layer MLPs"),
         ("experiments.one.model.architecture", "L-T11", "one: model.patch is needed: L-T11 reads"),
         ("experiments.one.model.patch", 2, "one.model.patch: unknown key; allowed: architecture, norm"),
         ("experiments.one.batch_size", "all", "batch_size: 'all' is unknown; allowed: full"),
-        ("experiments.one.loss", {"name": "focall"}, "did you mean 'focal'? allowed: "),
         ("experiments.one.penalty.last_layer", "same", "penalty.last_layer: expected a number, got text"),
         ("experiments.one.data.source", "marko", "free, markov, text"),
         ("experiments.one.loss", "text", "one.loss: 'text' is unknown; allowed: ce, mse, pick_all, sup"),
-        ("sweep.experiments", [1], "sweep.experiments[0]: expected text, got a whole number (1)"),
         ("experiments.one.penalty.biases", 1, "penalty.biases: expected true or false, got a whole number"),
         ("experiments", {"one": experiment_tree(), "One": experiment_tree()}, "collides with 'one'"),
-        ("experiments", {"one": experiment_tree(), "item": experiment_tree()}, "item: DVC reserves"),
         ("experiments", {"one": experiment_tree(), "null": experiment_tree()}, "null: DVC reserves"),
         ("sweep.depths", [10_001], "depths[0]: 10001 is out of range; it must be <= 10000"),
         ("sweep.seeds", list(range(50_001)), "sweep: 100002 runs; DVC keeps a stage for each"),
         ("experiments.one.epochs", 10**9, "<= 100000000"),
-        ("experiments.one.model.width", 10**7, "<= 1000000"),
         ("experiments.one.optimizer.learning_rate", 1e39, "is out of range; it must be <= 3.4"),
         ("experiments.one.optimizer.learning_rate", 10**400, "is out of range; it must be finite"),
         ("experiments", {"one": experiment_tree(), "a-b": experiment_tree()}, "experiments.a-b: a name is"),
         ("experiments.one.data", TEXT, "L-RN1 takes vectors or images, imdb is token sequences"),
-        ("experiments.one.data", TEXT | {"vocabulary": None}, "vocabulary is a number with `tokenizer: corp"),
         ("experiments.one", experiment_tree(optimizer=LBFGS, batch_size=4), "lbfgs needs `full`"),
-        ("experiments.one.schedule", STEPS | {"milestones": [0.5, 1.0]}, "milestones[1]: 1.0 is out of"),
         ("experiments.one.schedule", STEPS | {"milestones": []}, "one.schedule: milestones: empty; list"),
         ("experiments.one.schedule", STEPS | {"milestones": [0.5, 0.25]}, "schedule: milestones: must asc"),
         ("experiments.one", experiment_tree(data=TEXT, model=architecture("L-T11", "pre", patch=2)),
@@ -132,10 +119,6 @@ def test_mistakes_name_their_key(path: str, value: object, message: str) -> None
         parse_params(changed(path, value))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert "e+38" not in str(caught.value) or value in (
-        1e39,
-        10**400,
-    )  # a range that says nothing to who wrote -1
 
 
 def test_every_mistake_of_a_file_is_listed(tmp_path: Path) -> None:
@@ -225,18 +208,10 @@ def test_penalty_rules() -> None:
         assert penalty.last_strength(4) == pytest.approx(last_at_4)
 
 
-def test_types_are_as_written() -> None:
-    """A whole number serves as a number; each union takes the record its first key names."""
-    spec = experiment(data={"source": "digits", "per_class": 5, "test_per_class": None, "seed": 0,
-                            "normalisation": "unit"})  # fmt: skip
-    assert isinstance(spec.data, ImageData)
-    assert spec.data.test_per_class is None
-    assert isinstance(spec.optimizer, Adam)
-    assert isinstance(spec.schedule, CosineSchedule)
+def test_a_whole_number_serves_as_a_number() -> None:
+    """Red: 1 in run.json where another params.yaml has 1.0, so that two equal runs have two names."""
     adam = {"name": "adam", "learning_rate": 1, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-    rate = experiment(optimizer=adam).optimizer.learning_rate
-    assert rate == 1.0
-    assert isinstance(rate, float)
+    assert isinstance(experiment(optimizer=adam).optimizer.learning_rate, float)
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.parent.name)
@@ -302,11 +277,8 @@ def test_the_papers_panels_are_all_there() -> None:
     }
     for name, (architecture_name, norm, source, rule, value, last_at_10, rate) in panels.items():
         spec = params.experiment(name)
-        assert (spec.model.architecture, spec.model.norm, spec.data.source) == (
-            architecture_name,
-            norm,
-            source,
-        )
+        assert (spec.model.architecture, spec.model.norm) == (architecture_name, norm)
+        assert spec.data.source == source
         assert (spec.penalty.rule, spec.penalty.value) == (rule, value)
         assert spec.penalty.last_strength(10) == pytest.approx(last_at_10)
         assert spec.optimizer.learning_rate == rate
@@ -338,15 +310,11 @@ def test_shipped_params_name_the_schema_and_fit_it(
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("sweep.width", [64]),
         ("compute.threads", 1.5),
-        ("compute.device", "gpu"),
         ("slopes.level", 1.0),
         ("experiments.one.data.source", "mnits"),
         ("experiments.one.optimizer.momentum", 0.9),
-        ("experiments.one.batch_size", "all"),
         ("experiments.one.batch_size", 0),
-        ("experiments.one.penalty.last_layer", "same"),
         ("experiments.one.epochs", ...),
     ],
 )
@@ -397,10 +365,7 @@ def test_a_mistake_names_its_line(tmp_path):
     lines = path.read_text().splitlines()
     told = str(caught.value).splitlines()
     assert len(told) == 2
-    for line, key, written in zip(
-        told, ("sweep.depths[1]", "learning_rate"), ("[2, -3]", "0.005x"), strict=True
-    ):
-        assert key in line
+    for line, written in zip(told, ("[2, -3]", "0.005x"), strict=True):
         number = int(re.search(r" \(line (\d+)\)$", line)[1])
         assert written in lines[number - 1]
     merged = "a: &a\n  x: {y: 1}\nb:\n  <<: *a\n  z: 2\n"
@@ -420,12 +385,7 @@ def test_an_editor_names_the_misspelt_key(schema):
     spec["optimizer"] |= {"learning_rat": 0.1, "beta2": 2}
     spec["model"]["widt"] = 3
     spec["data"]["source"] = "digit"
-    found = "\n".join(line for error in schema.iter_errors(tree) for line in said(error))
-    assert found.count("\n") == 3
-    for words in (
-        "'learning_rat' was unexpected",
-        "'widt' was unexpected",
-        "'digit' is not one of",
-        "beta2: 2 is",
-    ):
-        assert words in found
+    found = [line for error in schema.iter_errors(tree) for line in said(error)]
+    words = ("'learning_rat' was unexpected", "'widt' was unexpected", "'digit' is not one of", "beta2: 2 is")
+    assert len(found) == len(words)
+    assert all(any(each in line for line in found) for each in words)

@@ -1,12 +1,13 @@
 """Targets that are vectors: data, training, NRC1 to NRC3, the features model's optimum, what is refused.
 
-Against NumPy float64 written from the formulas, a closed form against its minimisation, runs alone against
-stacked.
+Against NumPy float64 written from the formulas, and a closed form against its minimisation. Training on them
+is in test_training.py.
 """
 
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,16 @@ import pandas as pd
 import pytest
 import torch
 from conftest import experiment_tree, measure_runs, write_params
+from pipeline import ROOT
+from ruamel.yaml import YAML
 from scipy.optimize import minimize
 from typer.testing import CliRunner
 
+from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.claims import claims
 from ncpipe.commands.cli import app
+from ncpipe.commands.plot import plot
+from ncpipe.commands.report import report
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import Convergence, load_params
 from ncpipe.config.records import check, read
@@ -237,29 +244,6 @@ def test_the_teacher_gives_the_covariance_that_was_asked_for(hidden: int | None,
     assert torch.equal(back.train.targets, data.train.targets)
 
 
-@pytest.mark.parametrize("batch_size", ["full", 16])
-def test_a_run_in_a_stack_is_that_run_alone_and_its_loss_is_the_mean_squared_error(batch_size: Any) -> None:
-    data, spec = made(), spec_of(batch_size=batch_size, epochs=8)
-    runs = [Run("e", 3, seed, spec) for seed in (0, 1)]
-    both = train_batch(runs, data, torch.device("cpu"), "float64")
-    alone = [train_batch([run], data, torch.device("cpu"), "float64")[0] for run in runs]
-    for stacked, single in zip(both, alone, strict=True):
-        assert all(torch.equal(stacked.state[name], single.state[name]) for name in single.state)
-    state, h = both[0].state, data.train.inputs.double().numpy()
-    for index in range(2):
-        h = np.tanh(h @ state[f"maps.{index}.weight"].numpy().T + state[f"maps.{index}.bias"].numpy())
-    error = (
-        h @ state["last.weight"].numpy().T + state["last.bias"].numpy() - data.train.targets.double().numpy()
-    )
-    end = both[0].history[-1]
-    assert end.fit == pytest.approx((error**2).sum() / 80, rel=1e-12)
-    assert end.penalty == pytest.approx(
-        0.05 * float((state["last.weight"] ** 2).sum()) + 0.0025 * (h**2).sum(), rel=1e-12
-    )
-    assert math.isnan(end.train_error)
-    assert math.isnan(end.test_error)
-
-
 def test_the_stages_measure_what_applies_and_nothing_else(study_folder: Path) -> None:
     history = {"metrics": ["nrc1", "nrc2", "nrc3"], "at": [0.0, 1.0]}
     write_params(
@@ -382,6 +366,33 @@ def test_a_study_has_data_and_losses_of_its_own(study_folder: Path) -> None:
     error = (h @ state["last.weight"].T + state["last.bias"] - data.train.targets.double()).abs()
     wanted = torch.where(error < 1, error**2 / 2, error - 0.5).sum(1).mean()
     assert end.history[-1].fit == pytest.approx(float(wanted), rel=1e-12)
+
+
+def test_every_stage_runs_and_what_needs_classes_is_left_out(
+    study_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The study of regression, made tiny: its claims, its figures and its page."""
+    monkeypatch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
+    study = YAML(typ="safe").load(ROOT / "stages/regression/params.yaml")
+    study["sweep"] |= {"seeds": [0, 1]}
+    for each in study["experiments"].values():
+        each |= {"epochs": 60, "log_every": 5}
+        each["data"] |= {"samples": 30, "test_samples": 10}
+    YAML().dump(study, Path("params.yaml"))
+    shutil.copy(ROOT / "stages/regression/claims.yaml", "claims.yaml")
+    measure_runs(*study["sweep"]["experiments"], depths=study["sweep"]["depths"], seeds=[0, 1])
+    for stage in (aggregate, plot, claims, report):
+        stage()
+    judged = pd.read_csv("data/claims/claims.csv").set_index("id")["verdict"]
+    assert list(judged.index) == ["regression-nrc1", "regression-nrc2", "regression-nrc3", "regression-bound"]
+    assert judged["regression-bound"] == "agrees"
+    assert sorted(path.stem for path in Path("data/figures").glob("*.png")) == [
+        "curves_decay", "curves_features", "curves_free", "depth_sweep", "spectra",
+    ]  # fmt: skip
+    summary = pd.read_csv("data/results/summary.csv")
+    assert {"nrc1", "nrc2", "nrc3", "ufm_gap"} <= set(summary["metric"])
+    assert not summary["metric"].str.startswith(("nc0", "nc1", "nc2", "nc3", "nc4", "ncc")).any()
+    assert Path("data/report.html").is_file()
 
 
 # --- what is refused ----------------------------------------------------------------------------------

@@ -1,12 +1,10 @@
 """YAML is read as DVC reads it, by another parser; what it would leave in doubt is refused in one line."""
 
-from collections.abc import Iterator
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize._yaml import loads_yaml
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -63,11 +61,6 @@ def test_a_word_means_what_dvc_takes_it_for_with_and_without_a_tag() -> None:
     assert [text for text in tagged if read(parse_yaml, text) is not REFUSED and not agree(text)] == []
 
 
-def test_lists_and_keys_are_those_of_dvc() -> None:
-    text = "a: [1e-3, {b: no, '1': [~, two words]}, '1:30', []]"
-    assert same(parse_yaml(text), loads_yaml(text))
-
-
 @settings(max_examples=200, deadline=None)
 @given(st.text("0123456789+-._eExXob:~aAnNuUlLtTrRfFsSiIyY", min_size=1, max_size=7))
 @example("0b_").via("not a number to either")
@@ -117,33 +110,23 @@ LAUGHS = "a0: &a0 [1, 1]\n" + "\n".join(
     [
         ("a: 2020-01-01", "line 1: '2020-01-01' is a date, which nothing here takes; quote it if it is text"),
         ("a: 1\nb: !!int x", "line 2: 'x' is no int"),
-        ("a: !!bool maybe", "line 1: 'maybe' is no bool"),
         ("a: !!float " + "x" * 10**5, "line 1: a number of 100000 characters; 400 are the most"),
-        ("a: " + "9" * 5000, "line 1: a number of 5000 characters; 400 are the most"),
         ("a: +_", "line 1: '+_' is no int; put quotes around it if it is text"),
         ("a: " + "[" * 10**5, "line 1: nested more than 100 deep"),
-        ("a: " + "{a: " * 10**5, "line 1: nested more than 100 deep"),
         ("\n".join(f"{' ' * i}a:" for i in range(3000)), "line 101: nested more than 100 deep"),
         ("a: 1\nb: 2\na: 3", "line 3: the key 'a' is there twice; remove one"),
         ("k" * 10**5 + ": 1", "not valid YAML: line 1, column 100001: mapping values are not allowed"),
         (LAUGHS, "more than 100000 values, counting each alias as all it stands for"),
         ("a: &a [*a]", "line 1: an alias stands inside what it names"),
-        ("a: *b", "not valid YAML: line 1, column 4: found undefined alias"),
-        ("a: &b 1\nc: &b 2", "line 2, column 4: found duplicate anchor; first occurrence (line 1)"),
         ("a: !x 3", "line 1: the tag '!x' means nothing here; remove it"),
-        ("a: !!python/object/apply:os.system [ls]", "the tag 'python/object/apply:os.system' means nothing"),
         ("a: !!set {b, c}", "the tag 'set' means nothing here"),
         ("a: 1\n? [1, 2]\n: 3", "line 2: the key [1, 2] is no text; put quotes around it"),
-        ("a: 1\n5: 3", "line 2: the key 5 is no text; put quotes around it"),
-        ("null: 3", "line 1: the key None is no text; put quotes around it"),
         ("a: {<<: 3}", "line 1: << takes keys with values, or a list of such"),
         ("a: {<<: {b: 1}, <<: {c: 1}}", "line 1: the key << is there twice; merge a list"),
         ("a: <<", "line 1: << means nothing here; quote it if it is text"),
         ("%YAML 1.1\n---\na: no", "line 1: only YAML 1.2 is read; remove the %YAML line"),
         ("a: 1\n---\nb: 1", "line 2, column 1: expected a single document in the stream (line 1)"),
         ("a: {b: [1, 2\nc: 3}", "line 2, column 2: while parsing a flow sequence (line 1): did not find"),
-        ("a: 'x\nb: 3", "not valid YAML: line 2, column 5: while scanning a quoted scalar (line 1)"),
-        ("a:\n\tb: 1", "not valid YAML: line 2, column 1: while scanning for the next token"),
         ("a: \x01", "not valid YAML: unacceptable character #x0001"),
         ('a: "\ud800"', "not valid YAML"),
     ],
@@ -158,53 +141,12 @@ def test_what_is_refused(text: str, message: str) -> None:
     assert len(str(caught.value)) <= 200
 
 
-def leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from leaves(value, f"{path}.{key}")
-        else:
-            yield f"{path}.{key}", value
-
-
-def changes(text: str, key: str, file: Path) -> set[str]:
-    """The keys below `experiments` that have another value after `dvc exp run -S key=77`."""
-    file.write_text(text, encoding="utf-8")
-    apply_overrides(file, [f"{key}=77"])
-    old, new = (
-        dict(leaves(tree["experiments"], "experiments")) for tree in (parse_yaml(text), read_yaml(file))
-    )
-    return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
-
-
-COPIED = """\
-experiments:
-  a: &a {loss: {name: ce}, data: &data {seed: 0, noise: &noise {share: 0.1, seed: 1}}, epochs: 3}
-  b: {<<: *a, loss: {name: mse}, data: {<<: *data, noise: {<<: *noise, share: 0.2}}}
-  c: {<<: *a, loss: {name: mse}, data: {<<: *data, noise: {<<: *noise}}, epochs: 4}
-"""
-
-
-@pytest.mark.parametrize("text", [COPIED, render("own_params.yaml", {})], ids=["copies", "template"])
-def test_dvc_changes_the_key_that_it_is_given_and_no_other(text: str, tmp_path: Path) -> None:
-    """Red: a mapping that two experiments of the template share."""
-    tree = parse_yaml(text)
-    assert shared_mappings(tree) == []
-    for key, value in leaves(tree["experiments"], "experiments"):
-        if not isinstance(value, list):
-            assert changes(text, key, tmp_path / "params.yaml") == {key}
-
-
-def test_a_mapping_that_two_keys_share_is_found(tmp_path: Path) -> None:
+def test_a_mapping_that_two_keys_share_is_found() -> None:
     """DVC loses a change of the first and gives both a change of the second."""
-    text = COPIED.replace(", noise: {<<: *noise}", "")
-    assert shared_mappings(parse_yaml(text)) == [("experiments.c.data.noise", "experiments.a.data.noise")]
-    first, second = "experiments.a.data.noise.seed", "experiments.c.data.noise.seed"
-    assert changes(text, first, tmp_path / "params.yaml") == set()
-    assert changes(text, second, tmp_path / "params.yaml") == {first, second}
-    assert shared_mappings(parse_yaml("a: &a {b: 1}\nc: *a\nd: [*a]\ne: {<<: *a}")) == [
-        ("c", "a"),
-        ("d.0", "a"),
-    ]
+    shared = parse_yaml("a: &a {b: 1}\nc: *a\nd: [*a]\ne: {<<: *a}")
+    assert shared_mappings(shared) == [("c", "a"), ("d.0", "a")]
+    inner = "a: &a {b: &b {c: {d: 1}}}\ne: {<<: *a}\nf: {<<: *a, b: {<<: *b}}"
+    assert shared_mappings(parse_yaml(inner)) == [("e.b", "a.b"), ("f.b.c", "a.b.c")]
     assert shared_mappings(None) == []
 
 
@@ -215,3 +157,7 @@ SHIPPED = sorted(ROOT.glob("stages/*/params.yaml"))
 def test_experiments_of_a_shipped_study_share_nothing(path: Path) -> None:
     tree = read_yaml(path)
     assert shared_mappings({key: value for key, value in tree.items() if key != "about"}) == []
+
+
+def test_experiments_of_a_new_study_share_nothing() -> None:
+    assert shared_mappings(parse_yaml(render("own_params.yaml", {}))) == []

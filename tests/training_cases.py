@@ -16,6 +16,7 @@ from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
 from ncpipe.config.run import Run
 from ncpipe.config.sources.free import FreeData
+from ncpipe.config.sources.generated import TeacherData
 from ncpipe.config.study import load_study
 from ncpipe.datasets.markov import prepare_markov
 from ncpipe.datasets.prepare import prepare
@@ -216,13 +217,13 @@ def case(
     return Case(lambda seed: run_of(own, seed, **keys), data, study)
 
 
-def network(name: str, norm: str, data: Prepared, **changes: Any) -> Case:
+def network(name: str, norm: str, data: Prepared, study: str = "", **changes: Any) -> Case:
     """Of S25's architectures: pre-LN on full batches, post-LN on mini-batches."""
     keys = architecture(name, norm) | ({"patch": 2} if data.kind == "image" else {})
     text = {"data": TEXT} if data.kind == "tokens" else {}
     full = {"batch_size": "full"} if norm == "pre" else {}
     spec = {"epochs": 5, "log_every": 2, "batch_size": 7, "model": keys} | text | full | changes
-    return Case(lambda seed: run_of(None, seed, 2, **spec), data)
+    return Case(lambda seed: run_of(None, seed, 2, **spec), data, study)
 
 
 RN, TRANSFORMER = ("L-RN1", "post", VECTORS), ("L-T11", "pre", image_data())
@@ -237,6 +238,11 @@ NETWORKS = [
     ("L-T11", "post", token_data(context=70)),  # beyond 64 tokens, which take the fused attention
 ]
 FREE_DATA = free_data(free_run())
+TEACHER = {
+    "source": "teacher", "dimension": 6, "covariance": [[1.0, 0.5], [0.5, 0.8]], "hidden": 10, "samples": 24,
+    "test_samples": 8, "seed": 0,
+}  # fmt: skip
+TARGETS = prepare(read(TeacherData, TEACHER), Path(), None, progress=False)
 CASES: dict[str, Case] = {
     **{
         f"{n} {norm} {data.kind} {data.train.inputs.shape[1]}": network(n, norm, data)
@@ -247,11 +253,13 @@ CASES: dict[str, Case] = {
     "optimizer lbfgs": network(*RN, optimizer=SEARCH, batch_size="full"),
     **{f"loss {index}": network(*RN, loss=keys) for index, keys in enumerate(LOSSES)},
     **{f"objective {kind}": case(**{"own": SMOOTH, "depth": 3} | keys) for kind, keys in KINDS.items()},
+    "vectors": Case(lambda seed: run_of(SMOOTH, seed, data=TEACHER, loss="mse", penalty=FEATURES, epochs=5,
+     log_every=2, batch_size=7), TARGETS),
     "mlp": case(MLP),
     "mlp, full": case(MLP, batch_size="full"),
     "resnet_cifar": case(RESNET, IMAGES, batch_size=5),
-    "augmentation": case(RESNET, IMAGES, augmentation=AUGMENTATION),
-    "augmentation, full": case(RESNET, IMAGES, augmentation=AUGMENTATION, batch_size="full"),
+    "augmentation": case(CONV, IMAGES, augmentation=AUGMENTATION),
+    "augmentation, full": case(CONV, IMAGES, augmentation=AUGMENTATION, batch_size="full"),
     "conv_net": case(CONV, IMAGES, loss="mse", penalty=HEAD),
     "dufm": Case(lambda seed: free_run(seed=seed, epochs=5, log_every=2), FREE_DATA),
     "dufm, batches": Case(lambda seed: free_run(seed=seed, epochs=5, log_every=2, batch_size=5), FREE_DATA),

@@ -103,25 +103,17 @@ class Experiment:
     history: History | None = None
 
     def __post_init__(self) -> None:
-        if problem := self.model.incompatibility(self.data.kind, self.data.source):
+        problem = (
+            self.model.incompatibility(self.data.kind, self.data.source)
+            or self.model.side_incompatibility(self.data.side)
+            or self._free_features_incompatibility()
+            or self._data_incompatibility()
+            or self._target_incompatibility()
+            or objective_incompatibility(self)
+            or self._step_incompatibility()
+        )
+        if problem:
             raise ValueError(problem)
-        if problem := self.model.side_incompatibility(self.data.side):
-            raise ValueError(problem)
-        if problem := self._free_features_incompatibility():
-            raise ValueError(problem)
-        if self.data.label_noise and self.data.imbalance:
-            raise ValueError("data.label_noise: does not go together with imbalance; remove one of them")
-        if problem := self._transfer_incompatibility():
-            raise ValueError(problem)
-        if problem := self._target_incompatibility() or objective_incompatibility(self):
-            raise ValueError(problem)
-        if isinstance(self.optimizer, Lbfgs) and self.batch_size != "full":
-            raise ValueError("batch_size: lbfgs needs `full`")
-        if self.augmentation is not None:
-            if not self.model.reads_images:
-                raise ValueError(f"augmentation: {self.model.architecture} does not read images as such")
-            if isinstance(self.optimizer, Lbfgs):
-                raise ValueError("augmentation: lbfgs needs the same samples in every step; remove it")
 
     def depth_incompatibility(self, depth: int) -> str:
         """Return which depths the experiment takes if this is none of them, else ''."""
@@ -179,15 +171,28 @@ class Experiment:
             )
         return ""
 
-    def _transfer_incompatibility(self) -> str:
-        """Return why data.transfer is incompatible with the other data keys, or ''."""
+    def _data_incompatibility(self) -> str:
+        """Return why label_noise, imbalance and transfer do not go together or with the data, or ''."""
         data = self.data
+        if data.label_noise and data.imbalance:
+            return "data.label_noise: does not go together with imbalance; remove one of them"
         if data.transfer is None:
             return ""
         if data.label_noise or data.imbalance:
             return "data.transfer: does not go together with label_noise or imbalance; remove one of them"
         if data.transfer.data is not None and (data.kind != "image" or data.source == "arrays"):
             return "data.transfer.data: other images need one of the image sets to train on; remove it"
+        return ""
+
+    def _step_incompatibility(self) -> str:
+        """Return why the optimizer or the network cannot take the samples of a step, or ''."""
+        searches = isinstance(self.optimizer, Lbfgs)
+        if searches and self.batch_size != "full":
+            return "batch_size: lbfgs needs `full`"
+        if self.augmentation is not None and not self.model.reads_images:
+            return f"augmentation: {self.model.architecture} does not read images as such"
+        if self.augmentation is not None and searches:
+            return "augmentation: lbfgs needs the same samples in every step; remove it"
         return ""
 
     @property

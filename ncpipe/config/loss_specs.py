@@ -134,13 +134,10 @@ def is_plain(loss: Loss) -> bool:
 
 def objective_incompatibility(experiment: Any) -> str:
     """Why an experiment's loss, classifier and penalty do not go together; '' if they do."""
-    for problem in (
-        _loss_incompatibility(experiment),
-        _classifier_incompatibility(experiment),
-        _feature_incompatibility(experiment),
-    ):
-        if problem:
-            return problem
+    if problem := _loss_incompatibility(experiment) or _classifier_incompatibility(experiment):
+        return problem
+    if experiment.penalises_features and ignores_lengths(experiment.loss) and not experiment.model.has_head:
+        return f"penalty.features does not apply to {name_of(experiment.loss)}; remove it"
     return ""
 
 
@@ -194,14 +191,6 @@ def _classifier_incompatibility(experiment: Any) -> str:
         return f"model.classifier: `initialisation: {model.initialisation}` builds one; remove one of them"
     if experiment.penalty.last_layer is not None:
         return "penalty.last_layer does not apply: model.classifier is fixed; write null"
-    return ""
-
-
-def _feature_incompatibility(experiment: Any) -> str:
-    """Why a penalty on features would change nothing."""
-    name = name_of(experiment.loss)
-    if experiment.penalises_features and ignores_lengths(experiment.loss) and not experiment.model.has_head:
-        return f"penalty.features does not apply to {name}; remove it"
     return ""
 
 

@@ -40,22 +40,14 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class AdamW:
+class AdamW(Adam):
     """Adam with a decoupled decay of the penalised matrices, on top of the objective's own penalty.
 
     name: adamw.
-    learning_rate: at the start; see schedule.
-    beta1: decay of the mean gradient.
-    beta2: decay of the mean squared gradient.
-    eps: added to the root of the mean squared gradient.
     weight_decay: share of the weights that a step of rate 1 takes off.
     """
 
-    name: Literal["adamw"]
-    learning_rate: Positive
-    beta1: Fraction
-    beta2: Fraction
-    eps: Positive
+    name: Literal["adamw"]  # type: ignore[assignment]
     weight_decay: NonNegative
 
 

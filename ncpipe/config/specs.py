@@ -16,7 +16,7 @@ from ncpipe.config.bounds import (
     Positive,
     Size,
 )
-from ncpipe.config.sources.source import PlainData
+from ncpipe.config.sources.source import DataSpec
 
 __all__ = [
     "Bound",
@@ -56,7 +56,7 @@ class OwnModel(Architecture):
         return ""
 
 
-class OwnData(PlainData):
+class OwnData(DataSpec):
     """Base of the records below `data` that a study.py defines; the first field of each is `source`.
 
     kind: what the inputs are, see ArraysData. targets: `vectors`, as a ClassVar, where its function gives
@@ -64,7 +64,6 @@ class OwnData(PlainData):
     """
 
     kind: Kind
-    source: str
 
 
 class OwnLoss:

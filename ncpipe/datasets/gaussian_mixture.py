@@ -5,17 +5,14 @@ from torch import Tensor
 
 from ncpipe.config.sources.generated import GaussianMixtureData
 from ncpipe.datasets.facts import describe
-from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.system.errors import InputError
-from ncpipe.system.machine import free_memory
+from ncpipe.datasets.prepared import Prepared, Split, check_memory
 from ncpipe.system.randomness import seeded_generator
-
-COPIES = 3  # of the samples in float64, while they are drawn
 
 
 def prepare_gaussian_mixture(spec: GaussianMixtureData, *_: object) -> Prepared:
     """Draw x = separation * u_k + noise * z (N, dimension), ordered by class; the splits share the u_k."""
-    _check_memory(spec)
+    samples = spec.classes * (1 + spec.per_class + spec.test_per_class) + (spec.mean_rank or 0)
+    check_memory(samples, spec.dimension, spec.dimension, "classes, per_class or dimension")
     centres = _centres(spec)
     train = _draw(spec, centres, spec.per_class, "train")
     test = _draw(spec, centres, spec.test_per_class, "test")
@@ -34,17 +31,6 @@ def _centres(spec: GaussianMixtureData) -> Tensor:
     generator = seeded_generator(spec.seed, "data subspace")
     across = torch.randn(spec.dimension, rank, generator=generator, dtype=torch.float64)
     return centres @ torch.linalg.qr(across).Q.T
-
-
-def _check_memory(spec: GaussianMixtureData) -> None:
-    """Raise InputError if the samples of both splits do not fit into memory a few times in float64."""
-    samples = spec.classes * (1 + spec.per_class + spec.test_per_class) + (spec.mean_rank or 0)
-    need, free = COPIES * 8 * samples * spec.dimension, free_memory()
-    if need > free:
-        raise InputError(
-            f"data: {samples} samples of {spec.dimension} coordinates take about {need / 1e9:.3g} GB of "
-            f"memory to make, and {free / 1e9:.3g} GB are free; make classes, per_class or dimension smaller"
-        )
 
 
 def _draw(spec: GaussianMixtureData, centres: Tensor, per_class: int, split: str) -> Split:

@@ -17,7 +17,7 @@ STEPS = 10_000  # of the power iteration, which takes some dozens
 CONVERGED = 1e-15
 
 
-def prepare_markov(spec: MarkovData) -> Prepared:
+def prepare_markov(spec: MarkovData, *_: object) -> Prepared:
     """Draw sequences (N, context) and the word after each position from the stationary source.
 
     Facts: entropy_rate, the mean entropy of the next word given all before it, and least_loss, the same over

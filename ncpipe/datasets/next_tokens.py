@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.sources.next_tokens import NextTokenData
-from ncpipe.datasets.byte_pairs import train_byte_pairs
 from ncpipe.datasets.prepared import Prepared, TokenSplit
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
@@ -20,6 +19,8 @@ def prepare_text(spec: NextTokenData, raw: Path, mirror: Path | None, progress: 
 
     InputError names the key or the file at fault.
     """
+    from ncpipe.datasets.byte_pairs import train_byte_pairs  # slow to import
+
     texts, checksums = _texts(spec, raw, mirror, progress)
     encoder = train_byte_pairs(texts, spec.vocabulary, progress)
     tokens = torch.tensor([token for part in encoder.encode_batch(texts) for token in part.ids])

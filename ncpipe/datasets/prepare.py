@@ -8,7 +8,6 @@ from typing import Any
 
 from ncpipe.config.experiment import Data
 from ncpipe.config.sources.images import ImageData
-from ncpipe.config.sources.next_tokens import MarkovData, NextTokenData
 from ncpipe.config.sources.reviews import TextData
 from ncpipe.config.study import loaded
 from ncpipe.config.transfer_specs import OtherImages
@@ -17,7 +16,9 @@ from ncpipe.datasets.digits import prepare_digits
 from ncpipe.datasets.free import prepare_free
 from ncpipe.datasets.gaussian_mixture import prepare_gaussian_mixture
 from ncpipe.datasets.labels import with_label_changes
+from ncpipe.datasets.markov import prepare_markov
 from ncpipe.datasets.modular_addition import prepare_modular
+from ncpipe.datasets.next_tokens import prepare_text
 from ncpipe.datasets.outliers import with_other_images
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.datasets.teacher import prepare_teacher
@@ -62,34 +63,10 @@ def _imdb(spec: TextData, raw: Path, mirror: Path | None, progress: bool) -> Pre
     return prepare_imdb(spec, raw, mirror, progress)
 
 
-def _markov(spec: MarkovData, *_: object) -> Prepared:
-    from ncpipe.datasets.markov import prepare_markov
+def _official_images(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
+    from ncpipe.datasets.torchvision_images import prepare_official
 
-    return prepare_markov(spec)
-
-
-def _text(spec: NextTokenData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
-    from ncpipe.datasets.next_tokens import prepare_text
-
-    return prepare_text(spec, raw, mirror, progress)
-
-
-def _mnist(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
-    from ncpipe.datasets.torchvision_images import prepare_mnist
-
-    return prepare_mnist(spec, raw, mirror, progress)
-
-
-def _cifar(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
-    from ncpipe.datasets.torchvision_images import prepare_cifar
-
-    return prepare_cifar(spec, raw, mirror, progress)
-
-
-def _svhn(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
-    from ncpipe.datasets.torchvision_images import prepare_svhn
-
-    return prepare_svhn(spec, raw, mirror, progress)
+    return prepare_official(spec, raw, mirror, progress)
 
 
 SOURCES: Mapping[str, Callable[..., Prepared]] = MappingProxyType(
@@ -100,14 +77,14 @@ SOURCES: Mapping[str, Callable[..., Prepared]] = MappingProxyType(
         "free": prepare_free,
         "arrays": prepare_arrays,
         "imdb": _imdb,
-        "markov": _markov,
-        "text": _text,
+        "markov": prepare_markov,
+        "text": prepare_text,
         "digits": prepare_digits,
-        "mnist": _mnist,
-        "fashion_mnist": _mnist,
-        "kmnist": _mnist,
-        "cifar10": _cifar,
-        "cifar100": _cifar,
-        "svhn": _svhn,
+        "mnist": _official_images,
+        "fashion_mnist": _official_images,
+        "kmnist": _official_images,
+        "cifar10": _official_images,
+        "cifar100": _official_images,
+        "svhn": _official_images,
     }
 )

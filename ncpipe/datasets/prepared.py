@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from safetensors.torch import save_file
@@ -13,8 +13,10 @@ from torch import Tensor
 from ncpipe.datasets.stored import FACTS, TENSORS, read_facts, store
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.errors import InputError
+from ncpipe.system.machine import free_memory
 from ncpipe.system.tensor_files import load_tensors
 
+COPIES = 3  # of samples in float64, while they are drawn
 Kind = Literal["vector", "image", "tokens", "next_tokens", "free"]
 
 
@@ -27,12 +29,14 @@ class Split:
     int64, the real tokens of each sequence; None unless tokens.
     """
 
+    sides: ClassVar[int] = 1  # of the labels of one selection
+
     inputs: Tensor
     labels: Tensor
     lengths: Tensor | None = None
 
     def __len__(self) -> int:
-        return self.labels.shape[-1]
+        return self.labels.shape[-self.sides]
 
     @property
     def targets(self) -> Tensor:
@@ -85,7 +89,7 @@ class Split:
     @property
     def _axis(self) -> int:
         """Where the samples lie."""
-        return self.labels.dim() - 1
+        return self.labels.dim() - self.sides
 
     @property
     def side_by_side(self) -> bool:
@@ -100,17 +104,12 @@ class TokenSplit(Split):
     inputs: `next_tokens` (N, C) int64. labels: (N, C) int64, the token that follows each.
     """
 
-    def __len__(self) -> int:
-        return self.labels.shape[-2]
+    sides = 2
 
     @property
     def targets(self) -> Tensor:
         """(N*C,), or (S, B*C)."""
         return self.labels.flatten(-2)
-
-    @property
-    def _axis(self) -> int:
-        return self.labels.dim() - 2
 
 
 @dataclass(frozen=True)
@@ -120,16 +119,11 @@ class VectorSplit(Split):
     labels: (N, t) float32.
     """
 
-    def __len__(self) -> int:
-        return self.labels.shape[-2]
+    sides = 2
 
     @property
     def predictions(self) -> int:
         return len(self)
-
-    @property
-    def _axis(self) -> int:
-        return self.labels.dim() - 2
 
 
 @dataclass(frozen=True)
@@ -276,3 +270,16 @@ def draw_balanced(
             )
         chosen.append(members[torch.randperm(len(members), generator=generator)[:per_class]])
     return torch.cat(chosen)
+
+
+def check_memory(samples: int, dimension: int, numbers: int, keys: str) -> None:
+    """Raise InputError, which names the keys, if samples to be drawn do not fit into memory.
+
+    numbers: float64 numbers of a sample, of which there are a few copies while they are drawn.
+    """
+    need, free = COPIES * 8 * samples * numbers, free_memory()
+    if need > free:
+        raise InputError(
+            f"data: {samples} samples of {dimension} coordinates take about {need / 1e9:.3g} GB of memory to "
+            f"make, and {free / 1e9:.3g} GB are free; make {keys} smaller"
+        )

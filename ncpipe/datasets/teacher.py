@@ -8,12 +8,9 @@ from torch import Tensor
 
 from ncpipe.config.sources.generated import TeacherData
 from ncpipe.datasets.facts import describe
-from ncpipe.datasets.prepared import Prepared, VectorSplit
+from ncpipe.datasets.prepared import Prepared, VectorSplit, check_memory
 from ncpipe.system.errors import InputError
-from ncpipe.system.machine import free_memory
 from ncpipe.system.randomness import seeded_generator
-
-COPIES = 3  # of the samples in float64, while they are drawn
 
 
 def prepare_teacher(spec: TeacherData, *_: object) -> Prepared:
@@ -25,7 +22,8 @@ def prepare_teacher(spec: TeacherData, *_: object) -> Prepared:
     wanted = torch.tensor(spec.covariance, dtype=torch.float64)
     if float(torch.linalg.eigvalsh(wanted)[0]) <= 0:
         raise InputError("data.covariance: is not positive definite; its eigenvalues must be above 0")
-    _check_memory(spec)
+    samples, numbers = spec.samples + spec.test_samples, spec.dimension + (spec.hidden or 0)
+    check_memory(samples, spec.dimension, numbers, "samples, dimension or hidden")
     inputs = {
         split: torch.randn(
             size, spec.dimension, generator=seeded_generator(spec.seed, f"data {split}"), dtype=torch.float64
@@ -64,14 +62,3 @@ def _teach(spec: TeacherData, inputs: list[Tensor]) -> list[Tensor]:
         inputs = [torch.tanh(x @ inner.T + shift) for x in inputs]
     outer = drawn(spec.classes, inputs[0].shape[1])
     return [x @ outer.T for x in inputs]
-
-
-def _check_memory(spec: TeacherData) -> None:
-    """Raise InputError if the samples of both splits do not fit into memory a few times in float64."""
-    samples = spec.samples + spec.test_samples
-    need, free = COPIES * 8 * samples * (spec.dimension + (spec.hidden or 0)), free_memory()
-    if need > free:
-        raise InputError(
-            f"data: {samples} samples of {spec.dimension} coordinates take about {need / 1e9:.3g} GB of "
-            f"memory to make, and {free / 1e9:.3g} GB are free; make samples, dimension or hidden smaller"
-        )

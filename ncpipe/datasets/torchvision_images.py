@@ -25,8 +25,13 @@ MNIST_LIKE: Mapping[str, Official] = {"mnist": MNIST, "fashion_mnist": FashionMN
 CIFAR: Mapping[str, tuple[Official, int]] = {"cifar10": (CIFAR10, 10), "cifar100": (CIFAR100, 100)}
 
 
-def prepare_mnist(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
-    """Prepare MNIST, or a set in its format: images (N, 1, 28, 28) of 10 classes."""
+def prepare_official(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
+    """Prepare a set in MNIST's format, one of CIFAR's, or SVHN: images (N, channels, side, side)."""
+    prepare = _mnist if spec.source in MNIST_LIKE else _cifar if spec.source in CIFAR else _svhn
+    return prepare(spec, raw, mirror, progress)
+
+
+def _mnist(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
     official = MNIST_LIKE[spec.source]
     _fetch_mnist(official, raw, mirror, progress)
     train, test = (_read_mnist(official, raw, train) for train in (True, False))
@@ -55,8 +60,8 @@ def _read_mnist(official: Official, raw: Path, train: bool) -> Pool:
     return Pool(data.data[:, None], data.targets.long(), 10)
 
 
-def prepare_cifar(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
-    """Prepare CIFAR-10, or CIFAR-100 with its fine labels: images (N, 3, 32, 32)."""
+def _cifar(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
+    """Prepare CIFAR-10, or CIFAR-100 with its fine labels."""
     official, classes = CIFAR[spec.source]
     meta = official.meta["filename"], official.meta["md5"]
     files = dict((*official.train_list, *official.test_list, meta))
@@ -106,8 +111,8 @@ def _read_cifar(official: Official, raw: Path, train: bool, classes: int) -> Poo
     return Pool(torch.from_numpy(pixels), torch.tensor(data.targets, dtype=torch.int64), classes)
 
 
-def prepare_svhn(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
-    """Prepare SVHN's cropped digits without the extra ones: images (N, 3, 32, 32), labelled by digit."""
+def _svhn(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
+    """Prepare SVHN's cropped digits without the extra ones, labelled by digit."""
     files = {split: SVHN.split_list[split] for split in ("train", "test")}
     folder = raw / "SVHN"
     for url, name, md5 in files.values():

@@ -29,17 +29,15 @@ class Affine(nn.Module):
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.weight.dim() == 3 and x.dim() == 2:  # inputs shared by the runs
+        stacked = self.weight.dim() == 3
+        if stacked and x.dim() == 2:  # inputs shared by the runs
             x = x.expand(self.weight.shape[0], *x.shape)
+        if stacked and x.is_cuda:
+            mapped: Tensor = _LongAffine.apply(x, self.weight, self.bias)
+            return mapped
         if self.bias is None:
-            if self.weight.dim() == 3 and x.is_cuda:
-                product: Tensor = _LongAffine.apply(x, self.weight, None)
-                return product
             return x @ self.weight.mT
-        if self.weight.dim() == 3:
-            if x.is_cuda:
-                mapped: Tensor = _LongAffine.apply(x, self.weight, self.bias)
-                return mapped
+        if stacked:
             return torch.baddbmm(self.bias.unsqueeze(-2), x, self.weight.mT)
         return F.linear(x, self.weight, self.bias)
 

@@ -8,7 +8,7 @@ S  runs    P  numbers per run    B  samples of a batch    T  steps of the traini
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from ncpipe.training.augmentation import augment, draw_moves
 from ncpipe.training.checkpoints import State
 from ncpipe.training.cuda_graph import CudaGraphStep
 from ncpipe.training.objective import decayed_numbers
-from ncpipe.training.schedules import factor
+from ncpipe.training.optimizers import OptimizerState
 from ncpipe.training.stack import Stack
 from ncpipe.training.torch_optimizers import TorchState
 
@@ -76,14 +76,12 @@ class Descent:
     It holds no reference to its session: a cycle would keep the device memory alive.
     """
 
-    def __init__(self, session: TrainingState, state: Callable[..., Any]) -> None:
+    def __init__(self, session: TrainingState, state: Callable[..., OptimizerState]) -> None:
         values, runs = session.stack.values, session.runs
         decayed = decayed_numbers(session.stack, runs)
         self.optimizer = state([r.spec.optimizer for r in runs], session.stack, decayed)
-        steps = session.spec.epochs * session.steps_per_epoch
-        factors = [factor(session.spec.schedule, step, steps) for step in range(steps)]
-        first = [r.spec.optimizer.learning_rate for r in runs]
-        rates = torch.outer(*(torch.tensor(numbers, dtype=torch.float64) for numbers in (factors, first)))
+        steps = range(session.spec.epochs * session.steps_per_epoch)
+        rates = torch.tensor([session.rates_at(step) for step in steps], dtype=torch.float64)
         self.table = self.optimizer.table(rates).unsqueeze(-1).to(values.dtype).to(values.device)
         self.now = self.table[0].clone()  # this step's numbers, always at one address: see CudaGraphStep
         self.rows = [  # this step's samples (S, B) of a mini-batch; the last one of an epoch may be short
@@ -146,15 +144,13 @@ class Descent:
 
     def buffers(self) -> dict[str, Tensor]:
         """Return the optimizer's state, (S, P) each."""
-        found: dict[str, Tensor] = self.optimizer.buffers()
-        return found
+        return self.optimizer.buffers
 
     def state_dict(self) -> State:
-        return self.optimizer.state_dict() if isinstance(self.optimizer, TorchState) else {}
+        return self.optimizer.state_dict()
 
     def load_state_dict(self, state: State) -> None:
-        if isinstance(self.optimizer, TorchState):
-            self.optimizer.load_state_dict(state)
+        self.optimizer.load_state_dict(state)
 
 
 def batch_sizes(samples: int, batch: int) -> list[int]:

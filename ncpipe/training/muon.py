@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ncpipe.config.optimizer_specs import Muon
 from ncpipe.models.network import INNER, Role
-from ncpipe.training.optimizers import adam_table, column
+from ncpipe.training.optimizers import OptimizerState, adam_table, column
 from ncpipe.training.own_optimizers import ByRun
 from ncpipe.training.stack import Stack
 
@@ -70,7 +70,7 @@ def muon(
     return moved
 
 
-class MuonState:
+class MuonState(OptimizerState):
     """The steps of `muon` for all runs of a stack, and all matrices of one shape, at once.
 
     Equal to `muon` up to rounding, with a tenth of the operations: for GPUs, where the launch of an operation
@@ -94,13 +94,12 @@ class MuonState:
                 self.matrices.setdefault((rows, columns), []).append(name)
                 stack.view(self.factor, name).fill_(1)
         self.buffer, self.mean, self.square = (torch.zeros_like(values) for _ in range(3))
+        self.buffers = {"momentum": self.buffer, "mean": self.mean, "square": self.square}
 
     def table(self, rates: Tensor) -> Tensor:
-        """Return what `update` needs at each step: learning rates (T, S) -> (T, 3, S), float64 on the CPU."""
         return adam_table(rates, self.betas)
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
-        """Return the next values (S, P), from gradients (S, P) and this step's numbers (3, S, 1)."""
         rates, unbias1, unbias2 = now
         self.buffer.mul_(self.momentum).add_(gradients)
         self.mean.lerp_(gradients, self.mean_rate)
@@ -115,12 +114,8 @@ class MuonState:
                 place.copy_(part.view_as(place))
         return values - rates * self.factor * direction.addcmul_(self.decay, values)
 
-    def buffers(self) -> dict[str, Tensor]:
-        """Return the state that moves with training, (S, P) each."""
-        return {"momentum": self.buffer, "mean": self.mean, "square": self.square}
 
-
-def muon_state(optimizers: Sequence[Muon], stack: Stack, decayed: Tensor) -> ByRun | MuonState:
+def muon_state(optimizers: Sequence[Muon], stack: Stack, decayed: Tensor) -> OptimizerState:
     """Return the steps of Muon: on the CPU run by run, whose bytes must not depend on their neighbours."""
     if stack.values.device.type == "cpu":
         return ByRun(muon, optimizers, stack, decayed)

@@ -5,42 +5,60 @@ changes from step to step (rates, Adam's corrections) comes from a table that is
 an update reads nothing from the host.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ncpipe.config.optimizer_specs import Adam, AdamW, Lion, Sgd, SignSgd
+from ncpipe.training.checkpoints import State
 from ncpipe.training.stack import Stack
 
 
-class RateAlone:
-    """Steps that need no other number than their learning rate."""
+class OptimizerState(ABC):
+    """The steps of an optimizer, and what it keeps between them.
+
+    buffers: tensors (S, P), by name, that move with training.
+    """
+
+    buffers: dict[str, Tensor]
 
     def table(self, rates: Tensor) -> Tensor:
-        """Return what `update` needs at each step: learning rates (T, S) -> (T, 1, S)."""
+        """Return the n numbers that `update` needs at each step, by default its learning rates alone.
+
+        (T, S) -> (T, n, S), float64 on the CPU.
+        """
         return rates.unsqueeze(1)
 
+    @abstractmethod
+    def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
+        """Return the next values (S, P), from gradients (S, P) and this step's numbers (n, S, 1)."""
 
-class SgdState(RateAlone):
+    def state_dict(self) -> State:
+        """Return what a checkpoint needs besides the buffers."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what `state_dict` returned."""
+        assert not state
+
+
+class SgdState(OptimizerState):
     """theta <- theta - rate m, with m <- momentum m + g."""
 
     def __init__(self, optimizers: Sequence[Sgd], stack: Stack, decayed: Tensor) -> None:
         values = stack.values
         self.momentum = column([o.momentum for o in optimizers], values)
         self.velocity = torch.zeros_like(values)
+        self.buffers = {"velocity": self.velocity}
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
-        """Return the next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
         self.velocity.mul_(self.momentum).add_(gradients)
         return values - now[0] * self.velocity
 
-    def buffers(self) -> dict[str, Tensor]:
-        """Return the state that moves with training, (S, P) each."""
-        return {"velocity": self.velocity}
 
-
-class AdamState:
+class AdamState(OptimizerState):
     """Adam (Kingma and Ba 2015, Algorithm 1), or AdamW (Loshchilov and Hutter 2019), which decays too."""
 
     def __init__(self, optimizers: Sequence[Adam | AdamW], stack: Stack, decayed: Tensor) -> None:
@@ -53,13 +71,12 @@ class AdamState:
         self.decay = column(decays, values) * decayed if any(decays) else None
         self.mean = torch.zeros_like(values)
         self.square = torch.zeros_like(values)
+        self.buffers = {"mean": self.mean, "square": self.square}
 
     def table(self, rates: Tensor) -> Tensor:
-        """Return what `update` needs at each step: learning rates (T, S) -> (T, 3, S), float64 on the CPU."""
         return adam_table(rates, self.betas)
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
-        """Return the next values (S, P), from gradients (S, P) and this step's numbers (3, S, 1)."""
         rates, unbias1, unbias2 = now
         self.mean.lerp_(gradients, self.mean_rate)
         self.square.lerp_(gradients.square(), self.square_rate)
@@ -67,12 +84,8 @@ class AdamState:
         moved = values - (rates / unbias1) * (self.mean / root)
         return moved if self.decay is None else moved - rates * self.decay * values
 
-    def buffers(self) -> dict[str, Tensor]:
-        """Return the state that moves with training, (S, P) each."""
-        return {"mean": self.mean, "square": self.square}
 
-
-class LionState(RateAlone):
+class LionState(OptimizerState):
     """Lion (Chen et al. 2023, Algorithm 2), whose decay takes the penalised numbers alone.
 
     theta <- theta - rate (sign(beta1 m + (1 - beta1) g) + weight_decay theta); m <- beta2 m + (1 - beta2) g.
@@ -85,21 +98,17 @@ class LionState(RateAlone):
         decays = [o.weight_decay for o in optimizers]
         self.decay = column(decays, values) * decayed if any(decays) else None
         self.mean = torch.zeros_like(values)
+        self.buffers = {"mean": self.mean}
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
-        """Return the next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
         direction = self.mean.lerp(gradients, self.step_rate).sign_()
         self.mean.lerp_(gradients, self.mean_rate)
         if self.decay is not None:
             direction = direction + self.decay * values
         return values - now[0] * direction
 
-    def buffers(self) -> dict[str, Tensor]:
-        """Return the state that moves with training, (S, P) each."""
-        return {"mean": self.mean}
 
-
-class SignState(RateAlone):
+class SignState(OptimizerState):
     """SignSGD (Bernstein et al. 2018, Algorithm 1), and Signum (Algorithm 2) with momentum.
 
     m <- momentum m + (1 - momentum) g; theta <- theta - rate sign(m).
@@ -109,15 +118,11 @@ class SignState(RateAlone):
         values = stack.values
         self.mean_rate = column([1 - o.momentum for o in optimizers], values)
         self.mean = torch.zeros_like(values)
+        self.buffers = {"mean": self.mean}
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
-        """Return the next values (S, P), from gradients (S, P) and this step's numbers (1, S, 1)."""
         self.mean.lerp_(gradients, self.mean_rate)
         return values - now[0] * self.mean.sign()
-
-    def buffers(self) -> dict[str, Tensor]:
-        """Return the state that moves with training, (S, P) each."""
-        return {"mean": self.mean}
 
 
 def adam_table(rates: Tensor, betas: Sequence[tuple[float, float]]) -> Tensor:

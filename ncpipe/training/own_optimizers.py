@@ -14,10 +14,11 @@ from ncpipe.config.arguments import call_by_name
 from ncpipe.config.study import loaded
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
+from ncpipe.training.optimizers import OptimizerState
 from ncpipe.training.stack import Stack
 
 
-class ByRun:
+class ByRun(OptimizerState):
     """Steps of a stack's runs, one run after the other.
 
     function: takes those of these that it names, and gives the next weights of a run by name.
@@ -48,22 +49,21 @@ class ByRun:
             {name: bool(stack.view(decayed, name)[index].any()) for name in self.roles}
             for index in range(len(optimizers))
         ]
-        self.state = {name: torch.zeros_like(stack.values) for name in optimizers[0].state}
+        self.buffers = {name: torch.zeros_like(stack.values) for name in optimizers[0].state}
 
     def table(self, rates: Tensor) -> Tensor:
-        """Return what `update` needs at each step: learning rates (T, S) -> (T, 2, S)."""
+        """Return learning rates and numbers of steps, from 1: (T, S) -> (T, 2, S)."""
         steps = torch.arange(1, len(rates) + 1, dtype=rates.dtype).view(-1, 1).expand_as(rates)
         return torch.stack([rates, steps], 1)
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
-        """Return the next values (S, P), from gradients (S, P) and this step's numbers (2, S, 1)."""
         moved = values.clone()
         for index, spec in enumerate(self.optimizers):
 
             def own(buffer: Tensor, index: int = index) -> dict[str, Tensor]:
                 return {name: self.view(buffer, name)[index] for name in self.roles}
 
-            state = {name: own(buffer) for name, buffer in self.state.items()}
+            state = {name: own(buffer) for name, buffer in self.buffers.items()}
             given = {
                 "weights": own(values),
                 "gradients": own(gradients),
@@ -86,10 +86,6 @@ class ByRun:
         if not self.seeds or now.device.type != "cpu":
             return nullcontext()
         return global_generators(self.seeds[index], f"optimizer {int(now[1, index, 0])}")
-
-    def buffers(self) -> dict[str, Tensor]:
-        """Return the state that moves with training, (S, P) each."""
-        return self.state
 
     def _put(self, places: dict[str, Tensor], found: Any, spec: Any, what: str) -> None:
         """Write what the function gave where it belongs; InputError if that does not fit."""

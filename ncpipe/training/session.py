@@ -24,9 +24,8 @@ from ncpipe.models.inputs import width_of
 from ncpipe.models.network import batch_norms
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
-from ncpipe.training.batch_statistics import refresh_bn_statistics
 from ncpipe.training.checkpoints import State
-from ncpipe.training.nearest_means import set_nearest_means
+from ncpipe.training.derived_state import refresh_bn_statistics, set_nearest_means
 from ncpipe.training.objective import (
     Outputs,
     class_counts,
@@ -257,8 +256,8 @@ class Session:
 
     def rates_at(self, step: int) -> list[float]:
         """Return each run's learning rate at a step."""
-        steps = self.spec.epochs * self.steps_per_epoch
-        return [r.spec.optimizer.learning_rate * factor(self.spec.schedule, step, steps) for r in self.runs]
+        now = factor(self.spec.schedule, step, self.spec.epochs * self.steps_per_epoch)
+        return [r.spec.optimizer.learning_rate * now for r in self.runs]
 
     def states(self) -> list[State]:
         """Return for every run the state that its remaining epochs and its result depend on."""

@@ -3,13 +3,10 @@
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import Any
 
 from ncpipe.config.optimizer_specs import Lbfgs
 from ncpipe.config.study import loaded
-from ncpipe.training.checkpoints import State
 from ncpipe.training.descent import Descent, TrainingState
 from ncpipe.training.line_search import LineSearch
 from ncpipe.training.muon import muon_state
@@ -32,25 +29,10 @@ METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 )
 
 
-class Steps(Protocol):
-    """What moves the weights of a session, an epoch at a time, and its state in a checkpoint."""
-
-    def epoch(self, session: TrainingState) -> None: ...
-
-    def buffers(self) -> dict[str, Tensor]: ...
-
-    def state_dict(self) -> State: ...
-
-    def load_state_dict(self, state: State) -> None: ...
-
-
-def steps_of(session: TrainingState) -> Steps:
+def steps_of(session: TrainingState) -> Descent | LineSearch:
     """Return the steps of the session's optimizer, which may be one of study.py."""
     optimizer = session.spec.optimizer
     if function := loaded().optimizers.get(type(optimizer)):
         return Descent(session, functools.partial(ByRun, function, seeds=[r.seed for r in session.runs]))
     method = METHODS[optimizer.name]
-    if isinstance(optimizer, Lbfgs):
-        search: Steps = method(session)
-        return search
-    return Descent(session, method)
+    return LineSearch(session) if isinstance(optimizer, Lbfgs) else Descent(session, method)

@@ -10,22 +10,25 @@ from ncpipe.config.optimizer_specs import TorchOptimizer
 from ncpipe.system.errors import InputError, cut, suggest
 from ncpipe.training.checkpoints import State, copy_to
 from ncpipe.training.device import is_out_of_memory
-from ncpipe.training.optimizers import RateAlone
+from ncpipe.training.optimizers import OptimizerState
 from ncpipe.training.stack import Stack
 
 
-class TorchState(RateAlone):
-    """Steps of torch.optim on the learned parameters of one run, each a parameter of its own shape."""
+class TorchState(OptimizerState):
+    """Steps of torch.optim on the learned parameters of one run, each a parameter of its own shape.
+
+    It has no buffers, because their shapes are not known before the first step; see `state_dict`.
+    """
 
     def __init__(self, optimizers: Sequence[TorchOptimizer], stack: Stack, decayed: Tensor) -> None:
         (spec,) = optimizers
+        self.buffers = {}
         self.view, self.kind = stack.view, f"torch.optim.{spec.class_}"
         self.names = [name for name, role in stack.roles.items() if role != "frozen"]
         self.weights = [nn.Parameter(stack.view(stack.values, name)[0].clone()) for name in self.names]
         self.optimizer = make_optimizer(spec, self.weights)
 
     def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
-        """Return the next values (1, P), from gradients (1, P) and this step's numbers (1, 1, 1)."""
         moved = values.clone()
         with torch.no_grad():
             for name, weight in zip(self.names, self.weights, strict=True):
@@ -43,17 +46,11 @@ class TorchState(RateAlone):
             self.view(moved, name)[0].copy_(weight.detach())
         return moved
 
-    def buffers(self) -> dict[str, Tensor]:
-        """Return no buffers: their shapes are not known before the first step; see `state_dict`."""
-        return {}
-
     def state_dict(self) -> State:
-        """Return the optimizer's own state, on the CPU."""
         state = [dict(self.optimizer.state[weight]) for weight in self.weights]
         return {"parameters": copy_to(state, torch.device("cpu"))}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned."""
         for weight, own in zip(self.weights, state["parameters"], strict=True):
             self.optimizer.state[weight] = {  # counters, tensors without dimensions, stay on the CPU
                 key: copy_to(value, weight.device) if isinstance(value, Tensor) and value.dim() else value

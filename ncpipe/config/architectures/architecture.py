@@ -7,7 +7,7 @@ most commands (tables, figures, runs that are in the store) would wait for torch
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ncpipe.config.architectures.classifier import Classifier
+from ncpipe.config.bounds import Positive
 
 Kind = Literal["vector", "image", "tokens", "next_tokens", "free"]
 
@@ -36,11 +36,32 @@ def numbered_head(depth: int) -> Head:
     return Head("H1", tuple(f"Z{layer}" for layer in range(2, depth + 1)), (*inner, "last"))
 
 
+@dataclass(frozen=True)
+class Classifier:
+    """The last layer.
+
+    kind: `learned`, as without the key, or `etf`: rows of a simplex equiangular tight frame in a random
+    orientation, which are neither trained nor penalised; it needs a width of K - 1 or more.
+    length: norm of each row of an etf; not allowed for a learned classifier.
+    """
+
+    kind: Literal["learned", "etf"]
+    length: Positive | None = None
+
+    def __post_init__(self) -> None:
+        if (self.kind == "etf") != (self.length is not None):
+            raise ValueError("length is a number with `kind: etf` and no key with `kind: learned`")
+
+
 class Architecture:
     """Base of the records below `model` in params.yaml; the first field of each is `architecture`.
 
     norm: kind of normalisation, or `none`. initialisation: origin of the weights. last_bias: whether the last
     layer has a bias. classifier: kind of the last layer, learned if None.
+    starts_built: whether training starts from a construction (`ncpipe.theory.constructions`).
+    has_free_features: whether features are parameters, not computed from inputs. bounds_features: whether
+    they have norm sqrt(d) for all weights, as after LN. has_head: whether the network ends with a ReLU head
+    like S24's. reads_images: whether images reach it as images (N, channels, height, width).
     """
 
     architecture: str
@@ -48,11 +69,11 @@ class Architecture:
     initialisation: str
     last_bias: bool
     classifier: Classifier | None = None
-
-    @property
-    def starts_built(self) -> bool:
-        """Whether training starts from a construction (`ncpipe.theory.constructions`)."""
-        return False
+    starts_built: bool = False
+    has_free_features: bool = False
+    bounds_features: bool = False
+    has_head: bool = False
+    reads_images: bool = False
 
     @property
     def start(self) -> str:
@@ -60,19 +81,9 @@ class Architecture:
         return self.initialisation if self.starts_built else "random"
 
     @property
-    def has_free_features(self) -> bool:
-        """Whether features are parameters, not computed from inputs."""
-        return False
-
-    @property
     def has_fixed_classifier(self) -> bool:
         """Whether the last layer is set before training and not trained."""
         return self.classifier is not None and self.classifier.kind == "etf"
-
-    @property
-    def bounds_features(self) -> bool:
-        """Whether features have norm sqrt(d) for all weights, as after LN."""
-        return False
 
     @property
     def feature_width(self) -> int | None:
@@ -83,23 +94,17 @@ class Architecture:
         """Return why an experiment's data and training do not suit its free features, '' if they do."""
         raise NotImplementedError
 
-    @property
-    def has_head(self) -> bool:
-        """Whether the network ends with a ReLU head like S24's."""
-        return False
-
     def head(self, depth: int) -> Head | None:
         """Return that head for L = `depth`; None without one."""
         return None
 
-    @property
-    def reads_images(self) -> bool:
-        """Whether images reach the network as images (N, channels, height, width)."""
-        return False
-
     def incompatibility(self, kind: Kind, source: str) -> str:
         """Return why data of this kind cannot be read, '' if they can. source: their name."""
-        raise NotImplementedError
+        own = f"model.architecture: {self.architecture} takes"
+        if self.reads_images:
+            return "" if kind == "image" else f"{own} images, {source} has none"
+        text = kind in ("tokens", "next_tokens")
+        return f"{own} vectors or images, {source} is token sequences" if text else ""
 
     def side_incompatibility(self, side: int | None) -> str:
         """Return why inputs of this side (an image's, or a vector's length) cannot be read, or ''.
@@ -110,4 +115,4 @@ class Architecture:
 
     def depth_incompatibility(self, depth: int) -> str:
         """Return which depths the architecture takes if this is none of them, else ''."""
-        raise NotImplementedError
+        return "" if depth >= 2 else "L >= 2 (L counts the last layer)"

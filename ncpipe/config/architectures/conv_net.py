@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from ncpipe.config.architectures.architecture import Architecture, Head, Kind, numbered_head
-from ncpipe.config.architectures.classifier import Classifier
+from ncpipe.config.architectures.architecture import Architecture, Classifier, Head, numbered_head
 from ncpipe.config.bounds import Bound, Count, NonNegative, Positive, Size
 
 
@@ -28,6 +27,8 @@ class ConvNetModel(Architecture):
     norm: ClassVar[str] = "batch"  # type: ignore[misc]
     initialisation: ClassVar[str] = "normal"  # type: ignore[misc]
     last_bias: ClassVar[bool] = False  # type: ignore[misc]
+    has_head: ClassVar[bool] = True  # type: ignore[misc]
+    reads_images: ClassVar[bool] = True  # type: ignore[misc]
 
     architecture: Literal["conv_net"]
     pooled: Annotated[int, Bound(1, 64)]  # little would be left of an image
@@ -46,21 +47,8 @@ class ConvNetModel(Architecture):
     def feature_width(self) -> int:
         return self.width
 
-    @property
-    def reads_images(self) -> bool:
-        return True
-
-    @property
-    def has_head(self) -> bool:
-        return True
-
     def head(self, depth: int) -> Head:
         return numbered_head(depth)
-
-    def incompatibility(self, kind: Kind, source: str) -> str:
-        if kind == "image":
-            return ""
-        return f"model.architecture: {self.architecture} takes images, {source} has none"
 
     def side_incompatibility(self, side: int | None) -> str:
         if side is None or side % self.pooled == 0:

@@ -24,6 +24,8 @@ class DufmModel(Architecture):
     # fixed, and so no keys
     norm: ClassVar[str] = "none"  # type: ignore[misc]
     last_bias: ClassVar[bool] = False  # type: ignore[misc]
+    has_free_features: ClassVar[bool] = True  # type: ignore[misc]
+    has_head: ClassVar[bool] = True  # type: ignore[misc]
 
     architecture: Literal["dufm"]
     width: Size
@@ -44,16 +46,8 @@ class DufmModel(Architecture):
                 )
 
     @property
-    def starts_built(self) -> bool:
+    def starts_built(self) -> bool:  # type: ignore[override]
         return self.initialisation != "normal"
-
-    @property
-    def has_free_features(self) -> bool:
-        return True
-
-    @property
-    def has_head(self) -> bool:
-        return True
 
     def head(self, depth: int) -> Head:
         """Return the whole network as head."""
@@ -63,9 +57,6 @@ class DufmModel(Architecture):
         if kind == "free":
             return ""
         return f"model.architecture: dufm learns its features and reads no {source}; take `source: free`"
-
-    def depth_incompatibility(self, depth: int) -> str:
-        return "" if depth >= 2 else "L >= 2 (L counts the last layer)"
 
     def free_features_incompatibility(self, experiment: Any) -> str:
         data, optimizer = experiment.data, experiment.optimizer.name

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ncpipe.config.architectures.architecture import Architecture, Kind
-from ncpipe.config.architectures.classifier import Classifier
+from ncpipe.config.architectures.architecture import Architecture, Classifier
 from ncpipe.config.bounds import NonNegative, Positive, Size
 
 
@@ -42,11 +41,3 @@ class MLPModel(Architecture):
     @property
     def feature_width(self) -> int:
         return self.width
-
-    def incompatibility(self, kind: Kind, source: str) -> str:
-        if kind not in ("tokens", "next_tokens"):
-            return ""
-        return f"model.architecture: {self.architecture} takes vectors or images, {source} is token sequences"
-
-    def depth_incompatibility(self, depth: int) -> str:
-        return "" if depth >= 2 else "L >= 2 (L counts the last layer)"

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from ncpipe.config.architectures.architecture import Architecture, Head, Kind
-from ncpipe.config.architectures.classifier import Classifier
+from ncpipe.config.architectures.architecture import Architecture, Classifier, Head
 from ncpipe.config.bounds import Bound, NonNegative, Positive, Size
 
 
@@ -27,6 +26,7 @@ class CifarResNetModel(Architecture):
     norm: ClassVar[str] = "batch"  # type: ignore[misc]
     initialisation: ClassVar[str] = "normal"  # type: ignore[misc]
     last_bias: ClassVar[bool] = False  # type: ignore[misc]
+    reads_images: ClassVar[bool] = True  # type: ignore[misc]
 
     architecture: Literal["resnet_cifar"]
     width: Size
@@ -45,11 +45,7 @@ class CifarResNetModel(Architecture):
         return self.head_width or 4 * self.width
 
     @property
-    def reads_images(self) -> bool:
-        return True
-
-    @property
-    def has_head(self) -> bool:
+    def has_head(self) -> bool:  # type: ignore[override]
         return self.head_layers > 0
 
     def head(self, depth: int) -> Head | None:
@@ -58,11 +54,6 @@ class CifarResNetModel(Architecture):
         inner = tuple(f"H{layer}" for layer in range(1, self.head_layers))
         before = tuple(f"Z{layer}" for layer in range(1, self.head_layers + 1))
         return Head(f"R{(depth - 2) // 2}", before, (*inner, "last"))
-
-    def incompatibility(self, kind: Kind, source: str) -> str:
-        if kind == "image":
-            return ""
-        return f"model.architecture: {self.architecture} takes images, {source} has none"
 
     def depth_incompatibility(self, depth: int) -> str:
         return "" if depth >= 8 and depth % 6 == 2 else "L = 6n + 2 (8, 14, 20, 26, ...)"

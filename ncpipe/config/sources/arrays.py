@@ -1,15 +1,15 @@
 """Define the keys of a file of one's own; `ncpipe.datasets.arrays` reads it."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ncpipe.config.bounds import Count, Index
-from ncpipe.config.sources.source import Imbalance, LabelNoise, Targets
+from ncpipe.config.sources.source import DataSpec, Imbalance, LabelNoise, Targets
 from ncpipe.config.transfer_specs import Transfer
 
 
 @dataclass(frozen=True)
-class ArraysData:
+class ArraysData(DataSpec):
     """Samples of a file of one's own, with classes numbered 0, 1, 2, ...; it may have no test samples.
 
     source: arrays.
@@ -30,8 +30,6 @@ class ArraysData:
     floats, in place of labels; `tags` where a sample has several classes: then the arrays tags (N, K) and
     test_tags, of 0 and 1; `classes` by default.
     """
-
-    side: ClassVar[None] = None
 
     source: Literal["arrays"]
     file: str

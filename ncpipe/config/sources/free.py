@@ -5,11 +5,11 @@ from typing import Annotated, ClassVar, Literal
 
 from ncpipe.config.architectures.architecture import Kind
 from ncpipe.config.bounds import Bound, Count
-from ncpipe.config.sources.source import PlainData
+from ncpipe.config.sources.source import DataSpec
 
 
 @dataclass(frozen=True)
-class FreeData(PlainData):
+class FreeData(DataSpec):
     """Labels alone: the features of every sample are learned by the network, and there is no test split.
 
     source: free.

@@ -5,12 +5,12 @@ from typing import Annotated, ClassVar, Literal
 
 from ncpipe.config.architectures.architecture import Kind
 from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive, Size
-from ncpipe.config.sources.source import Imbalance, LabelNoise, PlainData, Targets
+from ncpipe.config.sources.source import DataSpec, Imbalance, LabelNoise, Targets
 from ncpipe.config.transfer_specs import Transfer
 
 
 @dataclass(frozen=True)
-class GaussianMixtureData:
+class GaussianMixtureData(DataSpec):
     """x = separation * u_k + noise * z in `dimension` coordinates, u_k a random unit vector, z ~ N(0, I).
 
     source: gaussian_mixture.
@@ -28,7 +28,6 @@ class GaussianMixtureData:
     """
 
     kind: ClassVar[Kind] = "vector"
-    targets: ClassVar[Targets] = "classes"
 
     source: Literal["gaussian_mixture"]
     classes: Annotated[int, Bound(2, 10**5)]  # their Gram matrix takes 80 GB
@@ -50,13 +49,13 @@ class GaussianMixtureData:
             )
 
     @property
-    def side(self) -> int:
+    def side(self) -> int:  # type: ignore[override]
         """Coordinates of a sample."""
         return self.dimension
 
 
 @dataclass(frozen=True)
-class ModularData:
+class ModularData(DataSpec):
     """All pairs (a, b) of numbers below K, as two one-hot vectors, with the label (a + b) mod K.
 
     source: modular.
@@ -68,8 +67,6 @@ class ModularData:
     """
 
     kind: ClassVar[Kind] = "vector"
-    targets: ClassVar[Targets] = "classes"
-    transfer: ClassVar[None] = None
 
     source: Literal["modular"]
     modulus: Annotated[int, Bound(2, 1000)]  # the pairs take 8 GB
@@ -91,13 +88,13 @@ class ModularData:
         return self.modulus
 
     @property
-    def side(self) -> int:
+    def side(self) -> int:  # type: ignore[override]
         """Coordinates of a sample."""
         return 2 * self.modulus
 
 
 @dataclass(frozen=True)
-class TeacherData(PlainData):
+class TeacherData(DataSpec):
     """Regression: x ~ N(0, I) in `dimension` coordinates, and vectors that a random network makes of it.
 
     The teacher is A x, or A tanh(B x + b). Its outputs are scaled and turned so that the mean of the training
@@ -112,7 +109,7 @@ class TeacherData(PlainData):
     """
 
     kind: ClassVar[Kind] = "vector"
-    targets: ClassVar[Targets] = "vectors"
+    targets: ClassVar[Targets] = "vectors"  # type: ignore[misc]
 
     source: Literal["teacher"]
     dimension: Size

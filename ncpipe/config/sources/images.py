@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from ncpipe.config.architectures.architecture import Kind
 from ncpipe.config.bounds import Count, Index
-from ncpipe.config.sources.source import Imbalance, LabelNoise, Targets
+from ncpipe.config.sources.source import DataSpec, Imbalance, LabelNoise
 from ncpipe.config.transfer_specs import OtherImages, Transfer
 
 # Pixels of an image's side, by source.
@@ -24,7 +24,7 @@ SIDES = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class ImageData:
+class ImageData(DataSpec):
     """Balanced draw from an image set; pixels are divided by their largest value first.
 
     source: the image set; digits comes with scikit-learn, the others are downloaded.
@@ -40,7 +40,6 @@ class ImageData:
     """
 
     kind: ClassVar[Kind] = "image"
-    targets: ClassVar[Targets] = "classes"
 
     source: Literal["digits", "mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "svhn"]
     per_class: Count
@@ -64,6 +63,6 @@ class ImageData:
         return 100 if self.source == "cifar100" else 10
 
     @property
-    def side(self) -> int:
+    def side(self) -> int:  # type: ignore[override]
         """Pixels of an image's side."""
         return SIDES[self.source]

@@ -5,11 +5,11 @@ from typing import Annotated, ClassVar, Literal
 
 from ncpipe.config.architectures.architecture import Kind
 from ncpipe.config.bounds import Bound, Count, Index, NonNegative
-from ncpipe.config.sources.source import PlainData
+from ncpipe.config.sources.source import DataSpec
 
 
 @dataclass(frozen=True)
-class MarkovData(PlainData):
+class MarkovData(DataSpec):
     """Sequences of a generated language, each position of which has the next word as its label.
 
     A word follows `order` others with probability proportional to rank^-zipf e^(sharpness z), z a smooth
@@ -27,9 +27,6 @@ class MarkovData(PlainData):
     """
 
     kind: ClassVar[Kind] = "next_tokens"
-    label_noise: ClassVar[None] = None
-    imbalance: ClassVar[None] = None
-    transfer: ClassVar[None] = None
 
     source: Literal["markov"]
     words: Annotated[int, Bound(2, 200)]  # the probabilities of order 2 are words^3 numbers
@@ -52,7 +49,7 @@ class MarkovData(PlainData):
 
 
 @dataclass(frozen=True)
-class NextTokenData(PlainData):
+class NextTokenData(DataSpec):
     """Sequences of a text, each position of which has the next token as its label.
 
     Tokens are those of a byte-pair encoding trained on the text; all that are rare share one, `[UNK]`.
@@ -68,9 +65,6 @@ class NextTokenData(PlainData):
     """
 
     kind: ClassVar[Kind] = "next_tokens"
-    label_noise: ClassVar[None] = None
-    imbalance: ClassVar[None] = None
-    transfer: ClassVar[None] = None
 
     source: Literal["text"]
     file: str | None

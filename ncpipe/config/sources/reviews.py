@@ -5,11 +5,11 @@ from typing import Annotated, ClassVar, Literal
 
 from ncpipe.config.architectures.architecture import Kind
 from ncpipe.config.bounds import Bound, Count, Index
-from ncpipe.config.sources.source import Imbalance, LabelNoise, Targets
+from ncpipe.config.sources.source import DataSpec, Imbalance, LabelNoise
 
 
 @dataclass(frozen=True)
-class TextData:
+class TextData(DataSpec):
     """Balanced draw from the Large Movie Review Dataset, as token ids padded on the right.
 
     source: imdb.
@@ -26,9 +26,6 @@ class TextData:
     """
 
     kind: ClassVar[Kind] = "tokens"
-    targets: ClassVar[Targets] = "classes"
-    side: ClassVar[None] = None
-    transfer: ClassVar[None] = None
 
     source: Literal["imdb"]
     per_class: Count

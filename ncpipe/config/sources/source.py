@@ -1,26 +1,12 @@
 """Define what all data specs have, and keys that several of them share: wrong labels and small classes."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from ncpipe.config.bounds import Bound, Count, Index
+from ncpipe.config.transfer_specs import Transfer
 
 Targets = Literal["classes", "vectors", "tags"]
-
-
-class PlainData:
-    """Base of data specs without label noise, imbalance and transfer, and without a side.
-
-    targets: what is predicted of a sample, one of `classes`, a vector, or its `tags`, some of the classes.
-    side: length that a patch has to divide: an image's side or a vector's length; None if unknown before the
-    data are read.
-    """
-
-    targets: ClassVar[Targets] = "classes"
-    label_noise: ClassVar[None] = None
-    imbalance: ClassVar[None] = None
-    transfer: ClassVar[None] = None
-    side: ClassVar[None] = None
 
 
 @dataclass(frozen=True)
@@ -51,3 +37,20 @@ class Imbalance:
     majority: Count
     ratio: Annotated[float, Bound(1, 10**6)]  # no data set has as many samples of a class
     resample: Literal["none", "over"]
+
+
+class DataSpec:
+    """Base of the records below `data` in params.yaml; the first field of each is `source`.
+
+    targets: what is predicted of a sample, one of `classes`, a vector, or its `tags`, some of the classes.
+    label_noise, imbalance, transfer: as in ImageData, where a record has these keys.
+    side: length that a patch has to divide: an image's side or a vector's length; None if unknown before the
+    data are read.
+    """
+
+    source: str
+    targets: Targets = "classes"
+    label_noise: LabelNoise | None = None
+    imbalance: Imbalance | None = None
+    transfer: Transfer | None = None
+    side: int | None = None

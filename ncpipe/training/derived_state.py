@@ -1,12 +1,12 @@
-"""Set batch norm's running statistics to those of the whole training set before anything is measured.
+"""Compute what follows from the whole training set, before each row of the history and at the end.
 
-In training mode batch norm normalises by the statistics of each batch and reads no running ones. Before each
-row of the history, and at the end, the running statistics become those of all training samples without
-augmentation: means and population variances as seen in training mode. Samples pass in parts, whose statistics
-are pooled; with one part they are exact. They are saved with the weights, and later measurements run the
-network in evaluation mode with them. `ncpipe.training.nearest_means` does the same for a last layer.
+In training mode batch norm normalises by the statistics of each batch and reads no running ones. Its running
+statistics become those of all training samples without augmentation: means and population variances as seen
+in training mode. Samples pass in parts, whose statistics are pooled; with one part they are exact. They are
+saved with the weights, and later measurements run the network in evaluation mode with them. So is the last
+layer of a loss that trains none: it becomes the nearest-class-mean rule.
 
-S  runs    c  channels
+S  runs    c  channels    N  samples    K  classes    d  feature width
 """
 
 import torch
@@ -44,6 +44,24 @@ def refresh_bn_statistics(stack: Stack, samples: Split, rows: int) -> None:
 def _statistics(stack: Stack, name: str) -> tuple[Tensor, Tensor]:
     """Return the running mean and variance of one batch norm, (S, c) each."""
     return stack.buffers[f"{name}.running_mean"], stack.buffers[f"{name}.running_var"]
+
+
+@torch.no_grad()
+def set_nearest_means(stack: Stack, samples: Split, rows: int) -> None:
+    """Set W to the class means mu and b to -|mu|^2/2, so that the largest logit is the nearest mean's.
+
+    The logit of class k is mu_k h - |mu_k|^2/2. Means are over all samples (N, ...), `rows` at a time.
+    """
+    runs, classes, width = stack.last_weight.shape
+    sums = stack.values.new_zeros(runs, classes, width)
+    for start in range(0, len(samples), rows):
+        part = samples[start : start + rows]
+        # index_add_ would add in another order each time on a GPU.
+        members = torch.nn.functional.one_hot(part.labels, classes).to(sums.dtype)
+        sums += members.T @ stack.forward_with_features(part).features
+    counts = torch.bincount(samples.labels, minlength=classes).to(sums.dtype)
+    means = sums / counts.unsqueeze(1)
+    stack.set_last(means, -means.square().sum(2) / 2)
 
 
 class Pool:

@@ -90,20 +90,7 @@ def test_data_are_one_epsilon_from_collapse(place: NoiseSubspace) -> None:
         near_collapsed_data(3, 5, 0.1, place, seed=1)
 
 
-def test_the_best_last_layer_is_the_ridge_regression() -> None:
-    found = case(0.2, "within", "mse", CONSTANT)
-    x, labels = found.features.numpy(), found.data.train.labels.numpy()
-    targets = np.eye(3)[labels]
-    gram = x.T @ x / len(x) + 0.005 * np.eye(8)
-    weight = np.linalg.solve(gram, x.T @ targets / len(x)).T
-    fitted = best_last_layer(
-        found.run, found.features, found.data.train.labels, optimum_of(found.run, found.data)
-    )
-    assert np.allclose(fitted.weight.numpy(), weight, atol=1e-12)
-
-
-@pytest.mark.parametrize("loss", ["ce", "mse"])
-@pytest.mark.parametrize("place", ["within", "beside"])
+@pytest.mark.parametrize(("loss", "place"), [("ce", "within"), ("mse", "beside")])
 def test_the_gain_is_of_second_order_and_the_price_of_first(loss: str, place: NoiseSubspace) -> None:
     sizes = [0.04, 0.02, 0.01, 0.005]
     cases = [case(size, place, loss, CONSTANT) for size in sizes]
@@ -160,14 +147,13 @@ def test_with_a_constant_last_lambda_collapse_pays_in_the_end() -> None:
     assert deep.gap() == shallow.gap()
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("scale", [0.05, 0.5])
-def test_no_bias_free_network_collapses_for_less(seed: int, scale: float) -> None:
+def test_no_bias_free_network_collapses_for_less(scale: float) -> None:
     """The lower bound against networks that descend on the spread, from random weights."""
     found = case(0.1, "within", "ce", CONSTANT, depth=6)
     state = found.motionless()
     network = network_of(found.run, found.data, state)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     matrices = [p for name, p in network.named_parameters() if name.startswith("blocks") and p.dim() == 2]
     for matrix in matrices:
         torch.nn.init.normal_(matrix, 0.0, scale / 8**0.5, generator=generator)

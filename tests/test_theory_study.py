@@ -1,6 +1,5 @@
 """The theory study: rows, tables and figures of constructed networks, and the study as DVC runs it."""
 
-import csv
 import dataclasses
 import math
 from pathlib import Path
@@ -10,15 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import experiment_tree, vector_data
+from conftest import experiment_tree, vector_data, write_params
 from constructions import SHARP, small_run
 from matplotlib.axes import Axes
-from pipeline import PARAMS
-from ruamel.yaml import YAML
-from traced import Traced
 
 from ncpipe.commands.fetch import fetch
-from ncpipe.config.params import load_params
 from ncpipe.features.extraction import extract
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.papers.s25.commands.construct import construct as construct_stage
@@ -28,16 +23,13 @@ from ncpipe.papers.s25.proof_slopes import constructed_slopes, trained_means, wi
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.papers.s25.study_rows import Kind, constructed_row, counterexample_rows
 from ncpipe.papers.stages import EXPERIMENT_STAGES, SWEEP_STAGES
-from ncpipe.runs.code_digests import READERS, SERVICES, experiment_digests, sweep_digests
-from ncpipe.runs.fingerprint import choices_of
 from ncpipe.system.errors import InputError
 from ncpipe.theory.constructions.networks import construct
 
 # ---- Rows -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("biases", [False, True])
-@pytest.mark.parametrize("name", ["L-RN1", "L-RN2"])
+@pytest.mark.parametrize(("name", "biases"), [("L-RN1", False), ("L-RN2", True)])
 @pytest.mark.parametrize("kind", ["sharp", "shifts"])
 def test_a_row_says_what_the_pipelines_own_features_say(kind: Kind, name: str, biases: bool) -> None:
     data, run = vector_data(3, 2, 8), small_run(name, 24)
@@ -190,84 +182,57 @@ def test_the_counterexamples_figure_shows_the_table(example_table: pd.DataFrame)
     assert right.get_ylim() == (0, 1)
 
 
-# ---- Commands and DVC -----------------------------------------------------------------------------------
+# ---- Commands -------------------------------------------------------------------------------------------
+
+THEORY = """
+theory:
+  constructed:
+    {kinds: [printed, sharp, shifts], depths: [12, 24], draws: 4, detours: 4, attention_exponent: 0.25,
+     seed: 0}
+  counterexample: {experiment: rn2, classes: 3, per_class: 2, sizes: [0.01], depths: [10], seed: 0}
+"""
 
 
-def small_study() -> dict[str, Any]:
-    """The study's parameters, cut down to one depth and seed of two architectures."""
-    model = {"width": 8, "layer_norm_eps": 0.0}
-    tree: dict[str, Any] = {**PARAMS, "sweep": {"experiments": ["rn1", "rn2"], "depths": [2], "seeds": [0]}}
+def write_study(theory: str) -> None:
+    """Write the study's parameters, cut down to one depth and seed of two architectures."""
     data = experiment_tree()["data"] | {"per_class": 2, "dimension": 8}
+    model = {"width": 8, "layer_norm_eps": 0.0}
     two = {"architecture": "L-RN2", "mlp_width": 8} | model
-    del tree["about"]  # of other experiments
-    tree["experiments"] = {
-        "rn1": experiment_tree(data=data, model=model, log_every=2),
-        "rn2": experiment_tree(data=data, model=two, loss="mse", log_every=2),
+    trees = {
+        "rn1": experiment_tree(data=data, model=model),
+        "rn2": experiment_tree(data=data, model=two, loss="mse"),
     }
-    tree["theory"] = {
-        "constructed": {
-            "kinds": ["printed", "sharp", "shifts"],
-            "depths": [12, 24],
-            "draws": 4,
-            "detours": 4,
-            "attention_exponent": 0.25,
-            "seed": 0,
-        },
-        "counterexample": {
-            "experiment": "rn2",
-            "classes": 3,
-            "per_class": 2,
-            "sizes": [0.01],
-            "depths": [10],
-            "seed": 0,
-        },
-    }
-    return tree
-
-
-def write_params(folder: Path, tree: dict[str, Any]) -> None:
-    with (folder / "params.yaml").open("w") as file:
-        YAML(typ="safe").dump(tree, file)
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    write_params([2], [0], **trees)
+    with Path("params.yaml").open("a", encoding="utf-8") as file:
+        file.write(theory)
 
 
 def test_depths_that_are_too_small_are_said_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    tree = small_study()
-    write_params(tmp_path, tree)
+    write_study(THEORY)
     fetch("rn1", None)
-    with Traced() as traced:
-        construct_stage("rn1")
-    # The stage's digest of code: see test_code.py.
-    without = SERVICES | READERS
-    choices = choices_of(load_params().experiment("rn1"))
-    known = experiment_digests(choices, EXPERIMENT_STAGES)["construct"]
-    assert {module for module, _ in traced.counted(without)} <= {*known}
-    rows = rows_of(tmp_path / "data/constructed/rn1/networks.csv")
-    assert [(row["kind"], int(row["depth"])) for row in rows] == [
+    construct_stage("rn1")
+    networks, met = (pd.read_csv(f"data/constructed/rn1/{name}.csv") for name in ("networks", "assumptions"))
+    assert [*zip(networks["kind"], networks["depth"], strict=True)] == [
         ("printed", 24),
         ("sharp", 24),
         ("shifts", 12),
         ("shifts", 24),
     ]
     assert "too shallow for 6 distinct samples" in capsys.readouterr().err
-    met = rows_of(tmp_path / "data/constructed/rn1/assumptions.csv")
-    assert {row["problem"] for row in met} == {""}
-    with Traced() as traced:
-        write_counterexample()
-    known = sweep_digests(SWEEP_STAGES)["counterexample"]
-    assert {module for module, _ in traced.counted(SERVICES)} <= {*known}
-    tree["theory"]["constructed"]["depths"] = [4]
-    write_params(tmp_path, tree)
+    assert met["problem"].isna().all()
+    write_counterexample()
+    assert set(pd.read_csv("data/counterexample.csv")["place"]) == {"within", "beside"}
+    write_study(THEORY.replace("[12, 24]", "[4]"))
     with pytest.raises(InputError, match=r"theory\.constructed\.depths"):
         construct_stage("rn1")
-    del tree["theory"]
-    write_params(tmp_path, tree)
+    write_study("")
     with pytest.raises(InputError, match="theory: missing"):
         write_counterexample()
+
+
+def test_digests_begin_with_the_stages_own_modules() -> None:
+    assert EXPERIMENT_STAGES["construct"] == construct_stage.__module__
+    assert SWEEP_STAGES["counterexample"] == write_counterexample.__module__

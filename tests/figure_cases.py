@@ -22,6 +22,7 @@ from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from paper_figure_cases import PAPER_CASES
 
 from ncpipe.config.params import Slopes
 from ncpipe.figures.depth_sweep import depth_sweep
@@ -426,6 +427,7 @@ CASES: Mapping[str, Callable[[], Figure]] = {
     "spectra, a small value kept": lambda: spectra(values(TABLE, 1e-5, "singular_weights_003"), RUNS, RN),
     "spectra, more classes than a simplex has": lambda: spectra(TABLE, RUNS, RN | TF, {"rn"}),
     "spectra, nothing measured": lambda: spectra(NOTHING, RUNS, LAYER_LABELS),
+    **PAPER_CASES,
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import torch
 from conftest import measure_runs, write_params
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paper_figure_cases import MEANS, along_axis, dufm_runs
 from training_cases import DUFM, UNEQUAL, free_data, free_run, free_tree
 
 from ncpipe.config.experiment import Experiment
@@ -25,12 +26,9 @@ from ncpipe.datasets.prepared import read_prepared, write_prepared
 from ncpipe.features.extraction import extract
 from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.figures.save import content_digest
-from ncpipe.figures.style import INK
 from ncpipe.models.build import build_network
 from ncpipe.models.penalties import strengths
-from ncpipe.papers.s24.figures.class_means import class_means, matrix_of, ordered
-from ncpipe.papers.s24.figures.low_rank import loss_curves, ranks_by_penalty
-from ncpipe.papers.s24.figures.low_rank_series import against_axis, through_training
+from ncpipe.papers.s24.figures.class_means import matrix_of, ordered
 from ncpipe.papers.s24.figures.study import study_figures
 from ncpipe.papers.s24.tables.low_rank import (
     best_runs,
@@ -362,83 +360,19 @@ def test_the_interval_of_a_share_is_the_exact_one(found: int, of: int) -> None:
 
 
 def test_runs_are_counted_at_each_value_of_an_axis() -> None:
-    runs = pd.concat([made_runs().assign(x=10), made_runs().query("seed == 0").assign(x=20)])
-    runs["dnc_found"] = runs["ranks"] == "10-10-10"
-    runs.loc[runs["dnc_found"], "loss_over_dnc"] = 1 - 1e-7  # DNC, to rounding
-    counts = counts_by_value(runs)
-    assert counts[
-        ["x", "runs", "kept", "below_dnc", "dnc_found", "share", "mean_rank"]
-    ].to_numpy().tolist() == [
+    columns = ["x", "runs", "kept", "below_dnc", "dnc_found", "share", "mean_rank"]
+    assert counts_by_value(along_axis())[columns].to_numpy().tolist() == [
         [10, 5, 3, 2, 1, 0.2, 7],
         [20, 1, 1, 1, 0, 0, 5],
     ]
-    left, right = against_axis(runs, counts, "width", "").axes
-    (line, _, _) = left.containers[0]
-    assert line.get_ydata().tolist() == [0.2, 0]
-    assert right.lines[1].get_ydata().tolist() == [7, 5]
-    assert [text.get_text() for text in right.texts] == ["2\N{MULTIPLICATION SIGN}"]
 
 
-def test_runs_that_give_samples_up_are_drawn_and_in_no_mean_of_training() -> None:
-    runs = made_runs().query("seed in (0, 1, 4)").assign(dnc_found=False)  # 4 errs on samples
-    steps = [(seed, epoch, seed + epoch) for seed in (0, 1, 4) for epoch in (1, 2)]
-    history = pd.DataFrame(steps, columns=["seed", "epoch", "loss"])
-    spread = pd.DataFrame(
-        [
-            (s, e, f"H{layer}", 10.0 ** -(s + layer), 10.0 ** -(2 * s))
-            for s, e, _ in steps
-            for layer in (1, 2)
-        ],
-        columns=["seed", "epoch", "layer", "dnc1_trace_pinv", "nc1_trace_ratio"],
-    )
-    singular = pd.DataFrame(
-        [(seed, "~M2", place, 4.0 / place) for seed in (0, 1, 4) for place in (1, 2)],
-        columns=["seed", "layer", "place", "value"],
-    )
-    loss, values, printed, plain = through_training(history, spread, singular, runs, "").axes
-    (mean,) = (line for line in loss.lines if line.get_linewidth() == 1.5)
-    assert mean.get_ydata().tolist() == [1.5, 2.5]  # of 0 and 1
-    for axes, ends in ((printed, [-1.5, -2.5, -6]), (plain, [-1, -1, -8])):
-        assert [line.get_ydata()[-1] for line in axes.lines] == pytest.approx(ends)
-        assert axes.lines[-1].get_color() == INK
-    assert values.lines[0].get_ydata().tolist() == [1, 0.5]
-
-
-def test_matrices_are_shown_without_silent_units_and_in_order() -> None:
-    matrix = np.array([[0, 1, 1], [0, 0, 1e-5], [2, 0, 0], [0, 1, 1.1], [0, 0, -3]])
-    assert ordered(matrix).tolist() == [[2, 0, 0], [0, 1, 1.1], [0, 1, 1], [0, 0, -3]]
-    rows = [
-        {"experiment": "x", "layer": layer, "class": c, "unit": u, "value": matrix[u, c]}
-        for layer in ("~M2", "~M3", "~M4", "M2", "M3", "M4")
-        for u in range(5)
-        for c in range(3)
-    ]
-    inner, gram, *_ = class_means(pd.DataFrame(rows), {"x": "K"}, "").axes
-    assert [inner.get_title(), gram.get_title()] == ["$M_{3}$", "Gram of $M_{3}$"]
-    assert inner.images[0].get_array().tolist() == ordered(matrix).tolist()
-    shown = np.asarray(gram.images[0].get_array())
-    assert shown == pytest.approx(matrix.T @ matrix / (matrix**2).sum(0).mean())
-
-
-def made_runs() -> pd.DataFrame:
-    rows = [
-        (0, 0.20, "5-5-10", 0),
-        (1, 0.24, "7-5-10", 0),
-        (2, 0.45, "1-1-1", 9),
-        (3, 0.30, "10-10-10", 0),
-        (4, 0.19, "9-9-9", 0),
-    ]
-    runs = pd.DataFrame(rows, columns=["seed", "loss", "ranks", "classes_given_up"])
-    runs["train_error"] = [0, 0, 0.9, 0, 0.1]  # the last one has merged two classes
-    constants = {
-        "experiment": "k10", "depth": 4, "classes": 10, "penalty_value": 0.004, "finished": True,
-        "loss_dnc": 0.25, "loss_srg": 0.18, "structure": "other",
-    }  # fmt: skip
-    return with_ranks(runs.assign(**constants, loss_over_dnc=runs["loss"] / 0.25))
+def test_units_that_respond_to_no_class_are_left_out_and_the_others_in_order() -> None:
+    assert ordered(MEANS).tolist() == [[2, 0, 0], [0, 1, 1.1], [0, 1, 1], [0, 0, -3]]
 
 
 def test_runs_that_give_classes_up_are_reported_and_in_no_mean() -> None:
-    runs = made_runs()
+    runs = dufm_runs()
     assert runs["mean_rank"].tolist() == [5, 6, 1, 10, 9]
     assert runs["kept"].tolist() == [True, True, False, True, False]
     assert best_runs(runs)["seed"].tolist() == [0]
@@ -446,17 +380,3 @@ def test_runs_that_give_classes_up_are_reported_and_in_no_mean() -> None:
         "2 of 5 runs below L_DNC, 2 lost classes or samples, or diverged; the lowest at 0.8000 "
         "L_DNC (ranks 5-5-10, other)"
     )
-    history = pd.DataFrame(
-        [("k10", 4, s, e, x / e) for s, x in ((0, 2), (1, 3), (2, 9), (3, 4), (4, 5)) for e in (1, 2)],
-        columns=["experiment", "depth", "seed", "epoch", "loss"],
-    )
-    (axes,) = loss_curves(history, runs).axes
-    curves = {line.get_label(): line for line in axes.lines}
-    (mean,) = (line for line in axes.lines if line.get_linewidth() == 1.5)
-    assert mean.get_ydata().tolist() == [3, 1.5]  # of 2, 3 and 4
-    assert curves["2"].get_color() != curves["0"].get_color()
-    levels = [line.get_ydata()[0] for line in axes.lines if len(set(line.get_ydata())) == 1]
-    assert levels == [0.25, 0.18]
-    (axes,) = ranks_by_penalty(runs).axes
-    assert axes.lines[1].get_ydata().tolist() == [7]  # of 5, 6 and 10
-    assert [text.get_text() for text in axes.texts] == ["2\N{MULTIPLICATION SIGN}"]

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from conftest import experiment_tree, write_params
+from paper_figure_cases import headed_runs
 
-from ncpipe.papers.s24.figures.heads import losses_by_value, ranks_by_value
 from ncpipe.papers.s24.tables.heads import best_by_value, by_value, head_runs, heads_sentence
 from ncpipe.system.errors import InputError
 from ncpipe.theory.dufm import Dufm, dnc_loss, srg_loss
@@ -119,27 +118,8 @@ def test_the_study_draws_its_figures(data: Path) -> None:
     )
 
 
-def made_runs() -> pd.DataFrame:
-    rows = [
-        (0, 0.005, 0.15, "5-5-10", 0, 0.0),
-        (1, 0.005, 0.18, "7-5-10", 0, 0.0),
-        (2, 0.005, 0.165, "10-10-10", 0, 0.0),  # below L_DNC at full rank
-        (0, 0.01, 0.45, "1-1-1", 9, 0.9),
-        (1, 0.01, 0.28, "4-4-4", 0, 0.0),
-        (2, 0.01, 0.33, "9-9-9", 0, 0.1),  # has merged two classes
-    ]
-    runs = pd.DataFrame(
-        rows, columns=["seed", "last_strength", "loss", "ranks", "classes_given_up", "train_error"]
-    )
-    levels = runs["last_strength"].map({0.005: 0.17, 0.01: 0.335})
-    return runs.assign(
-        experiment="like", depth=4, finished=True, loss_dnc=levels, loss_srg=0.8 * levels,
-        loss_over_dnc=runs["loss"] / levels, test_error=0.1, rank_features="5",
-    )  # fmt: skip
-
-
 def test_counts_and_means_are_of_runs_that_keep_their_classes() -> None:
-    runs = head_runs(made_runs(), 10)
+    runs = head_runs(headed_runs(), 10)
     assert runs["kept"].tolist() == [True, True, True, False, True, False]
     assert runs["low_rank"].tolist() == [True, True, False, False, True, False]
     assert runs["below_dnc"].tolist() == [True, False, True, False, True, False]
@@ -157,22 +137,9 @@ def test_counts_and_means_are_of_runs_that_keep_their_classes() -> None:
 
 
 def test_another_axis_is_held_against_its_own_values() -> None:
-    runs = made_runs().assign(axis="optimizer.learning_rate", x=0.5)
+    runs = headed_runs().assign(axis="optimizer.learning_rate", x=0.5)
     assert head_runs(runs, 10)["at"].tolist() == [0.5] * 6
     assert head_runs(runs.assign(axis="penalty.value"), 10)["at"].tolist() == runs["last_strength"].tolist()
-
-
-def test_figures_draw_what_is_lost_apart() -> None:
-    runs, names = head_runs(made_runs(), 10), {"like": "MNIST"}
-    axes = ranks_by_value(runs, 10, r"$\lambda$", names).axes[0]
-    assert axes.lines[0].get_ydata().tolist() == [5, 6, 10, 4]
-    assert axes.lines[1].get_ydata().tolist() == [7, 4]
-    assert [text.get_text() for text in axes.texts] == ["2\N{MULTIPLICATION SIGN}"]
-    axes = losses_by_value(runs, r"$\lambda$", names).axes[0]
-    low, full, lost = (line.get_ydata() for line in axes.lines[:3])
-    assert np.asarray(low) == pytest.approx([0.15 / 0.17, 0.18 / 0.17, 0.28 / 0.335])
-    assert np.asarray(full) == pytest.approx([0.165 / 0.17])
-    assert np.asarray(lost) == pytest.approx([0.45 / 0.335, 0.33 / 0.335])
 
 
 def test_networks_without_a_head_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,22 +3,19 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 from conftest import experiment_tree, vector_data, write_params
 from constructions import SHARP, small_run
-from matplotlib.axes import Axes
+from paper_figure_cases import made_networks
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.features.extraction import extract
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.papers.s25.commands.construct import construct as construct_stage
 from ncpipe.papers.s25.commands.counterexample import write_counterexample
-from ncpipe.papers.s25.proof_networks import KINDS, constructed_gap, counterexample, trained_and_constructed
 from ncpipe.papers.s25.proof_slopes import constructed_slopes, trained_means, with_nc2
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.papers.s25.study_rows import Kind, constructed_row, counterexample_rows
@@ -84,34 +81,7 @@ def test_the_counterexample_is_about_two_layer_blocks() -> None:
         list(counterexample_rows(small_run("L-RN2", 6), 3, 2, [0.1], [6], 0))
 
 
-# ---- Tables and figures ---------------------------------------------------------------------------------
-
-DEPTHS = [32, 64, 128]
-LABELS = {"one": "L-RN1\n$\\lambda$", "two": "L-RN2\n$\\lambda/L$"}
-
-
-def made_networks() -> pd.DataFrame:
-    rows = []
-    for name, power in (("one", -1.0), ("two", 0.0)):
-        for depth in DEPTHS:
-            for kind, scale in (("printed", 100.0), ("sharp", 1.0), ("shifts", 0.0)):
-                value = scale * depth**power
-                row: dict[str, Any] = {"experiment": name, "kind": kind, "depth": depth}
-                row |= {"inner_penalty": value, "loss_gap": value or -1e-17, "loss_optimum": 0.02}
-                row |= {"stage_one_penalty": value / 2, "stage_two_penalty": value / 2}
-                row |= {"stage_one_bound": 10 * value, "stage_two_bound": 10 * value}
-                row |= {"nc1_trace_ratio": value / 10, "nc3_cosine": value / 20}
-                rows.append(row | {"nc2_etf": 1e-16, "nc2_identity": 0.5})
-    return pd.DataFrame(rows)
-
-
-def lines_of(axes: Axes, kind: str) -> list[tuple[list[float], list[float]]]:
-    """Data of the lines in a kind's colour, drawn in data coordinates."""
-    return [
-        (list(map(float, line.get_xdata())), list(map(float, line.get_ydata())))
-        for line in axes.lines
-        if line.get_color() == KINDS[kind].colour and len(line.get_xdata())
-    ]
+# ---- Tables ---------------------------------------------------------------------------------------------
 
 
 def test_slopes_are_those_of_the_powers_that_made_the_table() -> None:
@@ -121,65 +91,18 @@ def test_slopes_are_those_of_the_powers_that_made_the_table() -> None:
     assert math.isnan(slopes["one", "shifts", "loss_gap"])
 
 
-def test_the_gap_figure_draws_every_kind_its_bound_and_its_zeros() -> None:
-    networks = made_networks()
-    panels = constructed_gap(networks, LABELS).axes
-    assert [axes.get_title() for axes in panels] == list(LABELS.values())
-    for axes, name in zip(panels, LABELS, strict=True):
-        own = networks[networks["experiment"] == name]
-        for kind in ("printed", "sharp"):
-            values = own[own["kind"] == kind]["loss_gap"].tolist()
-            assert lines_of(axes, kind) == [(list(map(float, DEPTHS)), values)]
-        [(depths, heights)] = lines_of(axes, "shifts")
-        assert depths == DEPTHS
-        assert all(0 < height < 0.1 for height in heights)  # marks in the axes' own units
-        bound = [line for line in axes.lines if line.get_linestyle() == "--" and len(line.get_xdata()) == 3]
-        printed = own[own["kind"] == "printed"]
-        assert bound[0].get_ydata() == pytest.approx(20 * printed["inner_penalty"].to_numpy())
-        assert axes.get_yscale() == axes.get_xscale() == "log"
-
-
-def test_trained_networks_stand_beside_constructed_ones() -> None:
+def test_each_loss_has_its_own_nc2() -> None:
     nc2 = {"one": "nc2_etf", "two": "nc2_identity"}
     networks = with_nc2(made_networks(), nc2)
-    assert set(networks[networks["experiment"] == "two"]["nc2"]) == {0.5}
-    rows = [
-        (name, depth, "last", split, metric, -1.0 - depth / 10, 0.1)
-        for name in LABELS
-        for depth in (2, 4)
-        for metric, split in (
-            ("loss_gap", "train"),
-            ("nc1_trace_ratio", "train"),
-            ("nc1_trace_ratio", "test"),
-            ("nc2_etf", "weights"),
-            ("nc3_cosine", "train"),
-        )
-    ]
+    assert networks.groupby("experiment")["nc2"].unique().str[0].to_dict() == {"one": 1e-16, "two": 0.5}
+    series = [("nc1_trace_ratio", "train"), ("nc1_trace_ratio", "test"), ("nc2_etf", "weights")]
+    rows = [(name, 2, "last", split, metric, -1.0, 0.1) for name in nc2 for metric, split in series]
+    rows.append(("one", 2, "X1", "train", "nc1_trace_ratio", 9.0, 0.1))
     columns = ["experiment", "depth", "layer", "split", "metric", "log10_mean", "log10_std"]
     trained = trained_means(pd.DataFrame(rows, columns=columns), nc2)
-    assert set(trained[trained["experiment"] == "one"]["metric"]) == {
-        "loss_gap",
-        "nc1_trace_ratio",
-        "nc2",
-        "nc3_cosine",
-    }
-    assert "nc2" not in set(trained[trained["experiment"] == "two"]["metric"])
-    grid = np.array(trained_and_constructed(networks, trained, LABELS).axes).reshape(2, 4)
-    [container] = grid[0, 1].containers
-    assert container.lines[0].get_ydata() == pytest.approx([10**-1.2, 10**-1.4])
-    own = networks[(networks["experiment"] == "one") & (networks["kind"] == "sharp")]
-    assert lines_of(grid[0, 1], "sharp")[0][1] == pytest.approx(own["nc1_trace_ratio"].tolist())
-
-
-def test_the_counterexamples_figure_shows_the_table(example_table: pd.DataFrame) -> None:
-    table = example_table
-    left, right = counterexample(table).axes
-    drawn = [list(map(float, line.get_ydata())) for line in left.lines]
-    own = table[(table["place"] == "within") & (table["regime"] == "constant") & (table["depth"] == 10)]
-    assert own["price"].tolist() in drawn
-    assert own["motionless_gap"].tolist() in drawn
-    assert len(right.lines) == 6
-    assert right.get_ylim() == (0, 1)
+    metrics = trained.groupby("experiment")["metric"].agg(list).to_dict()
+    assert metrics == {"one": ["nc1_trace_ratio", "nc2"], "two": ["nc1_trace_ratio", "nc2_etf"]}
+    assert set(trained["log10_mean"]) == {-1.0}
 
 
 # ---- Commands -------------------------------------------------------------------------------------------

@@ -641,13 +641,10 @@ BALANCE = {"loss": "mse", "decay": 0.1, "classes": 3, "per_class": 1, "width": 1
         ("checked two_linear.jump", {"distance": 1}, "against: two_linear.jump has no numerical check"),
         ("orthoplex.value", {"classes": 5, "per_class": 1, "decay": 0.1}, "args: classes: 5"),
         # numbers that are not finite: 0 in a denominator, no end of a search, roots of negative numbers
-        ("dufm.srg_over_dnc", {"classes": 10, "depth": 2, "per_class": 6, "decay": 1e-300}, "args"),
         ("gufm.value", {"loss": "ce", "classes": 3, "width": 6, "strength": 1e-300}, "args"),
         ("locally_elastic.separable_pairs", PAIR, "args"),
         ("locally_elastic.etf_error", {"classes": 7, "own": 1.5, "other": 100.0, "time": 1e38}, "args"),
-        ("locally_elastic.etf_rate", {"classes": 3, "own": 0.0, "other": 0.1}, "args"),
         ("dufm.best_minus", {"classes": 5, "depth": 4, "per_class": 4, "decay": 0.5}, "args"),
-        ("two_linear.jump", {"distance": 2.0}, "args"),
         # beyond the interval that a check searches, or a share of a rounding error
         ("checked imbalance.threshold", THREE | {"minority": 1, "ratio": 4.0}, "args: minority: "),
         ("checked imbalance.threshold", THREE | {"ratio": 1e4}, "args: ratio: "),

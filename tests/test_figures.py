@@ -27,7 +27,6 @@ from ncpipe.figures.labels import (
     by_experiment,
     caption,
     row_label,
-    slope_label,
 )
 from ncpipe.figures.reference_slopes import reference_slope_of
 from ncpipe.figures.save import save_figure
@@ -197,11 +196,6 @@ def test_each_data_set_has_its_own_name() -> None:
 def test_nc2_is_the_identity_for_mse_without_a_bias_and_else_a_simplex() -> None:
     found = {(loss, bias): nc2_of(loss, bias) for loss in ("ce", "mse") for bias in (True, False)}
     assert found == dict.fromkeys(found, "nc2_etf") | {("mse", False): "nc2_identity"}
-
-
-def test_slope_labels() -> None:
-    assert slope_label(-0.424, -0.47, -0.001) == r"$L^{-0.42}$ $[{-0.47},\,{0.00}]$"
-    assert slope_label(0.5, math.nan, math.nan) == "$L^{0.50}$"
 
 
 # Files

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from ncpipe.metrics.collapse import nc1_trace_ratio
@@ -61,22 +60,6 @@ def of_ufm(loss: Loss, size: tuple) -> Pair:
     return pair
 
 
-def free_samples(loss: Loss, bias: bool) -> Pair:
-    """Three samples a class, each free, gain nothing over one feature a class."""
-    targets = torch.eye(3).repeat_interleave(3, 0)
-
-    def pair() -> tuple[float, float]:
-        if bias:
-            found = minimise_ufm(
-                LOSSES[loss], targets, torch.ones(9), 4, Decay(0.02, 0.01, 0.1), starts=4, seed=1
-            )
-            return ufm.optimum(loss, 3, 3, 4, Decay(0.02, 0.01, 0.1)).value, found.value
-        found = minimise_gufm(LOSSES[loss], targets, torch.ones(9), 5, 0.02, False, starts=3, seed=0)
-        return optimal_value(loss, 3, 5, 0.02, False), found.value
-
-    return pair
-
-
 def of_smoothing(delta: float) -> Pair:
     targets = (1 - delta) * torch.eye(4).double() + delta / 4
 
@@ -106,24 +89,6 @@ def of_two_linear() -> Pair:
     return pair
 
 
-def unbalanced_on_a_line(bias: bool) -> Pair:
-    """K = 2, d = 2: features are +-(1, -1), so W has one number that matters; with a bias, two."""
-
-    def value(c: float, b: float = 0.0) -> float:
-        first, second = 2 * 2**0.5 * c + b, 2 * 2**0.5 * c - b
-        return float(0.75 * np.logaddexp(0, -first) + 0.25 * np.logaddexp(0, -second) + 0.2 * c * c)
-
-    def best(b: float) -> float:
-        return float(minimize_scalar(lambda c: value(c, b)).fun)
-
-    def pair() -> tuple[float, float]:
-        counts = torch.tensor([3.0, 1.0])
-        found = minimise_gufm(LOSSES["ce"], torch.eye(2), counts, 2, 0.2, bias, starts=4, seed=0)
-        return minimize_scalar(best).fun if bias else best(0.0), found.value
-
-    return pair
-
-
 PAIRS: dict[str, tuple[Pair, float]] = {
     **{
         f"gufm {loss} {bias} {classes} {width}": (
@@ -134,12 +99,11 @@ PAIRS: dict[str, tuple[Pair, float]] = {
     "gufm of the paper's size": (of_call("gufm.value", loss="ce", classes=10, width=64, strength=0.005),
      1e-8),
     **{f"ufm {loss} {size}": (of_ufm(loss, size), 1e-6) for loss in ("ce", "mse") for size in UFM_SIZES},
-    **{f"free samples {loss} {bias}": (free_samples(loss, bias), 1e-6) for loss, bias in CASES[1:3]},
     **{
         f"smoothing {loss} {delta}": (
             of_call("smoothing.value", loss=loss, classes=4, per_class=3, decay=0.03, delta=delta), 1e-8
         )
-        for loss in ("ce", "mse") for delta in (0.0, 0.4)
+        for loss in ("ce", "mse") for delta in (0.0, 0.4, 0.9)
     },
     "smoothing on the sphere": (of_smoothing(0.3), 1e-8),
     **{
@@ -154,7 +118,6 @@ PAIRS: dict[str, tuple[Pair, float]] = {
         for decay in (0.2, 3.0)
     },
     "orthoplex": (of_call("orthoplex.value", classes=6, per_class=2, decay=0.01), 1e-8),
-    **{f"unbalanced classes on a line {bias}": (unbalanced_on_a_line(bias), 1e-8) for bias in (False, True)},
 }  # fmt: skip
 
 
@@ -221,7 +184,7 @@ def test_the_optimum_is_feasible_has_its_value_and_is_collapsed(loss, bias, clas
     assert torch.cosine_similarity(found.weight, found.features) == pytest.approx([1.0] * classes, abs=1e-14)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     case=st.sampled_from(CASES),
     classes=st.integers(2, 6),
@@ -347,21 +310,6 @@ def test_half_the_width_ends_at_an_orthoplex() -> None:
     assert CALLS["orthoplex.cosines"].number(classes=6, per_class=2, decay=0.01) < 1e-3
     wide = ufm.optimum("ce", 6, 2, 6, Decay(0.01, 0.01, None))
     assert orthoplex.orthoplex_value(6, 2, 0.01) > wide.value
-
-
-@pytest.mark.parametrize("loss", ["ce", "mse"])
-def test_smoothing_shrinks_the_logits(loss: Loss) -> None:
-    decay, classes, per_class = Decay(0.02, 0.05, 0.0), 4, 3
-    strength = kappa(classes, per_class, decay)
-    best = ufm.optimum(loss, classes, per_class, 5, decay)
-    assert smoothing.ufm_value(loss, classes, strength, 0.0) == pytest.approx(best.value, rel=1e-13)
-    targets = 0.9 * torch.eye(classes).double() + 0.1 / classes
-    counts = torch.full((classes,), per_class)
-    found = minimise_ufm(LOSSES[loss], targets, counts, 5, decay, starts=3, seed=0)
-    logits = found.features @ found.weight.T
-    contrast = (logits.diagonal().mean() - logits[0, 1]).item()
-    assert contrast == pytest.approx(smoothing.ufm_contrast(loss, classes, strength, 0.1), abs=1e-3)
-    assert smoothing.ufm_contrast(loss, classes, strength, 1 - strength) == 0
 
 
 SE, FEW = Flow("se", 3, 4, 0.0, 0.0, True), equal_decays(4, 2, 3, 0.01)

@@ -14,7 +14,6 @@ from ncpipe.papers.s24.dufm_relaxed import relaxed_relu, within_class_bound
 from ncpipe.system.errors import InputError
 from ncpipe.theory import dufm, dufm_shapes
 from ncpipe.theory.dufm import Dufm, equal_decays
-from ncpipe.theory.dufm_shapes import Constants, Shape
 from ncpipe.theory.dufm_solutions import (
     Solution,
     dnc_solution,
@@ -26,21 +25,6 @@ from ncpipe.theory.dufm_solutions import (
     srg_solution,
     srg_with_dnc_solution,
 )
-
-
-def measured_constants(shape: Shape) -> Constants:
-    """Compute the constants of any shape by singular values; B not negative, C in the row space of B."""
-    singular = torch.linalg.svdvals(shape.inner)
-    matrix = torch.linalg.pinv(shape.inner) @ shape.last  # W^T
-    after = shape.last.clamp(min=0)
-    return Constants(
-        singular.sum().item(),
-        int(torch.linalg.matrix_rank(shape.inner)),
-        matrix.square().sum().item(),
-        torch.linalg.svdvals(shape.last).sum().item(),
-        tuple(torch.linalg.eigvalsh(after @ after.T).flip(0).clamp(min=0).tolist()),
-        (1,) * len(after),
-    )
 
 
 def naive_loss(model: Dufm, solution: Solution) -> float:
@@ -72,10 +56,10 @@ def test_built_dnc_has_the_closed_loss(model):
 
 
 @settings(max_examples=30, deadline=None)
-@given(models(fewest=6), st.booleans())
-def test_built_srg_has_the_closed_loss(model, half):
-    """Both constructions, S24's two -1 a row and floor(r/2) of them."""
-    minus = dufm_shapes.largest_points(model.classes) // 2 if half else 2
+@given(models(fewest=6), st.integers(0, 4))
+def test_built_srg_has_the_closed_loss(model, more):
+    """Both constructions, with any number of -1 a row that both have room for."""
+    minus = 2 + more % (dufm_shapes.largest_points(model.classes) - 3)
     for build, value in (
         (srg_solution, dufm.srg_loss),
         (srg_with_dnc_solution, dufm.srg_with_dnc_loss),
@@ -128,20 +112,6 @@ def test_numbers_known_from_elsewhere():
     assert dufm.srg_loss(equal_decays(15, 50, 4, 0.004), 3) == pytest.approx(0.236664, abs=5e-7)
     assert dufm.srg_loss(equal_decays(21, 50, 4, 0.002), 3) == pytest.approx(0.154401, abs=5e-7)
     assert dufm.srg_loss(equal_decays(21, 50, 4, 0.002), 2) == pytest.approx(0.171417, abs=5e-7)
-
-
-# Shapes and lemmas
-
-
-@pytest.mark.parametrize("points", [4, 5, 8])
-def test_constants_of_a_shape_are_those_of_its_matrices(points):
-    for minus in {2, points // 2, points - 2}:
-        exact = dufm_shapes.srg_constants(points, minus)
-        measured = measured_constants(dufm_shapes.srg_shape(points, minus))
-        for name in ("inner_nuclear", "inner_rank", "lift", "last_nuclear"):
-            assert getattr(measured, name) == pytest.approx(getattr(exact, name), rel=1e-12)
-        eigenvalues = np.repeat(exact.eigenvalues, exact.multiplicities)
-        assert np.sort(measured.eigenvalues) == pytest.approx(np.sort(eigenvalues), abs=1e-12)
 
 
 # Theorems

@@ -16,7 +16,7 @@ from ncpipe.features.extraction import extract
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.papers.s25.commands.construct import construct as construct_stage
 from ncpipe.papers.s25.commands.counterexample import write_counterexample
-from ncpipe.papers.s25.proof_slopes import constructed_slopes, trained_means, with_nc2
+from ncpipe.papers.s25.proof_networks import constructed_slopes, trained_means, with_nc2
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.papers.s25.study_rows import Kind, constructed_row, counterexample_rows
 from ncpipe.papers.stages import EXPERIMENT_STAGES, SWEEP_STAGES

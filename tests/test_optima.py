@@ -255,6 +255,9 @@ def test_the_convex_program_certifies_the_optimum(loss: Loss, size: tuple) -> No
     of_bias = (decay.bias or 0) / 2 * offset.square().sum().item()
     penalty = decay.nuclear * torch.linalg.matrix_norm(logits, "nuc").item() + of_bias
     assert found.penalty == pytest.approx(penalty, rel=1e-12)
+    squares = decay.weight * found.weight.square().sum()
+    squares += per_class * decay.features * found.features.square().sum()
+    assert squares.item() / 2 + of_bias == pytest.approx(penalty, rel=1e-12)
     fit = LOSSES[loss](logits + offset, targets).mean().item()
     assert found.value == pytest.approx(fit + penalty, rel=1e-12)
     outputs = (logits + offset).softmax(1) if loss == "ce" else logits + offset

@@ -160,8 +160,6 @@ def price_and_gain() -> Figure:
 
 
 PAPER_CASES: Mapping[str, Callable[[], Figure]] = {
-    "dufm losses": lambda: low_rank.loss_curves(at_epochs(), dufm_runs()),
-    "dufm singular values": lambda: low_rank.singular_values_by_layer(singular(), best_runs(dufm_runs())),
     "dufm ranks": lambda: low_rank.ranks_by_penalty(
         pd.concat([dufm_runs(), dufm_runs().assign(penalty_value=0.008)])
     ),

@@ -17,16 +17,16 @@ from ncpipe.metrics.statistics import class_statistics
 from ncpipe.papers.s25.counterexample import (
     NoiseSubspace,
     aligned_embedding,
-    best_last_layer,
     collapse_price,
     collapsing_state,
     kept_share,
+    motionless,
     near_collapsed_data,
 )
 from ncpipe.system.errors import InputError
 from ncpipe.theory.constructions.blocks import idle
-from ncpipe.theory.constructions.embeddings import starts_of
 from ncpipe.theory.constructions.networks import block_weights, network_state, optimum_of
+from ncpipe.theory.optimum import Optimum
 
 CLASSES, PER_CLASS = 3, 4
 CONSTANT = {"rule": "constant", "value": 0.005, "last_layer": None}
@@ -37,28 +37,28 @@ VANISHING = {"rule": "over_depth", "value": 0.005, "last_layer": 0.005}
 def case(size: float, place: NoiseSubspace, loss: str, penalty: dict[str, object], depth: int = 10) -> "Case":
     run = small_run("L-RN2", depth, loss=loss, penalty=penalty)
     data = near_collapsed_data(CLASSES, PER_CLASS, size, place, seed=0)
-    embedding = aligned_embedding(optimum_of(run, data), data.train.inputs.shape[1])
-    return Case(run, data, embedding, starts_of(run, data, data.train, embedding))
+    return Case(run, data, *motionless(run, data))
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
     run: Run
     data: Prepared
-    embedding: dict[str, Tensor]
     features: Tensor
+    fitted: Optimum
+
+    @property
+    def embedding(self) -> dict[str, Tensor]:
+        return aligned_embedding(optimum_of(self.run, self.data), self.data.train.inputs.shape[1])
 
     def gap(self) -> float:
         """Of the network that leaves the data where they are."""
-        solved = optimum_of(self.run, self.data)
-        return best_last_layer(self.run, self.features, self.data.train.labels, solved).value - solved.value
+        return self.fitted.value - optimum_of(self.run, self.data).value
 
     def motionless(self) -> dict[str, Tensor]:
         """That network: no inner weights, W_L the best for the features."""
-        labels, solved = self.data.train.labels, optimum_of(self.run, self.data)
-        fitted = best_last_layer(self.run, self.features, labels, solved)
         still = block_weights(idle(1, 8), 0, 8)
-        return network_state(self.run, self.embedding, [still] * (self.run.depth - 1), fitted)
+        return network_state(self.run, self.embedding, [still] * (self.run.depth - 1), self.fitted)
 
     def price(self) -> float:
         strength = self.run.spec.penalty.inner_strength(self.run.depth)

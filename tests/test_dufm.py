@@ -278,7 +278,7 @@ def test_the_study_shows_the_best_runs_beside_the_solutions(results: Path) -> No
     ratios = pd.read_csv(folder / "ratios.csv").set_index(["depth", "points"])
     assert ratios.loc[(4, 5), "limit"] == pytest.approx(ratios.loc[(4, 5), "ratio"], abs=0.03)
     assert {path.stem for path in folder.glob("*.txt")} == {
-        "loss_curves", "singular_values", "class_means", "rank_penalty", "loss_split", "level_ratios",
+        "class_means", "rank_penalty", "loss_split", "level_ratios",
         "solutions", "run_drawn", "run_built", "run_again", "through_training_again", "against_axis_wide",
     }  # fmt: skip
 

@@ -24,17 +24,17 @@ from ncpipe.models.penalties import penalties
 from ncpipe.papers.s25.counterexample import (
     NoiseSubspace,
     aligned_embedding,
-    best_last_layer,
     collapse_price,
     collapsing_state,
     kept_share,
+    motionless,
     near_collapsed_data,
 )
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.system.errors import InputError
 from ncpipe.theory.constructions.assumptions import paper_loss, paper_model
 from ncpipe.theory.constructions.blocks import stage_one_bound, stage_two_bound
-from ncpipe.theory.constructions.embeddings import State, starts_of
+from ncpipe.theory.constructions.embeddings import State
 from ncpipe.theory.constructions.networks import Choices, construct, moving_blocks, optimum_of
 from ncpipe.theory.gap import Objective, TrainedState, gap_to_optimum
 
@@ -150,10 +150,10 @@ def counterexample_rows(
 def _counterexample_row(run: Run, data: Prepared) -> dict[str, Any]:
     penalty, labels = run.spec.penalty, data.train.labels
     solved = optimum_of(run, data)
-    embedding = aligned_embedding(solved, data.train.inputs.shape[1])
-    features = starts_of(run, data, data.train, embedding)
-    gap = best_last_layer(run, features, labels, solved).value - solved.value
+    features, still = motionless(run, data)
+    gap = still.value - solved.value
     price = collapse_price(features, labels, penalty.inner_strength(run.depth))
+    embedding = aligned_embedding(solved, data.train.inputs.shape[1])
     collapsing = measured(run, data, collapsing_state(run, data, embedding, features))
     return {
         "inner_strength": penalty.inner_strength(run.depth),

@@ -92,6 +92,18 @@ def one_run(depth: int) -> Figure:
     return run_figure(at_epochs(depth).query("seed == 0"), singular(depth), means(depth), row)
 
 
+def split() -> Figure:
+    rows = [("k10", 10, "trained", 0.1, 0.03, 0.07), ("k10", 10, "DNC", 0.12, 0.05, 0.08)]
+    columns = ["experiment", "classes", "solution", "fit", "last_penalty", "rest"]
+    return low_rank.loss_split(pd.DataFrame(rows, columns=columns))
+
+
+def ratios() -> Figure:
+    rows = [(depth, points, 1 / points, 0.9 / depth) for depth in (3, 4) for points in (4, 5, 9)]
+    table = pd.DataFrame(rows, columns=["depth", "points", "ratio", "limit"])
+    return low_rank.level_ratios(table, 50, 5e-4)
+
+
 # Heads on data: at the larger lambda one run gives classes up, and one merges two
 
 
@@ -163,6 +175,8 @@ PAPER_CASES: Mapping[str, Callable[[], Figure]] = {
     "dufm ranks": lambda: low_rank.ranks_by_penalty(
         pd.concat([dufm_runs(), dufm_runs().assign(penalty_value=0.008)])
     ),
+    "dufm split": split,
+    "dufm ratios": ratios,
     "dufm axis": lambda: against_axis(along_axis(), counts_by_value(along_axis()), "width", "Widths"),
     "dufm training": lambda: through_training(
         at_epochs(), spreads(), singular(seeds=ALL), dufm_runs(), "Runs"

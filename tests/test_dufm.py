@@ -1,4 +1,7 @@
-"""dufm and its free features: against NumPy loops and closed losses, and through every stage."""
+"""dufm and its free features: against NumPy loops and closed losses, and through every stage.
+
+The last are those of `ncpipe.papers.s24`, with `ncpipe.papers.s24.head_columns`.
+"""
 
 import math
 import re

@@ -1,4 +1,7 @@
-"""Networks with a head on data, through every stage of their study, its tables and its figures."""
+"""Networks with a head on data, through every stage of their study, its tables and its figures.
+
+These are of `ncpipe.papers.s24.figures.heads` and `ncpipe.papers.s24.head_columns`.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

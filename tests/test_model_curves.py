@@ -1,20 +1,32 @@
-"""K23's models without networks: formulas and matrices on one curve."""
+"""K23's models without networks: formulas and matrices on one curve; the slow ones are run by the study alone."""
+
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ncpipe.papers.k23 import curves
 from ncpipe.papers.k23.figures import PANELS
 
+QUICK = (curves.subspace, curves.two_layers, curves.balance)
 
-def test_quick_curves_have_a_panel_each() -> None:
-    """The slow ones are run by the study alone, and test_claims.py compares formulas with matrices."""
-    quick = (curves.subspace, curves.two_layers, curves.balance, curves.separability)
-    points = [point for curve in quick for point in curve()]
-    assert {point.panel for point in points} == {"subspace", "two_linear", "balance", "separability"}
-    assert {(point.panel, point.series) for point in points} <= {
-        (name, series) for name, panel in PANELS.items() for series in panel.series
-    }
+
+@pytest.mark.parametrize("curve", QUICK, ids=lambda curve: curve.__name__)
+def test_what_is_found_lies_on_the_formula(curve: Callable[[], Iterator[curves.Point]]) -> None:
+    points = pd.DataFrame(curve())
+    (panel,) = set(points["panel"])
+    assert set(points["series"]) == set(PANELS[panel].series)
+    for _, own in points.groupby("series"):
+        closed, found = (own[own["how"] == how] for how in ("closed", "found"))
+        away = np.abs(found["x"].to_numpy()[:, None] - closed["x"].to_numpy()).min(1) > 0.01
+        expected = np.interp(found["x"], closed["x"], closed["y"])
+        assert found["y"].to_numpy()[~away] == pytest.approx(expected[~away], rel=0.02, abs=0.02)
+        assert len(found) >= 3
+
+
+def test_impacts_of_each_power_have_a_series() -> None:
+    assert {point.series for point in curves.separability()} == set(PANELS["separability"].series)
 
 
 def test_the_central_path_starts_at_one_and_ends_in_its_powers() -> None:

@@ -1,4 +1,4 @@
-"""K23's models without networks: formulas and matrices on one curve; the slow ones are run by the study alone."""
+"""K23's models without networks: formulas and matrices on one curve; the study alone runs the slow ones."""
 
 from collections.abc import Callable, Iterator
 

@@ -22,6 +22,8 @@ from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from paper_figure_cases import PAPER_CASES
 
 from ncpipe.config.params import Slopes
 from ncpipe.figures.depth_sweep import depth_sweep
@@ -426,6 +428,7 @@ CASES: Mapping[str, Callable[[], Figure]] = {
     "spectra, a small value kept": lambda: spectra(values(TABLE, 1e-5, "singular_weights_003"), RUNS, RN),
     "spectra, more classes than a simplex has": lambda: spectra(TABLE, RUNS, RN | TF, {"rn"}),
     "spectra, nothing measured": lambda: spectra(NOTHING, RUNS, LAYER_LABELS),
+    **PAPER_CASES,
 }  # fmt: skip
 
 
@@ -499,6 +502,9 @@ def _inside(axes: Axes) -> Iterator[str]:
         elif axes.get_label() != "<colorbar>":
             heights = np.concatenate([path.vertices[:, 1] for path in marks.get_paths()])
             yield f"band {numbers([heights.min(), heights.max()])}"
+    for bar in axes.patches:
+        if isinstance(bar, Rectangle):
+            yield f"bar {style_of(bar)} {numbers(bar.get_bbox().bounds)}"
     for image in axes.images:
         yield f"image {numbers(image.get_clim())} {numbers(image.get_array())}"
     for text in axes.texts:
@@ -509,6 +515,8 @@ def _inside(axes: Axes) -> Iterator[str]:
 
 
 def style_of(handle: Any) -> str:
+    if isinstance(handle, Patch):
+        return to_hex(handle.get_facecolor())
     if not isinstance(handle, Line2D):  # of a line with bars
         return to_hex(handle.get_color()[0])
     dashes = handle._unscaled_dash_pattern[1]

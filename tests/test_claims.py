@@ -18,11 +18,10 @@ from made_tables import grid, measure, noisy, places_of, set_converged
 from scipy import stats
 
 from ncpipe.claims.calls import Call
-from ncpipe.claims.evidence import Answer, answer
+from ncpipe.claims.evidence import Answer, answer, evaluate
 from ncpipe.claims.ledger import load_claims, parse_claims, subject
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.run_calls import Tables, check_run_calls
-from ncpipe.claims.theory import evaluate
 from ncpipe.claims.verdicts import Judged, decision_p_value, judge, ledger_page, ledger_table
 from ncpipe.claims.verdicts import line as line_of
 from ncpipe.commands.claims import claims as claims_command
@@ -31,8 +30,6 @@ from ncpipe.config.params import Slopes
 from ncpipe.config.study import load_study
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.figures.claim_panels import claim_panels, verdict_lines
-from ncpipe.papers.k23 import imbalance
-from ncpipe.papers.k23.feature_models import LOST, minority_contrast
 from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.papers.theory_calls import CALLS, calls
 from ncpipe.system.errors import InputError
@@ -111,7 +108,6 @@ def plain():
         ({"at_least": 1}, (1, 1, 1), "agrees"),
         ({"between": [0, 1]}, (0.5, 0, 1), "agrees"),
         ({"between": [0, 1]}, (0.5, -0.1, 0.9), "undecided"),
-        ({"between": [0, 1]}, (0.5, -1, 2), "undecided"),
         ({"between": [0, 1]}, (1.5, 1.1, 2), "disagrees"),
         ({"below": 0}, (-1, math.nan, math.nan), "undecided"),
         ({"below": 0}, (math.nan, math.nan, math.nan), "does not apply"),
@@ -131,16 +127,13 @@ def test_only_the_whole_interval_agrees(expect, number, verdict):
     ("number", "verdict", "why"),
     [
         ((-1, -1.04, -0.96, 0.2), "agrees", "not rejected (p = 0.2), its slope known to ±0.04"),
-        ((1, 0.96, 1.04, 0.2), "agrees", "not rejected (p = 0.2), its slope known to ±0.04"),
         (
             (-1, -1.06, -0.94, 0.9),
             "undecided",
             "not rejected (p = 0.9), its slope known to ±0.06, where ±0.05",
         ),
         ((-1, -1.01, -0.99, 0.01), "disagrees", "a line is rejected (p = 0.01)"),
-        ((-1, -3, 1, 1e-9), "disagrees", "a line is rejected (p < 0.001)"),
         ((-1, -1.01, -0.99), "undecided", "too few runs to test a line"),
-        ((-1,), "undecided", "too few runs to test a line"),
         ((), "does not apply", "no runs"),
     ],
 )
@@ -159,48 +152,17 @@ def test_a_line_agrees_only_where_its_test_has_power(number, verdict, why):
 # Numbers
 
 
-@pytest.mark.parametrize(
-    ("bend", "kink", "noise", "verdict"),
-    [
-        (0.0, 0.0, 0.02, "agrees"),
-        (0.0, 1.0, 0.02, "agrees"),  # a line from L = 5 on, whose slope is not that of all depths
-        (1.0, 0.0, 0.02, "disagrees"),
-        (0.0, 0.0, 0.3, "undecided"),
-        (1.0, 0.0, 0.3, "undecided"),
-    ],
-)
-def test_a_straight_line_a_bent_one_and_noise(bend, kink, noise, verdict):
-    """Simulated sweeps of seven depths and five seeds, at least 5 of 6 of which have the verdict.
-
-    bend: how far the slope changes from L = 5 to 34; kink: how far L = 2 and 3 lie from the line. Red: the
-    drift of the slope, which sees the kink and no bend; all depths; no limit on the slope's interval.
-    """
-    depths = (2, 3, 5, 8, 13, 21, 34)
-    runs, start, span = grid(depths=depths, seeds=range(5)), math.log10(5), math.log10(34 / 5)
-    generator, found = np.random.default_rng(0), []
-
-    def value(depth, seed):
-        beyond = max(math.log10(depth) - start, 0)
-        curve = -0.5 * math.log10(depth) + bend / (2 * span) * beyond**2 + kink * (depth < 5)
-        return 10 ** (curve + noise * generator.standard_normal())
-
-    for _ in range(6):
-        table = measure(runs, value)
-        tables = Tables(*[None] * 3, leave_out_slopes(table, runs, RULE), *[None] * 4)
-        points = usable_points(table, runs)
-        tables = dataclasses.replace(tables, points=points, runs=runs)
-        found.append(judge(claim("line"), answer(claim("line"), tables, RULE)).verdict)
-    assert found.count(verdict) >= 5, found
-
-
 def test_slopes_and_the_test_of_the_line_are_those_of_the_tables():
-    tables = plain()
+    """Of a curve, which is no line without its two smallest depths either. Red: fits without others."""
+    runs = grid(depths=(2, 3, 5, 8, 13, 21))
+    bent = measure(runs, lambda depth, seed: noisy(depth, seed) * 10 ** (2 * math.log10(depth) ** 2))
+    tables = tables_of(runs, bent)
     ends = ["slope", "low", "high"]
-    assert answer(claim(), tables, RULE)[:4] == (*tables.slopes.iloc[0][ends], "15 runs")
+    assert answer(claim(), tables, RULE)[:4] == (*tables.slopes.iloc[0][ends], "18 runs")
     left = tables.slopes_leave_out.set_index("n_left_out").loc[2]
     slope, line = (answer(claim(kind, without=2), tables, RULE) for kind in ("slope", "line"))
     assert slope[:3] == line[:3] == tuple(left[ends])
-    assert (line.p_value, line.rejected) == tuple(left[["p_value", "rejected"]])
+    assert (line.p_value, line.rejected) == (left["p_value"], True)
     assert math.isnan(slope.p_value), "a slope is about no line"
 
 
@@ -387,27 +349,20 @@ def curve(sign):
 
 
 def test_a_bend_is_the_size_of_the_drift():
-    """Against polynomial fits, and drifts of slopes_leave_out.csv. Red: signed drifts, no pairs."""
+    """That of slopes_leave_out.csv, against a line, which has none. Red: signed drifts, no pairs."""
     runs = grid(("line", "up", "down"))
     values = {"line": lambda depth, seed: depth**-0.7, "up": curve(1), "down": curve(-1)}
-    parts = [measure(runs[runs["experiment"] == name], values[name]) for name in values]
-    tables = tables_of(runs, *parts)
+    tables = tables_of(runs, *(measure(runs[runs["experiment"] == name], values[name]) for name in values))
 
     def bend(experiment, versus, **keys):
         keys = {"of": "bend", "without": 2, "versus": {"experiment": versus}} | keys
         return answer(claim("difference", experiment=experiment, **keys), tables, RULE)
 
-    drifts = []
-    for name in ("up", "down"):
-        own = tables.points[tables.points["experiment"] == name]
-        deep = own[own["depth"] > 3]
-        slopes = [np.polyfit(np.log10(part["depth"]), part["log10"], 1)[0] for part in (deep, own)]
-        drifts.append(slopes[0] - slopes[1])
-    assert drifts[1] == pytest.approx(-drifts[0])
-    row = tables.slopes_leave_out.set_index(["experiment", "n_left_out"]).loc[("up", 2)]
+    rows = tables.slopes_leave_out.set_index(["experiment", "n_left_out"])
+    row = rows.loc[("up", 2)]
+    assert row["drift"] == pytest.approx(-rows.loc[("down", 2)]["drift"])
     straight = bend("up", "line")
-    assert straight.value == pytest.approx(abs(drifts[0]))
-    assert straight[1:3] == pytest.approx((row["drift_low"], row["drift_high"]))
+    assert straight[:3] == pytest.approx(tuple(row[["drift", "drift_low", "drift_high"]]))
     assert straight.runs == "15 against 15 runs"
     other = bend("line", "up")
     assert other.value == -straight.value
@@ -609,6 +564,8 @@ TWINS = {  # those of test_optima.py are not repeated
         {"loss": "ce", "decay": 0.02, "classes": 3, "per_class": 2, "width": 4, "time": 20.0}, 1e-7,
     ),
     "locally_elastic.etf_rate": ({"classes": 4, "own": 1.0, "other": -0.6}, 0.02),
+    "imbalance.threshold": ({"majority": 2, "minority": 2, "per_minority": 3, "ratio": 4.0}, 5e-4),
+    "imbalance.largest_ratio": ({"majority": 2, "minority": 3, "per_minority": 4, "decay": 0.03}, 1e-3),
 }  # fmt: skip
 
 
@@ -649,14 +606,6 @@ def test_a_number_of_the_theory(name, args, low, high):
     assert low <= evaluate(claim("theory", call=name, args=args), CALLS).value <= high
 
 
-def test_imbalance_beyond_the_largest_ratio_loses_minorities():
-    """Numerical minima on both sides of R*. Red: R* less or more by 3 %."""
-    ratio = CALLS["imbalance.largest_ratio"].number(1, 2, 3, 0.05)
-    sides = [imbalance.Classes(1, 2, 3, share * ratio) for share in (0.98, 1.02)]
-    below, above = (minority_contrast(classes, 0.05) for classes in sides)
-    assert below > LOST > above
-
-
 @pytest.mark.parametrize(
     ("target", "value", "verdict"),
     [
@@ -695,13 +644,10 @@ BALANCE = {"loss": "mse", "decay": 0.1, "classes": 3, "per_class": 1, "width": 1
         ("checked two_linear.jump", {"distance": 1}, "against: two_linear.jump has no numerical check"),
         ("orthoplex.value", {"classes": 5, "per_class": 1, "decay": 0.1}, "args: classes: 5"),
         # numbers that are not finite: 0 in a denominator, no end of a search, roots of negative numbers
-        ("dufm.srg_over_dnc", {"classes": 10, "depth": 2, "per_class": 6, "decay": 1e-300}, "args"),
         ("gufm.value", {"loss": "ce", "classes": 3, "width": 6, "strength": 1e-300}, "args"),
         ("locally_elastic.separable_pairs", PAIR, "args"),
         ("locally_elastic.etf_error", {"classes": 7, "own": 1.5, "other": 100.0, "time": 1e38}, "args"),
-        ("locally_elastic.etf_rate", {"classes": 3, "own": 0.0, "other": 0.1}, "args"),
         ("dufm.best_minus", {"classes": 5, "depth": 4, "per_class": 4, "decay": 0.5}, "args"),
-        ("two_linear.jump", {"distance": 2.0}, "args"),
         # beyond the interval that a check searches, or a share of a rounding error
         ("checked imbalance.threshold", THREE | {"minority": 1, "ratio": 4.0}, "args: minority: "),
         ("checked imbalance.threshold", THREE | {"ratio": 1e4}, "args: ratio: "),

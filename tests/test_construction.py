@@ -18,7 +18,7 @@ from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.table import measure
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.system.errors import InputError
-from ncpipe.theory.constructions.assumptions import assumptions, check_assumptions, distinct_samples
+from ncpipe.theory.constructions.assumptions import check_assumptions, distinct_samples
 from ncpipe.theory.constructions.blocks import (
     Layout,
     printed_factor,
@@ -32,7 +32,6 @@ from ncpipe.theory.constructions.embeddings import on_sphere
 from ncpipe.theory.constructions.networks import (
     Choices,
     Construction,
-    block_weights,
     construct,
 )
 from ncpipe.theory.gufm import optimal_value
@@ -151,46 +150,12 @@ def _rim_tangents(built: Construction) -> Tensor:
     return _tangents(built.plan.rests(), built.plan.targets[built.plan.labels])
 
 
-def test_a_step_turns_by_the_angle_of_its_strength() -> None:
-    """On a geodesic Delta beta = 2 arcsin(alpha m/(4 sqrt(d + m^2/4))); the text has half of the 4."""
-    run, built = even("L-RN1", 6, dataclasses.replace(PRINTED, detours=0))
-    blocks, plan = stage_one(built.plan, 6), built.plan
-    assert all(arc is None or arc.centre.abs().max() == 0 for arc in plan.arcs)
-    layers = list(layers_of(run, data_of(), built.state).values())
-    _, place = distinct_samples(run, data_of())
-    for index in torch.nonzero(blocks.strength).flatten().tolist():
-        sample = int(torch.nonzero(place == index // 6)[0])
-        cosine = (layers[index][sample] @ layers[index + 1][sample]).item() / 8
-        turn = 2 * math.asin(
-            blocks.strength[index].item() * plan.margin / (4 * math.sqrt(8 + plan.margin**2 / 4))
-        )
-        assert math.acos(cosine) == pytest.approx(turn, abs=1e-7)
-
-
-def test_a_second_layer_may_project_on_the_target_alone() -> None:
-    """Samples of one class at different angles have outputs of stage 2 that span two directions, not one."""
-    run, built = even("L-RN2", 6)
-    plan = built.plan
-    mixed = plan.rests().clone()
-    same = torch.nonzero(plan.labels == 0).flatten()
-    mixed[same[0]] = on_sphere((plan.targets[0] + 0.2 * mixed[same[0]]).unsqueeze(0))[0]
-    one, two = (mixed.clone() for _ in "ab")
-    blocks = stage_two(plan, 6, 6.0)
-    for index in range(6):
-        single, double = (block_weights(blocks, index, width) for width in (None, 8))
-        one = on_sphere(one + torch.relu(one @ single["lin.weight"].T + single["lin.bias"]))
-        hidden = torch.relu(two @ double["lin1.weight"].T + double["lin1.bias"])
-        two = on_sphere(two + hidden @ double["lin2.weight"].T + double["lin2.bias"])
-    assert torch.allclose(one, two, atol=1e-12)
-    assert run.depth == 55
-
-
 # ---- What it costs --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("choices", [SHARP, PRINTED], ids=["sharp", "printed"])
 @pytest.mark.parametrize("name", RESNETS)
-@pytest.mark.parametrize("length", [2, 7, 40])
+@pytest.mark.parametrize("length", [2, 30])
 def test_both_stages_cost_no_more_than_the_proof_says(name: str, choices: Choices, length: int) -> None:
     run, built = even(name, length, choices)
     layers = int(name[-1])
@@ -341,20 +306,6 @@ def test_contexts_are_written_in_binary() -> None:
 # ---- Use and misuse -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*RESNETS, "L-T11", "L-T12", "L-T21", "L-T22"])
-def test_a_constructed_state_loads_into_the_module(name: str) -> None:
-    patch = {"patch": 2} if name.startswith("L-T") else {}
-    run = small_run(name, 30, model={**patch, "last_bias": True})
-    state = construct(run, data_of(), SHARP).state
-    model = run.spec.model
-    network = build_model(model, input_shape(data_of(), model), 3, run.depth, 0)
-    assert {key: value.shape for key, value in network.state_dict().items()} == {
-        key: value.shape for key, value in state.items()
-    }
-    again = construct(run, data_of(), SHARP).state
-    assert all(torch.equal(state[key], again[key]) for key in state)
-
-
 def test_the_layout_is_about_the_best_and_uses_up_the_depth() -> None:
     run = small_run("L-RN1", 200)
     built = construct(run, data_of(), SHARP)
@@ -371,7 +322,7 @@ def test_the_layout_is_about_the_best_and_uses_up_the_depth() -> None:
     plan = built.plan
     second = 0.0025 * stage_two(plan, layout.second, layout.factor).square(1)
     assert second <= stage_two_bound(plan, layout.second, 0.005, 1)
-    for second, factor in itertools.product((2, 10, 40, 64), (2.0, 10.0, 64.0)):
+    for second, factor in itertools.product((2, 10, 64), (2.0, 64.0)):
         first, rest = divmod(199 - 3 * second, 6)
         assert best <= 1.05 * loss(construct(run, data_of(), SHARP, Layout(first, second, rest, factor)))
 
@@ -425,9 +376,3 @@ def test_contexts_of_two_labels_are_refused_even_behind_padding() -> None:
             context_run("L-T11", 60),
             dataclasses.replace(data, train=Split(ids, data.train.labels, data.train.lengths)),
         )
-
-
-def test_met_assumptions_are_listed() -> None:
-    listed = list(assumptions(context_run("L-T12", 60), contexts()))
-    assert [entry.problem for entry in listed] == [None] * len(listed)
-    assert {"Assumption 4.4", "Theorem 4.3"} <= {entry.source for entry in listed}

@@ -1,8 +1,11 @@
-"""dufm and its free features: against NumPy loops and closed losses, and through every stage."""
+"""dufm and its free features: against NumPy loops and closed losses, and through every stage.
+
+The last are those of `ncpipe.papers.s24`, with `ncpipe.papers.s24.head_columns`.
+"""
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import torch
 from conftest import measure_runs, write_params
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from paper_figure_cases import MEANS, along_axis, dufm_runs
 from training_cases import DUFM, UNEQUAL, free_data, free_run, free_tree
 
 from ncpipe.config.experiment import Experiment
@@ -26,12 +29,9 @@ from ncpipe.datasets.prepared import read_prepared, write_prepared
 from ncpipe.features.extraction import extract
 from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.figures.save import content_digest
-from ncpipe.figures.style import INK
 from ncpipe.models.build import build_network
 from ncpipe.models.penalties import strengths
-from ncpipe.papers.s24.figures.class_means import class_means, matrix_of, ordered
-from ncpipe.papers.s24.figures.low_rank import loss_curves, ranks_by_penalty
-from ncpipe.papers.s24.figures.low_rank_series import against_axis, through_training
+from ncpipe.papers.s24.figures.class_means import matrix_of, ordered
 from ncpipe.papers.s24.figures.study import study_figures
 from ncpipe.papers.s24.tables.low_rank import (
     best_runs,
@@ -40,6 +40,7 @@ from ncpipe.papers.s24.tables.low_rank import (
     share_interval,
     with_ranks,
 )
+from ncpipe.runs.figure_pool import DrawFigure
 from ncpipe.system.errors import InputError
 from ncpipe.theory.dufm_runs import levels_of, solution_state
 from ncpipe.training.loop import train_batch
@@ -67,11 +68,10 @@ def test_free_data_are_labels_alone(reduced: bool, tmp_path: Path) -> None:
     assert data.facts["copies"] == (3 if reduced else 1)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_one_sample_goes_the_way_of_n_equal_ones(momentum: float) -> None:
+def test_one_sample_goes_the_way_of_n_equal_ones() -> None:
     shared = {
         "own": DUFM | {"columns": "equal"}, "epochs": 60, "log_every": 20,
-        "optimizer": {"name": "sgd", "learning_rate": 0.3, "momentum": momentum},
+        "optimizer": {"name": "sgd", "learning_rate": 0.3, "momentum": 0.9},
     }  # fmt: skip
     runs = [free_run(data={"reduced": reduced}, **shared) for reduced in (False, True)]
     start = drawn(runs[0])
@@ -164,21 +164,25 @@ series:
 """
 
 
+def write_digests(folder: Path, figures: Mapping[str, DrawFigure]) -> None:
+    """Draw a stage's figures, and write what they show in place of them."""
+    for name, figure in figures.items():
+        (folder / f"{name}.txt").write_text(content_digest(figure()), encoding="utf-8")
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A drawn and a built experiment through all stages, in a folder of their own."""
     from ncpipe.commands.aggregate import aggregate
-    from ncpipe.commands.plot import plot
     from ncpipe.papers.s24.commands.low_rank import low_rank
     from ncpipe.papers.s24.commands.series import series
 
     folder = tmp_path_factory.mktemp("chain")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
-        short = {
-            "epochs": 10, "log_every": 1, "penalty": PLAIN_PENALTY,
-        }  # fmt: skip
+        patch.setattr("ncpipe.papers.s24.commands.low_rank.draw", write_digests)
+        patch.setattr("matplotlib.figure.Figure.get_layout_engine", lambda figure: None)  # the slowest part
+        short = {"epochs": 10, "log_every": 1, "penalty": PLAIN_PENALTY}
         six = {"classes": 6, "per_class": 4}
         trees = {
             "drawn": free_tree(data=six, **short),
@@ -192,9 +196,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         Path("params.yaml").write_text(f"{text}\n{SERIES_KEYS}", encoding="utf-8")
         measure_runs(*trees, depths=[4], seeds=[0, 1])
         aggregate()
-        plot()
         for name in ("again", "wide"):
-            series(name)
+            series(name, workers=1)
         low_rank()
         yield folder / "data"
 
@@ -215,8 +218,6 @@ def test_every_stage_takes_free_features(results: Path) -> None:
         assert set(ranked["layer"]) == {"H1", "H2", "H3", "Z2", "Z3", "Z4", "last"}
         assert {"H1", "H2", "H3", "last"} == set(deep[deep["metric"] == "dnc1_trace_pinv"]["layer"])
         assert "singular_means_001" in set(deep[deep["layer"] == "H2"]["metric"])
-    figures = {path.name for path in (results / "figures").glob("*.png")}
-    assert {"layers.png", "spectra.png", "heat_maps.png", "curves_drawn.png"} <= figures
 
 
 def test_runs_say_where_they_stand_beside_dnc_and_srg(results: Path) -> None:
@@ -279,8 +280,8 @@ def test_the_study_shows_the_best_runs_beside_the_solutions(results: Path) -> No
     assert own[1:4] ** 2 / own[0] ** 2 == pytest.approx(1 / 3, rel=1e-4)  # eigenvalues 2a and (r-2)/(r-1) a
     ratios = pd.read_csv(folder / "ratios.csv").set_index(["depth", "points"])
     assert ratios.loc[(4, 5), "limit"] == pytest.approx(ratios.loc[(4, 5), "ratio"], abs=0.03)
-    assert {path.stem for path in folder.glob("*.png")} == {
-        "loss_curves", "singular_values", "class_means", "rank_penalty", "loss_split", "level_ratios",
+    assert {path.stem for path in folder.glob("*.txt")} == {
+        "class_means", "rank_penalty", "loss_split", "level_ratios",
         "solutions", "run_drawn", "run_built", "run_again", "through_training_again", "against_axis_wide",
     }  # fmt: skip
 
@@ -289,9 +290,9 @@ def test_the_tables_alone_draw_the_figures(results: Path) -> None:
     """Red: a figure of something that no table holds, which nobody could draw again."""
     folder = results / "low_rank"
     figures = study_figures({path.stem: pd.read_csv(path) for path in folder.glob("*.csv")})
-    assert figures.keys() == {path.stem for path in folder.glob("*.png")}
+    assert figures.keys() == {path.stem for path in folder.glob("*.txt")}
     for name, figure in figures.items():
-        assert Image.open(folder / f"{name}.png").text["Description"] == content_digest(figure()), name
+        assert (folder / f"{name}.txt").read_text(encoding="utf-8") == content_digest(figure()), name
 
 
 def test_a_series_ends_as_the_same_runs_of_the_sweep(results: Path) -> None:
@@ -362,83 +363,19 @@ def test_the_interval_of_a_share_is_the_exact_one(found: int, of: int) -> None:
 
 
 def test_runs_are_counted_at_each_value_of_an_axis() -> None:
-    runs = pd.concat([made_runs().assign(x=10), made_runs().query("seed == 0").assign(x=20)])
-    runs["dnc_found"] = runs["ranks"] == "10-10-10"
-    runs.loc[runs["dnc_found"], "loss_over_dnc"] = 1 - 1e-7  # DNC, to rounding
-    counts = counts_by_value(runs)
-    assert counts[
-        ["x", "runs", "kept", "below_dnc", "dnc_found", "share", "mean_rank"]
-    ].to_numpy().tolist() == [
+    columns = ["x", "runs", "kept", "below_dnc", "dnc_found", "share", "mean_rank"]
+    assert counts_by_value(along_axis())[columns].to_numpy().tolist() == [
         [10, 5, 3, 2, 1, 0.2, 7],
         [20, 1, 1, 1, 0, 0, 5],
     ]
-    left, right = against_axis(runs, counts, "width", "").axes
-    (line, _, _) = left.containers[0]
-    assert line.get_ydata().tolist() == [0.2, 0]
-    assert right.lines[1].get_ydata().tolist() == [7, 5]
-    assert [text.get_text() for text in right.texts] == ["2\N{MULTIPLICATION SIGN}"]
 
 
-def test_runs_that_give_samples_up_are_drawn_and_in_no_mean_of_training() -> None:
-    runs = made_runs().query("seed in (0, 1, 4)").assign(dnc_found=False)  # 4 errs on samples
-    steps = [(seed, epoch, seed + epoch) for seed in (0, 1, 4) for epoch in (1, 2)]
-    history = pd.DataFrame(steps, columns=["seed", "epoch", "loss"])
-    spread = pd.DataFrame(
-        [
-            (s, e, f"H{layer}", 10.0 ** -(s + layer), 10.0 ** -(2 * s))
-            for s, e, _ in steps
-            for layer in (1, 2)
-        ],
-        columns=["seed", "epoch", "layer", "dnc1_trace_pinv", "nc1_trace_ratio"],
-    )
-    singular = pd.DataFrame(
-        [(seed, "~M2", place, 4.0 / place) for seed in (0, 1, 4) for place in (1, 2)],
-        columns=["seed", "layer", "place", "value"],
-    )
-    loss, values, printed, plain = through_training(history, spread, singular, runs, "").axes
-    (mean,) = (line for line in loss.lines if line.get_linewidth() == 1.5)
-    assert mean.get_ydata().tolist() == [1.5, 2.5]  # of 0 and 1
-    for axes, ends in ((printed, [-1.5, -2.5, -6]), (plain, [-1, -1, -8])):
-        assert [line.get_ydata()[-1] for line in axes.lines] == pytest.approx(ends)
-        assert axes.lines[-1].get_color() == INK
-    assert values.lines[0].get_ydata().tolist() == [1, 0.5]
-
-
-def test_matrices_are_shown_without_silent_units_and_in_order() -> None:
-    matrix = np.array([[0, 1, 1], [0, 0, 1e-5], [2, 0, 0], [0, 1, 1.1], [0, 0, -3]])
-    assert ordered(matrix).tolist() == [[2, 0, 0], [0, 1, 1.1], [0, 1, 1], [0, 0, -3]]
-    rows = [
-        {"experiment": "x", "layer": layer, "class": c, "unit": u, "value": matrix[u, c]}
-        for layer in ("~M2", "~M3", "~M4", "M2", "M3", "M4")
-        for u in range(5)
-        for c in range(3)
-    ]
-    inner, gram, *_ = class_means(pd.DataFrame(rows), {"x": "K"}, "").axes
-    assert [inner.get_title(), gram.get_title()] == ["$M_{3}$", "Gram of $M_{3}$"]
-    assert inner.images[0].get_array().tolist() == ordered(matrix).tolist()
-    shown = np.asarray(gram.images[0].get_array())
-    assert shown == pytest.approx(matrix.T @ matrix / (matrix**2).sum(0).mean())
-
-
-def made_runs() -> pd.DataFrame:
-    rows = [
-        (0, 0.20, "5-5-10", 0),
-        (1, 0.24, "7-5-10", 0),
-        (2, 0.45, "1-1-1", 9),
-        (3, 0.30, "10-10-10", 0),
-        (4, 0.19, "9-9-9", 0),
-    ]
-    runs = pd.DataFrame(rows, columns=["seed", "loss", "ranks", "classes_given_up"])
-    runs["train_error"] = [0, 0, 0.9, 0, 0.1]  # the last one has merged two classes
-    constants = {
-        "experiment": "k10", "depth": 4, "classes": 10, "penalty_value": 0.004, "finished": True,
-        "loss_dnc": 0.25, "loss_srg": 0.18, "structure": "other",
-    }  # fmt: skip
-    return with_ranks(runs.assign(**constants, loss_over_dnc=runs["loss"] / 0.25))
+def test_units_that_respond_to_no_class_are_left_out_and_the_others_in_order() -> None:
+    assert ordered(MEANS).tolist() == [[2, 0, 0], [0, 1, 1.1], [0, 1, 1], [0, 0, -3]]
 
 
 def test_runs_that_give_classes_up_are_reported_and_in_no_mean() -> None:
-    runs = made_runs()
+    runs = dufm_runs()
     assert runs["mean_rank"].tolist() == [5, 6, 1, 10, 9]
     assert runs["kept"].tolist() == [True, True, False, True, False]
     assert best_runs(runs)["seed"].tolist() == [0]
@@ -446,17 +383,3 @@ def test_runs_that_give_classes_up_are_reported_and_in_no_mean() -> None:
         "2 of 5 runs below L_DNC, 2 lost classes or samples, or diverged; the lowest at 0.8000 "
         "L_DNC (ranks 5-5-10, other)"
     )
-    history = pd.DataFrame(
-        [("k10", 4, s, e, x / e) for s, x in ((0, 2), (1, 3), (2, 9), (3, 4), (4, 5)) for e in (1, 2)],
-        columns=["experiment", "depth", "seed", "epoch", "loss"],
-    )
-    (axes,) = loss_curves(history, runs).axes
-    curves = {line.get_label(): line for line in axes.lines}
-    (mean,) = (line for line in axes.lines if line.get_linewidth() == 1.5)
-    assert mean.get_ydata().tolist() == [3, 1.5]  # of 2, 3 and 4
-    assert curves["2"].get_color() != curves["0"].get_color()
-    levels = [line.get_ydata()[0] for line in axes.lines if len(set(line.get_ydata())) == 1]
-    assert levels == [0.25, 0.18]
-    (axes,) = ranks_by_penalty(runs).axes
-    assert axes.lines[1].get_ydata().tolist() == [7]  # of 5, 6 and 10
-    assert [text.get_text() for text in axes.texts] == ["2\N{MULTIPLICATION SIGN}"]

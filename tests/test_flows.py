@@ -147,19 +147,6 @@ def test_rates_and_their_multiplicities(classes):
     assert moved == pytest.approx(first * rows, abs=1e-12), "the simplex ETF is the single direction"
 
 
-def test_class_means_become_an_etf_for_repulsion_only():
-    classes, start = 4, np.random.default_rng(0).normal(size=(4, 4))
-    for other in (-0.6, 0.3):
-        matrix = locally_elastic.drift(classes, 1.0, other)
-        errors = [locally_elastic.etf_error(locally_elastic.means_at(start, matrix, t)) for t in (30.0, 40.0)]
-        slope = math.log(errors[1] / errors[0]) / 10
-        if other < 0:
-            assert slope == pytest.approx(locally_elastic.etf_slope(classes, other), rel=0.02)
-        else:
-            assert min(1 - other, 1 + 3 * other) > 0, "the condition for separation holds"
-            assert errors[1] > 0.5
-
-
 def test_separability_needs_an_impact_above_one_over_t():
     """log |f_i - f_j|/sqrt(t), against the equation for the means with impacts that fall."""
     for power, strength, grows in ((0.5, 0.5, True), (1.0, 2.6, True), (1.0, 2.4, False), (1.5, 9.0, False)):

@@ -76,17 +76,6 @@ def test_zeros_count_in_means_and_infinities_in_none():
     assert math.isnan(first["log10_std"])
 
 
-def test_only_the_experiments_own_blocks_make_it_a_transformer():
-    runs = made_runs(depths=(2,), seeds=(0,), experiments=("tf", "rn"))
-    parts = [
-        measure(runs[runs["experiment"] == name], lambda *_: 1.0, layers=layers)
-        for name, layers in (("tf", transformer), ("rn", resnet))
-    ]
-    profile = layer_profile(pd.concat(parts), runs)
-    assert profile["experiment"].tolist() == ["tf"] * 6 + ["rn"] * 2
-    assert profile["position"].tolist() == [0, 0.5, 1, 1.5, 2, 2.5, 1, 2]
-
-
 def test_layers_without_a_position_are_left_out():
     runs = made_runs(depths=(2,), seeds=(0,))
     table = measure(runs, lambda *_: 1.0, layers=lambda depth: ["X1", "X1_pre", "last"])

@@ -1,16 +1,17 @@
-"""Networks with a head on data, through every stage of their study, its tables and its figures."""
+"""Networks with a head on data, through every stage of their study, its tables and its figures.
+
+These are of `ncpipe.papers.s24.figures.heads` and `ncpipe.papers.s24.head_columns`.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
-from conftest import experiment_tree
-from ruamel.yaml import YAML
+from conftest import experiment_tree, write_params
+from paper_figure_cases import headed_runs
 
-from ncpipe.papers.s24.figures.heads import losses_by_value, ranks_by_value
 from ncpipe.papers.s24.tables.heads import best_by_value, by_value, head_runs, heads_sentence
 from ncpipe.system.errors import InputError
 from ncpipe.theory.dufm import Dufm, dnc_loss, srg_loss
@@ -21,36 +22,23 @@ CONV = {
     "gain": 1.0, "batch_norm_eps": 1e-5,
 }  # fmt: skip
 LIKE = {"rule": "over_depth", "last_layer": None, "scope": "head", "features_over_value": 1.25}
+STANDARD = {"rule": "constant", "last_layer": None, "scope": "all"}
 VALUES = [0.0006, 0.6]
 ADAM = experiment_tree()["optimizer"]
 
 
-def params() -> dict[str, Any]:
+def write_study(**changes: Any) -> None:
     """Two regularisations at a small lambda and at one under which everything is zero."""
-    tree = experiment_tree(
-        data=DIGITS,
-        loss="mse",
-        optimizer=ADAM | {"learning_rate": 0.02},
-        batch_size=20,
-        epochs=120,
-        log_every=10,
-        history={"metrics": ["nc1_trace_ratio"], "at": [0, 0.5, 1]},
-    ) | {"model": CONV}
-    standard = {"rule": "constant", "last_layer": None, "scope": "all"}
-    return {
-        "sweep": {
-            "experiments": ["like", "standard"], "axis": "penalty.value", "values": VALUES, "depths": [3],
-            "seeds": [0],
-        },
-        "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
-        "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.05},
-        "slopes": {"seed": 0, "level": 0.95},
-        "effective_depth": {"tolerance": 0.01},
-        "experiments": {
-            "like": tree | {"penalty": LIKE | {"value": 0.01}},
-            "standard": tree | {"penalty": standard | {"value": 0.01}},
-        },
+    keys = {
+        "data": DIGITS, "loss": "mse", "optimizer": ADAM | {"learning_rate": 0.02}, "batch_size": 20,
+        "epochs": 120, "log_every": 10, "history": {"metrics": ["nc1_trace_ratio"], "at": [0, 0.5, 1]},
     }  # fmt: skip
+    tree = experiment_tree(**keys) | {"model": CONV}
+    like, standard = LIKE | {"value": 0.01}, STANDARD | {"value": 0.01}
+    write_params([3], [0], like=tree | {"penalty": like} | changes, standard=tree | {"penalty": standard})
+    file = Path("params.yaml")
+    axis = f"sweep:\n  axis: penalty.value\n  values: {VALUES}\n"
+    file.write_text(file.read_text(encoding="utf-8").replace("sweep:\n", axis, 1), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +55,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("heads")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
-        with Path("params.yaml").open("w", encoding="utf-8") as file:
-            YAML().dump(params(), file)
+        saved = "ncpipe.papers.s24.commands.low_rank_real.save_figure"
+        patch.setattr(saved, lambda figure, folder, name: (folder / f"{name}.png").touch())
+        patch.setattr("matplotlib.figure.Figure.get_layout_engine", lambda figure: None)  # the slowest part
+        write_study()
         write_grid()
         for name in ("like", "standard"):
             for value in VALUES:
@@ -132,27 +121,8 @@ def test_the_study_draws_its_figures(data: Path) -> None:
     )
 
 
-def made_runs() -> pd.DataFrame:
-    rows = [
-        (0, 0.005, 0.15, "5-5-10", 0, 0.0),
-        (1, 0.005, 0.18, "7-5-10", 0, 0.0),
-        (2, 0.005, 0.165, "10-10-10", 0, 0.0),  # below L_DNC at full rank
-        (0, 0.01, 0.45, "1-1-1", 9, 0.9),
-        (1, 0.01, 0.28, "4-4-4", 0, 0.0),
-        (2, 0.01, 0.33, "9-9-9", 0, 0.1),  # has merged two classes
-    ]
-    runs = pd.DataFrame(
-        rows, columns=["seed", "last_strength", "loss", "ranks", "classes_given_up", "train_error"]
-    )
-    levels = runs["last_strength"].map({0.005: 0.17, 0.01: 0.335})
-    return runs.assign(
-        experiment="like", depth=4, finished=True, loss_dnc=levels, loss_srg=0.8 * levels,
-        loss_over_dnc=runs["loss"] / levels, test_error=0.1, rank_features="5",
-    )  # fmt: skip
-
-
 def test_counts_and_means_are_of_runs_that_keep_their_classes() -> None:
-    runs = head_runs(made_runs(), 10)
+    runs = head_runs(headed_runs(), 10)
     assert runs["kept"].tolist() == [True, True, True, False, True, False]
     assert runs["low_rank"].tolist() == [True, True, False, False, True, False]
     assert runs["below_dnc"].tolist() == [True, False, True, False, True, False]
@@ -170,32 +140,16 @@ def test_counts_and_means_are_of_runs_that_keep_their_classes() -> None:
 
 
 def test_another_axis_is_held_against_its_own_values() -> None:
-    runs = made_runs().assign(axis="optimizer.learning_rate", x=0.5)
+    runs = headed_runs().assign(axis="optimizer.learning_rate", x=0.5)
     assert head_runs(runs, 10)["at"].tolist() == [0.5] * 6
     assert head_runs(runs.assign(axis="penalty.value"), 10)["at"].tolist() == runs["last_strength"].tolist()
-
-
-def test_figures_draw_what_is_lost_apart() -> None:
-    runs, names = head_runs(made_runs(), 10), {"like": "MNIST"}
-    axes = ranks_by_value(runs, 10, r"$\lambda$", names).axes[0]
-    assert axes.lines[0].get_ydata().tolist() == [5, 6, 10, 4]
-    assert axes.lines[1].get_ydata().tolist() == [7, 4]
-    assert [text.get_text() for text in axes.texts] == ["2\N{MULTIPLICATION SIGN}"]
-    axes = losses_by_value(runs, r"$\lambda$", names).axes[0]
-    low, full, lost = (line.get_ydata() for line in axes.lines[:3])
-    assert np.asarray(low) == pytest.approx([0.15 / 0.17, 0.18 / 0.17, 0.28 / 0.335])
-    assert np.asarray(full) == pytest.approx([0.165 / 0.17])
-    assert np.asarray(lost) == pytest.approx([0.45 / 0.335, 0.33 / 0.335])
 
 
 def test_networks_without_a_head_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ncpipe.papers.s24.commands.low_rank_real import low_rank_real
 
     monkeypatch.chdir(tmp_path)
-    tree = params()
-    tree["experiments"]["like"] |= {"loss": "ce"}
-    with Path("params.yaml").open("w", encoding="utf-8") as file:
-        YAML().dump(tree, file)
+    write_study(loss="ce")
     with pytest.raises(InputError, match="like is no network with a head under the squared error") as error:
         low_rank_real()
     assert "\n" not in str(error.value)

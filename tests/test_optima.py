@@ -8,15 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity, nc3_duality
 from ncpipe.metrics.loss_functions import LOSSES
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.papers.k23 import batch_norm, imbalance, orthoplex, supcon, two_linear
-from ncpipe.papers.k23.flows import locally_elastic
+from ncpipe.papers.k23 import orthoplex, supcon, two_linear
 from ncpipe.papers.k23.flows.features_model import Flow, aligned_start, integrate
 from ncpipe.papers.s24 import dufm_numerical
 from ncpipe.papers.s24.dufm_relaxed import relaxed_relu
@@ -32,7 +30,7 @@ from ncpipe.theory.ufm import Decay, Loss, kappa
 
 Pair = Callable[[], tuple[float, float]]  # the closed form and the numerical minimum
 CASES = [("ce", False), ("ce", True), ("mse", False), ("mse", True)]
-GUFM_SIZES = [(2, 3, 0.1), (4, 8, 0.005), (6, 7, 1e-3)]
+GUFM_SIZES = [(2, 3, 0.1), (4, 6, 0.02)]
 # K, n, m, lambda_A, lambda_F, lambda_b: kappa 0.28, 0.05, 0.89, 1 + 1e-6 and 1.8
 UFM_SIZES = [
     (2, 1, 3, 0.1, 0.2, None),
@@ -58,22 +56,6 @@ def of_ufm(loss: Loss, size: tuple) -> Pair:
     def pair() -> tuple[float, float]:
         found = minimise_ufm(LOSSES[loss], torch.eye(classes), counts, width, decay, starts=4, seed=1)
         return ufm.optimum(loss, classes, per_class, width, decay).value, found.value
-
-    return pair
-
-
-def free_samples(loss: Loss, bias: bool) -> Pair:
-    """Three samples a class, each free, gain nothing over one feature a class."""
-    targets = torch.eye(3).repeat_interleave(3, 0)
-
-    def pair() -> tuple[float, float]:
-        if bias:
-            found = minimise_ufm(
-                LOSSES[loss], targets, torch.ones(9), 4, Decay(0.02, 0.01, 0.1), starts=4, seed=1
-            )
-            return ufm.optimum(loss, 3, 3, 4, Decay(0.02, 0.01, 0.1)).value, found.value
-        found = minimise_gufm(LOSSES[loss], targets, torch.ones(9), 5, 0.02, False, starts=3, seed=0)
-        return optimal_value(loss, 3, 5, 0.02, False), found.value
 
     return pair
 
@@ -107,24 +89,6 @@ def of_two_linear() -> Pair:
     return pair
 
 
-def unbalanced_on_a_line(bias: bool) -> Pair:
-    """K = 2, d = 2: features are +-(1, -1), so W has one number that matters; with a bias, two."""
-
-    def value(c: float, b: float = 0.0) -> float:
-        first, second = 2 * 2**0.5 * c + b, 2 * 2**0.5 * c - b
-        return float(0.75 * np.logaddexp(0, -first) + 0.25 * np.logaddexp(0, -second) + 0.2 * c * c)
-
-    def best(b: float) -> float:
-        return float(minimize_scalar(lambda c: value(c, b)).fun)
-
-    def pair() -> tuple[float, float]:
-        counts = torch.tensor([3.0, 1.0])
-        found = minimise_gufm(LOSSES["ce"], torch.eye(2), counts, 2, 0.2, bias, starts=4, seed=0)
-        return minimize_scalar(best).fun if bias else best(0.0), found.value
-
-    return pair
-
-
 PAIRS: dict[str, tuple[Pair, float]] = {
     **{
         f"gufm {loss} {bias} {classes} {width}": (
@@ -135,12 +99,11 @@ PAIRS: dict[str, tuple[Pair, float]] = {
     "gufm of the paper's size": (of_call("gufm.value", loss="ce", classes=10, width=64, strength=0.005),
      1e-8),
     **{f"ufm {loss} {size}": (of_ufm(loss, size), 1e-6) for loss in ("ce", "mse") for size in UFM_SIZES},
-    **{f"free samples {loss} {bias}": (free_samples(loss, bias), 1e-6) for loss, bias in CASES},
     **{
         f"smoothing {loss} {delta}": (
             of_call("smoothing.value", loss=loss, classes=4, per_class=3, decay=0.03, delta=delta), 1e-8
         )
-        for loss in ("ce", "mse") for delta in (0.0, 0.4)
+        for loss in ("ce", "mse") for delta in (0.0, 0.4, 0.9)
     },
     "smoothing on the sphere": (of_smoothing(0.3), 1e-8),
     **{
@@ -155,7 +118,6 @@ PAIRS: dict[str, tuple[Pair, float]] = {
         for decay in (0.2, 3.0)
     },
     "orthoplex": (of_call("orthoplex.value", classes=6, per_class=2, decay=0.01), 1e-8),
-    **{f"unbalanced classes on a line {bias}": (unbalanced_on_a_line(bias), 1e-8) for bias in (False, True)},
 }  # fmt: skip
 
 
@@ -199,7 +161,9 @@ def objective(loss, weight, features, labels, strength, bias=None):
 
 
 @pytest.mark.parametrize(("loss", "bias"), CASES)
-@pytest.mark.parametrize(("classes", "width", "strength"), [*GUFM_SIZES, (10, 64, 0.005), (2, 64, 1e-6)])
+@pytest.mark.parametrize(
+    ("classes", "width", "strength"), [(4, 8, 0.005), (6, 7, 1e-3), (10, 64, 0.005), (2, 64, 1e-6)]
+)
 def test_the_optimum_is_feasible_has_its_value_and_is_collapsed(loss, bias, classes, width, strength):
     found = gufm.optimum(loss, classes, width, strength, bias)
     assert found.value == optimal_value(loss, classes, width, strength, bias)
@@ -220,7 +184,7 @@ def test_the_optimum_is_feasible_has_its_value_and_is_collapsed(loss, bias, clas
     assert torch.cosine_similarity(found.weight, found.features) == pytest.approx([1.0] * classes, abs=1e-14)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     case=st.sampled_from(CASES),
     classes=st.integers(2, 6),
@@ -291,6 +255,9 @@ def test_the_convex_program_certifies_the_optimum(loss: Loss, size: tuple) -> No
     of_bias = (decay.bias or 0) / 2 * offset.square().sum().item()
     penalty = decay.nuclear * torch.linalg.matrix_norm(logits, "nuc").item() + of_bias
     assert found.penalty == pytest.approx(penalty, rel=1e-12)
+    squares = decay.weight * found.weight.square().sum()
+    squares += per_class * decay.features * found.features.square().sum()
+    assert squares.item() / 2 + of_bias == pytest.approx(penalty, rel=1e-12)
     fit = LOSSES[loss](logits + offset, targets).mean().item()
     assert found.value == pytest.approx(fit + penalty, rel=1e-12)
     outputs = (logits + offset).softmax(1) if loss == "ce" else logits + offset
@@ -323,20 +290,6 @@ def test_geometry_of_the_minimisers():
 # ---- Other models ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loss", ["ce", "mse"])
-def test_minorities_collapse_exactly_from_the_threshold_on(loss: Loss) -> None:
-    classes = imbalance.Classes(2, 3, minority=4, ratio=5.0)
-    edge = imbalance.minority_threshold(classes)
-    assert imbalance.largest_ratio(2, 3, 4, edge) == pytest.approx(5.0)
-    counts = torch.tensor([20.0, 20.0, 4.0, 4.0, 4.0])
-    for share, contrasts in ((0.9, (0.05, 1.0)), (1.05, (0.0, 1e-5))):
-        decay = Decay(share * edge, share * edge, None if loss == "ce" else 0.0)
-        found = minimise_ufm(LOSSES[loss], torch.eye(5), counts, 5, decay, starts=2, seed=0)
-        rows = found.weight[2:]
-        contrast = ((rows - rows.mean(0)).norm() / found.weight.norm()).item()
-        assert contrasts[0] <= contrast < contrasts[1]
-
-
 @pytest.mark.parametrize("include_self", [True, False])
 def test_the_contrastive_loss_is_its_sums(include_self):
     features = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -354,30 +307,12 @@ def test_the_contrastive_loss_is_its_sums(include_self):
 def test_the_logit_of_two_linear_layers_jumps_from_a_half_to_zero():
     assert two_linear.best_logit(two_linear.JUMP * (1 - 1e-9)) == pytest.approx(0.5, abs=1e-3)
     assert two_linear.best_logit(two_linear.JUMP) == 0
-    for c in (0.1, 0.3, 0.39, 0.4, 0.5):
-        closed, found = of_call("two_linear.logit", strength=c)()
-        assert found == pytest.approx(closed, abs=2e-6)
 
 
 def test_half_the_width_ends_at_an_orthoplex() -> None:
     assert CALLS["orthoplex.cosines"].number(classes=6, per_class=2, decay=0.01) < 1e-3
-    decay = Decay(0.01, 0.01, None)
-    assert orthoplex.orthoplex_value(6, 2, decay) > ufm.optimum("ce", 6, 2, 6, decay).value
-
-
-@pytest.mark.parametrize("loss", ["ce", "mse"])
-def test_smoothing_shrinks_the_logits(loss: Loss) -> None:
-    decay, classes, per_class = Decay(0.02, 0.05, 0.0), 4, 3
-    strength = kappa(classes, per_class, decay)
-    best = ufm.optimum(loss, classes, per_class, 5, decay)
-    assert smoothing.ufm_value(loss, classes, strength, 0.0) == pytest.approx(best.value, rel=1e-13)
-    targets = 0.9 * torch.eye(classes).double() + 0.1 / classes
-    counts = torch.full((classes,), per_class)
-    found = minimise_ufm(LOSSES[loss], targets, counts, 5, decay, starts=3, seed=0)
-    logits = found.features @ found.weight.T
-    contrast = (logits.diagonal().mean() - logits[0, 1]).item()
-    assert contrast == pytest.approx(smoothing.ufm_contrast(loss, classes, strength, 0.1), abs=1e-3)
-    assert smoothing.ufm_contrast(loss, classes, strength, 1 - strength) == 0
+    wide = ufm.optimum("ce", 6, 2, 6, Decay(0.01, 0.01, None))
+    assert orthoplex.orthoplex_value(6, 2, 0.01) > wide.value
 
 
 SE, FEW = Flow("se", 3, 4, 0.0, 0.0, True), equal_decays(4, 2, 3, 0.01)
@@ -406,21 +341,11 @@ ONES = torch.ones(3)
          "starts: 0"),
         (lambda: minimise_ufm(LOSSES["ce"], torch.eye(3), 0 * ONES, 4, Decay(1, 1, None), starts=1, seed=0),
          "positive numbers"),
-        (lambda: imbalance.Classes(0, 2, 1, 2.0), "at least 1 each"),
-        (lambda: imbalance.Classes(1, 2, 1, 0.5), "ratio: 0.5"),
-        (lambda: supcon.supcon_optimum(3, 2, 0.0, include_self=True), "temperature: 0"),
-        (lambda: supcon.supcon_optimum(3, 1, 1.0, include_self=False), "2 or more samples"),
-        (lambda: supcon.supcon_loss(torch.ones(1, 2), 1, 1.0, include_self=True), "1 classes"),
-        (lambda: batch_norm.optimal_value(1, 1, 1.0), "2 classes"),
-        (lambda: orthoplex.orthoplex(5), "classes: 5"),
+        (lambda: supcon.supcon_optimum(3, 1, 1.0, include_self=False), "needs 2 or more"),
         (lambda: smoothing.ufm_value("ce", 3, 0.1, 1.0), "smoothing: 1"),
         (lambda: smoothing.ufm_contrast("ce", 3, 0.1, -0.1), "smoothing: -0.1"),
-        (lambda: Flow("se", 1, 3, 0, 0, True), "1 classes of 3"),
-        (lambda: Flow("se", 3, 3, -1, 0, True), "decays -1"),
         (lambda: integrate(SE, aligned_start(SE, 3, 1), []), "rising"),
         (lambda: integrate(SE, aligned_start(SE, 3, 1), [2, 1]), "rising"),
-        (lambda: aligned_start(SE, 2, 1), "width: 2 is below 3"),
-        (lambda: locally_elastic.drift(1, 1, 0), "classes: 1"),
         (lambda: Dufm(1, 5, 0.1, (0.1, 0.1)), "1 classes of 5"),
         (lambda: Dufm(3, 0, 0.1, (0.1, 0.1)), "3 classes of 0"),
         (lambda: Dufm(3, 5, 0.1, (0.1,)), "weights: 1 decays"),

@@ -14,7 +14,6 @@ from ncpipe.papers.s24.dufm_relaxed import relaxed_relu, within_class_bound
 from ncpipe.system.errors import InputError
 from ncpipe.theory import dufm, dufm_shapes
 from ncpipe.theory.dufm import Dufm, equal_decays
-from ncpipe.theory.dufm_shapes import Constants, Shape
 from ncpipe.theory.dufm_solutions import (
     Solution,
     dnc_solution,
@@ -26,21 +25,6 @@ from ncpipe.theory.dufm_solutions import (
     srg_solution,
     srg_with_dnc_solution,
 )
-
-
-def measured_constants(shape: Shape) -> Constants:
-    """Compute the constants of any shape by singular values; B not negative, C in the row space of B."""
-    singular = torch.linalg.svdvals(shape.inner)
-    matrix = torch.linalg.pinv(shape.inner) @ shape.last  # W^T
-    after = shape.last.clamp(min=0)
-    return Constants(
-        singular.sum().item(),
-        int(torch.linalg.matrix_rank(shape.inner)),
-        matrix.square().sum().item(),
-        torch.linalg.svdvals(shape.last).sum().item(),
-        tuple(torch.linalg.eigvalsh(after @ after.T).flip(0).clamp(min=0).tolist()),
-        (1,) * len(after),
-    )
 
 
 def naive_loss(model: Dufm, solution: Solution) -> float:
@@ -65,17 +49,17 @@ def models(draw, fewest=2):
     return Dufm(count, per_class, decays[0], tuple(decays[1:]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(models())
 def test_built_dnc_has_the_closed_loss(model):
     assert naive_loss(model, dnc_solution(model)) == pytest.approx(dufm.dnc_loss(model), abs=1e-12, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
-@given(models(fewest=6), st.booleans())
-def test_built_srg_has_the_closed_loss(model, half):
-    """Both constructions, S24's two -1 a row and floor(r/2) of them."""
-    minus = dufm_shapes.largest_points(model.classes) // 2 if half else 2
+@settings(max_examples=30, deadline=None)
+@given(models(fewest=6), st.integers(0, 4))
+def test_built_srg_has_the_closed_loss(model, more):
+    """Both constructions, with any number of -1 a row that both have room for."""
+    minus = 2 + more % (dufm_shapes.largest_points(model.classes) - 3)
     for build, value in (
         (srg_solution, dufm.srg_loss),
         (srg_with_dnc_solution, dufm.srg_with_dnc_loss),
@@ -96,7 +80,7 @@ def test_the_objective_is_the_naive_one_for_any_matrices():
 
 
 @pytest.mark.parametrize("build", [dnc_solution, srg_solution, srg_with_dnc_solution, srg_cut_solution])
-@pytest.mark.parametrize("classes", [6, 8, 10, 13])
+@pytest.mark.parametrize("classes", [8, 10])
 def test_solutions_are_stationary_in_scale_and_wider_layers_change_nothing(build, classes):
     model = Dufm(classes, 5, 0.003, (0.001, 0.006, 0.002, 0.004))
     solution = build(model)
@@ -120,30 +104,6 @@ def test_all_penalties_are_equal_and_zero_is_a_solution_for_strong_decay():
         assert not any(bool(matrix.any()) for matrix in (build(strong).features, *build(strong).weights))
 
 
-def paper_loss(model: Dufm) -> float:
-    """Least value on a grid of S24's L_SRG(q), with n and with Lemma 16 corrected; see docs/low_rank.md."""
-    r = round((1 + math.sqrt(1 + 8 * model.classes)) / 2)
-    decays, depth = (None, *model.weights), model.depth
-    p = math.sqrt(model.per_class * model.features * decays[1])
-    p *= math.sqrt(2) + math.sqrt((r - 1) * (r - 2))
-    c = (r - 2) * (r - 3) + 2
-    q = np.concatenate([[0.0], np.geomspace(1e-6, 1 / (depth * p), 200_001)])
-    size = p ** (depth - 2) * 4 * c * q**depth
-    size /= r ** (depth - 1) * (r - 1) ** 2 * math.prod(decays[2:depth])
-    ridge = model.classes * decays[depth]
-    fit = 1 / ((r - 2) ** 2 * (r - 3) ** 2 / (2 * c) * size + ridge)
-    fit += (r - 1) / (2 * (r - 3) ** 2 / c * size + ridge)
-    fit += r * (r - 3) / 2 / (2 / c * size + ridge)
-    return (decays[depth] / 2 * fit + depth / 2 * p * q).min()
-
-
-@pytest.mark.parametrize("classes", [6, 21])
-@pytest.mark.parametrize("decays", [(0.01, 0.002, 0.003, 0.006, 0.001), (0.02, 0.01, 0.004, 0.03)])
-def test_the_paper_s_function_of_q_has_the_same_minimum(classes, decays):
-    model = Dufm(classes, 3, decays[0], decays[1:])
-    assert dufm.srg_loss(model) == pytest.approx(paper_loss(model), rel=1e-8)
-
-
 def test_numbers_known_from_elsewhere():
     model = equal_decays(10, 50, 4, 0.004)
     assert dufm.dnc_loss(model) == pytest.approx(0.214623, abs=5e-7)
@@ -154,37 +114,13 @@ def test_numbers_known_from_elsewhere():
     assert dufm.srg_loss(equal_decays(21, 50, 4, 0.002), 2) == pytest.approx(0.171417, abs=5e-7)
 
 
-# Shapes and lemmas
-
-
-@pytest.mark.parametrize("points", range(4, 12))
-def test_constants_of_a_shape_are_those_of_its_matrices(points):
-    for minus in {2, points // 2, points - 2}:
-        exact = dufm_shapes.srg_constants(points, minus)
-        measured = measured_constants(dufm_shapes.srg_shape(points, minus))
-        for name in ("inner_nuclear", "inner_rank", "lift", "last_nuclear"):
-            assert getattr(measured, name) == pytest.approx(getattr(exact, name), rel=1e-12)
-        eigenvalues = np.repeat(exact.eigenvalues, exact.multiplicities)
-        assert np.sort(measured.eigenvalues) == pytest.approx(np.sort(eigenvalues), abs=1e-12)
-
-
-def test_lemma_16_s_first_eigenvalue_is_as_printed_for_two_r_only():
-    for r in range(4, 12):
-        c = (r - 2) * (r - 3) + 2
-        first, second, third = dufm_shapes.srg_constants(r).eigenvalues
-        assert second == pytest.approx(2 * (r - 3) ** 2 / c)
-        assert third == pytest.approx(2 / c)
-        assert first == pytest.approx((r - 2) ** 2 * (r - 3) ** 2 / (2 * c))
-        assert (first == pytest.approx((r - 2) * (5 * r - 19) / c)) == (r in (4, 5))
-
-
 # Theorems
 
 
-@pytest.mark.parametrize("depth", [3, 4, 5, 7])
+@pytest.mark.parametrize("depth", [3, 4, 7])
 def test_theorem_5_on_a_grid_and_where_it_fails(depth):
     """SRG is lower from K = 10 on for L = 3, from K = 6 on for more layers; at L = 3 not for K = 6, 7."""
-    for classes in (*range(6, 20), 28, 40):
+    for classes in (6, 7, 9, 10, 12, 15, 28):
         for share in (1e-9, 1e-4, 0.1, 0.5, 0.9, 0.999):
             strength = (share * dufm.dnc_threshold(classes, depth)) ** (1 / (depth + 1))
             ratio = dufm.srg_over_dnc(equal_decays(classes, 1, depth, strength))
@@ -193,11 +129,6 @@ def test_theorem_5_on_a_grid_and_where_it_fails(depth):
             elif classes <= 7:
                 assert ratio > 1
     assert dufm.small_decay_ratio(4, 3) == pytest.approx(1.0561, abs=5e-5)
-
-
-def test_theorem_5_s_ratio_is_1_where_decay_leaves_only_zeros():
-    strength = (100 * dufm.dnc_threshold(10, 4)) ** 0.2
-    assert dufm.srg_over_dnc(equal_decays(10, 1, 4, strength)) == 1.0
 
 
 @pytest.mark.parametrize("depth", [3, 4, 5, 8])

@@ -7,7 +7,7 @@ import pytest
 from made_tables import grid, measure, set_converged
 
 from ncpipe.config.params import Slopes
-from ncpipe.tables.rates import in_columns, power, rate_table, short_answer
+from ncpipe.tables.rates import in_columns, rate_table, short_answer
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 
 SERIES = {
@@ -119,15 +119,3 @@ def test_columns_are_aligned():
 def test_the_short_answer_has_no_number_and_no_sign_that_is_not_known(runs, parts, said):
     slopes = loglog_slopes(pd.concat([metric(runs, *part) for part in parts]), runs, Slopes(0, 0.95))
     assert short_answer({"experiment": "a"}, slopes, runs, SERIES) == said
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"),
-    [
-        ((0.424, 0.38, 0.47), "L^0.42 [0.38, 0.47]"),
-        ((-0.001, -0.05, 0.04), "L^0.00 [-0.05, 0.04]"),
-        ((-1.5, math.nan, math.nan), "L^-1.50"),
-    ],
-)
-def test_the_interval_is_that_of_the_signed_slope(numbers, text):
-    assert power(*numbers) == text

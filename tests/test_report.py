@@ -18,12 +18,11 @@ from ruamel.yaml import YAML
 from ncpipe.commands.report import report
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.report.chart_data import chart_data, kept, number
+from ncpipe.report.first_screen import asked, how_sure, rate_rows
+from ncpipe.report.first_screen import found as found_lines
 from ncpipe.report.grids import cell
 from ncpipe.report.page import script_json, typeset
-from ncpipe.report.rates import rate_rows
 from ncpipe.report.result_grids import side_by_side
-from ncpipe.report.summary import asked, how_sure
-from ncpipe.report.summary import found as found_lines
 from ncpipe.report.words import WORDS, network_words
 from ncpipe.runs import code_digests as code
 from ncpipe.system.errors import InputError

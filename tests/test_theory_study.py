@@ -1,43 +1,32 @@
 """The theory study: rows, tables and figures of constructed networks, and the study as DVC runs it."""
 
-import csv
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import experiment_tree, vector_data
+from conftest import experiment_tree, vector_data, write_params
 from constructions import SHARP, small_run
-from matplotlib.axes import Axes
-from pipeline import PARAMS
-from ruamel.yaml import YAML
-from traced import Traced
+from paper_figure_cases import made_networks
 
 from ncpipe.commands.fetch import fetch
-from ncpipe.config.params import load_params
 from ncpipe.features.extraction import extract
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.papers.s25.commands.construct import construct as construct_stage
 from ncpipe.papers.s25.commands.counterexample import write_counterexample
-from ncpipe.papers.s25.proof_networks import KINDS, constructed_gap, counterexample, trained_and_constructed
-from ncpipe.papers.s25.proof_slopes import constructed_slopes, trained_means, with_nc2
+from ncpipe.papers.s25.proof_networks import constructed_slopes, trained_means, with_nc2
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.papers.s25.study_rows import Kind, constructed_row, counterexample_rows
 from ncpipe.papers.stages import EXPERIMENT_STAGES, SWEEP_STAGES
-from ncpipe.runs.code_digests import READERS, SERVICES, experiment_digests, sweep_digests
-from ncpipe.runs.fingerprint import choices_of
 from ncpipe.system.errors import InputError
 from ncpipe.theory.constructions.networks import construct
 
 # ---- Rows -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("biases", [False, True])
-@pytest.mark.parametrize("name", ["L-RN1", "L-RN2"])
+@pytest.mark.parametrize(("name", "biases"), [("L-RN1", False), ("L-RN2", True)])
 @pytest.mark.parametrize("kind", ["sharp", "shifts"])
 def test_a_row_says_what_the_pipelines_own_features_say(kind: Kind, name: str, biases: bool) -> None:
     data, run = vector_data(3, 2, 8), small_run(name, 24)
@@ -92,34 +81,7 @@ def test_the_counterexample_is_about_two_layer_blocks() -> None:
         list(counterexample_rows(small_run("L-RN2", 6), 3, 2, [0.1], [6], 0))
 
 
-# ---- Tables and figures ---------------------------------------------------------------------------------
-
-DEPTHS = [32, 64, 128]
-LABELS = {"one": "L-RN1\n$\\lambda$", "two": "L-RN2\n$\\lambda/L$"}
-
-
-def made_networks() -> pd.DataFrame:
-    rows = []
-    for name, power in (("one", -1.0), ("two", 0.0)):
-        for depth in DEPTHS:
-            for kind, scale in (("printed", 100.0), ("sharp", 1.0), ("shifts", 0.0)):
-                value = scale * depth**power
-                row: dict[str, Any] = {"experiment": name, "kind": kind, "depth": depth}
-                row |= {"inner_penalty": value, "loss_gap": value or -1e-17, "loss_optimum": 0.02}
-                row |= {"stage_one_penalty": value / 2, "stage_two_penalty": value / 2}
-                row |= {"stage_one_bound": 10 * value, "stage_two_bound": 10 * value}
-                row |= {"nc1_trace_ratio": value / 10, "nc3_cosine": value / 20}
-                rows.append(row | {"nc2_etf": 1e-16, "nc2_identity": 0.5})
-    return pd.DataFrame(rows)
-
-
-def lines_of(axes: Axes, kind: str) -> list[tuple[list[float], list[float]]]:
-    """Data of the lines in a kind's colour, drawn in data coordinates."""
-    return [
-        (list(map(float, line.get_xdata())), list(map(float, line.get_ydata())))
-        for line in axes.lines
-        if line.get_color() == KINDS[kind].colour and len(line.get_xdata())
-    ]
+# ---- Tables ---------------------------------------------------------------------------------------------
 
 
 def test_slopes_are_those_of_the_powers_that_made_the_table() -> None:
@@ -129,145 +91,71 @@ def test_slopes_are_those_of_the_powers_that_made_the_table() -> None:
     assert math.isnan(slopes["one", "shifts", "loss_gap"])
 
 
-def test_the_gap_figure_draws_every_kind_its_bound_and_its_zeros() -> None:
-    networks = made_networks()
-    panels = constructed_gap(networks, LABELS).axes
-    assert [axes.get_title() for axes in panels] == list(LABELS.values())
-    for axes, name in zip(panels, LABELS, strict=True):
-        own = networks[networks["experiment"] == name]
-        for kind in ("printed", "sharp"):
-            values = own[own["kind"] == kind]["loss_gap"].tolist()
-            assert lines_of(axes, kind) == [(list(map(float, DEPTHS)), values)]
-        [(depths, heights)] = lines_of(axes, "shifts")
-        assert depths == DEPTHS
-        assert all(0 < height < 0.1 for height in heights)  # marks in the axes' own units
-        bound = [line for line in axes.lines if line.get_linestyle() == "--" and len(line.get_xdata()) == 3]
-        printed = own[own["kind"] == "printed"]
-        assert bound[0].get_ydata() == pytest.approx(20 * printed["inner_penalty"].to_numpy())
-        assert axes.get_yscale() == axes.get_xscale() == "log"
-
-
-def test_trained_networks_stand_beside_constructed_ones() -> None:
+def test_each_loss_has_its_own_nc2() -> None:
     nc2 = {"one": "nc2_etf", "two": "nc2_identity"}
     networks = with_nc2(made_networks(), nc2)
-    assert set(networks[networks["experiment"] == "two"]["nc2"]) == {0.5}
-    rows = [
-        (name, depth, "last", split, metric, -1.0 - depth / 10, 0.1)
-        for name in LABELS
-        for depth in (2, 4)
-        for metric, split in (
-            ("loss_gap", "train"),
-            ("nc1_trace_ratio", "train"),
-            ("nc1_trace_ratio", "test"),
-            ("nc2_etf", "weights"),
-            ("nc3_cosine", "train"),
-        )
-    ]
+    assert networks.groupby("experiment")["nc2"].unique().str[0].to_dict() == {"one": 1e-16, "two": 0.5}
+    series = [("nc1_trace_ratio", "train"), ("nc1_trace_ratio", "test"), ("nc2_etf", "weights")]
+    rows = [(name, 2, "last", split, metric, -1.0, 0.1) for name in nc2 for metric, split in series]
+    rows.append(("one", 2, "X1", "train", "nc1_trace_ratio", 9.0, 0.1))
     columns = ["experiment", "depth", "layer", "split", "metric", "log10_mean", "log10_std"]
     trained = trained_means(pd.DataFrame(rows, columns=columns), nc2)
-    assert set(trained[trained["experiment"] == "one"]["metric"]) == {
-        "loss_gap",
-        "nc1_trace_ratio",
-        "nc2",
-        "nc3_cosine",
-    }
-    assert "nc2" not in set(trained[trained["experiment"] == "two"]["metric"])
-    grid = np.array(trained_and_constructed(networks, trained, LABELS).axes).reshape(2, 4)
-    [container] = grid[0, 1].containers
-    assert container.lines[0].get_ydata() == pytest.approx([10**-1.2, 10**-1.4])
-    own = networks[(networks["experiment"] == "one") & (networks["kind"] == "sharp")]
-    assert lines_of(grid[0, 1], "sharp")[0][1] == pytest.approx(own["nc1_trace_ratio"].tolist())
+    metrics = trained.groupby("experiment")["metric"].agg(list).to_dict()
+    assert metrics == {"one": ["nc1_trace_ratio", "nc2"], "two": ["nc1_trace_ratio", "nc2_etf"]}
+    assert set(trained["log10_mean"]) == {-1.0}
 
 
-def test_the_counterexamples_figure_shows_the_table(example_table: pd.DataFrame) -> None:
-    table = example_table
-    left, right = counterexample(table).axes
-    drawn = [list(map(float, line.get_ydata())) for line in left.lines]
-    own = table[(table["place"] == "within") & (table["regime"] == "constant") & (table["depth"] == 10)]
-    assert own["price"].tolist() in drawn
-    assert own["motionless_gap"].tolist() in drawn
-    assert len(right.lines) == 6
-    assert right.get_ylim() == (0, 1)
+# ---- Commands -------------------------------------------------------------------------------------------
+
+THEORY = """
+theory:
+  constructed:
+    {kinds: [printed, sharp, shifts], depths: [12, 24], draws: 4, detours: 4, attention_exponent: 0.25,
+     seed: 0}
+  counterexample: {experiment: rn2, classes: 3, per_class: 2, sizes: [0.01], depths: [10], seed: 0}
+"""
 
 
-# ---- Commands and DVC -----------------------------------------------------------------------------------
-
-
-def small_study() -> dict[str, Any]:
-    """The study's parameters, cut down to one depth and seed of two architectures."""
-    model = {"width": 8, "layer_norm_eps": 0.0}
-    tree: dict[str, Any] = {**PARAMS, "sweep": {"experiments": ["rn1", "rn2"], "depths": [2], "seeds": [0]}}
+def write_study(theory: str) -> None:
+    """Write the study's parameters, cut down to one depth and seed of two architectures."""
     data = experiment_tree()["data"] | {"per_class": 2, "dimension": 8}
+    model = {"width": 8, "layer_norm_eps": 0.0}
     two = {"architecture": "L-RN2", "mlp_width": 8} | model
-    del tree["about"]  # of other experiments
-    tree["experiments"] = {
-        "rn1": experiment_tree(data=data, model=model, log_every=2),
-        "rn2": experiment_tree(data=data, model=two, loss="mse", log_every=2),
+    trees = {
+        "rn1": experiment_tree(data=data, model=model),
+        "rn2": experiment_tree(data=data, model=two, loss="mse"),
     }
-    tree["theory"] = {
-        "constructed": {
-            "kinds": ["printed", "sharp", "shifts"],
-            "depths": [12, 24],
-            "draws": 4,
-            "detours": 4,
-            "attention_exponent": 0.25,
-            "seed": 0,
-        },
-        "counterexample": {
-            "experiment": "rn2",
-            "classes": 3,
-            "per_class": 2,
-            "sizes": [0.01],
-            "depths": [10],
-            "seed": 0,
-        },
-    }
-    return tree
-
-
-def write_params(folder: Path, tree: dict[str, Any]) -> None:
-    with (folder / "params.yaml").open("w") as file:
-        YAML(typ="safe").dump(tree, file)
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    write_params([2], [0], **trees)
+    with Path("params.yaml").open("a", encoding="utf-8") as file:
+        file.write(theory)
 
 
 def test_depths_that_are_too_small_are_said_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    tree = small_study()
-    write_params(tmp_path, tree)
+    write_study(THEORY)
     fetch("rn1", None)
-    with Traced() as traced:
-        construct_stage("rn1")
-    # The stage's digest of code: see test_code.py.
-    without = SERVICES | READERS
-    choices = choices_of(load_params().experiment("rn1"))
-    known = experiment_digests(choices, EXPERIMENT_STAGES)["construct"]
-    assert {module for module, _ in traced.counted(without)} <= {*known}
-    rows = rows_of(tmp_path / "data/constructed/rn1/networks.csv")
-    assert [(row["kind"], int(row["depth"])) for row in rows] == [
+    construct_stage("rn1")
+    networks, met = (pd.read_csv(f"data/constructed/rn1/{name}.csv") for name in ("networks", "assumptions"))
+    assert [*zip(networks["kind"], networks["depth"], strict=True)] == [
         ("printed", 24),
         ("sharp", 24),
         ("shifts", 12),
         ("shifts", 24),
     ]
     assert "too shallow for 6 distinct samples" in capsys.readouterr().err
-    met = rows_of(tmp_path / "data/constructed/rn1/assumptions.csv")
-    assert {row["problem"] for row in met} == {""}
-    with Traced() as traced:
-        write_counterexample()
-    known = sweep_digests(SWEEP_STAGES)["counterexample"]
-    assert {module for module, _ in traced.counted(SERVICES)} <= {*known}
-    tree["theory"]["constructed"]["depths"] = [4]
-    write_params(tmp_path, tree)
+    assert met["problem"].isna().all()
+    write_counterexample()
+    assert set(pd.read_csv("data/counterexample.csv")["place"]) == {"within", "beside"}
+    write_study(THEORY.replace("[12, 24]", "[4]"))
     with pytest.raises(InputError, match=r"theory\.constructed\.depths"):
         construct_stage("rn1")
-    del tree["theory"]
-    write_params(tmp_path, tree)
+    write_study("")
     with pytest.raises(InputError, match="theory: missing"):
         write_counterexample()
+
+
+def test_digests_begin_with_the_stages_own_modules() -> None:
+    assert EXPERIMENT_STAGES["construct"] == construct_stage.__module__
+    assert SWEEP_STAGES["counterexample"] == write_counterexample.__module__

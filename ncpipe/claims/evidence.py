@@ -1,19 +1,21 @@
-"""Compute the number that answers a claim about runs, with its interval, from the tables of `aggregate`.
+"""Compute the number that answers a claim: about runs, from the tables of `aggregate`, or about theory.
 
-`ncpipe.claims.theory` answers claims without runs; `ncpipe.claims.verdicts` compares numbers with claims.
+`ncpipe.claims.verdicts` compares numbers with claims.
 """
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from ncpipe.claims.calls import checked
+from ncpipe.claims.calls import Calls, checked
 from ncpipe.claims.ledger import EXTREMES, OVER_DEPTHS, Claim, subject
 from ncpipe.claims.run_calls import Tables, of_metric, rows_of, run_calls
 from ncpipe.config.params import Slopes
+from ncpipe.system.errors import InputError, cut
 from ncpipe.tables.compare import (
     Combination,
     WeightedRuns,
@@ -284,3 +286,37 @@ def _side(claim: Claim, tables: Tables) -> Combination | Answer:
 def _name(claim: Claim) -> str:
     """Return the name of a number's random stream for permutations."""
     return "|".join([claim.experiment, LAST, claim.split, claim.metric])
+
+
+def evaluate(claim: Claim, calls: Calls) -> Answer:
+    """Return the exact number of a claim's call; its `target` is the number of `against`.
+
+    Raises InputError, which begins with the claim's id, for an unknown call, a missing, unknown or bad
+    argument, arguments outside the theory's range or whose number is not finite, and `numerical` if the call
+    has no check.
+    """
+    call, arguments = checked(claim, calls)
+    try:
+        value = _finite(call.number, arguments)
+        if claim.against is None:
+            return Answer(value, value, value)
+        twin = call.check if claim.against == "numerical" else None
+        other = _finite(twin, arguments) if twin else claim.against
+    except InputError as error:
+        raise InputError(cut(f"claims.yaml: {claim.id}.args: {error}")) from None
+    assert isinstance(other, float)
+    return Answer(value, value, value, target=other)
+
+
+def _finite(function: Callable[..., float], arguments: Mapping[str, Any]) -> float:
+    """Return a function's number; raise InputError if the arguments are too extreme to compute it."""
+    try:
+        value = function(**arguments)
+    except InputError:
+        raise
+    except (ArithmeticError, ValueError, RuntimeError) as error:  # of solvers, beyond the range of float64
+        text = " ".join(str(error).split())
+        raise InputError(f"too extreme, the number cannot be computed ({text}); give others") from None
+    if not math.isfinite(value):
+        raise InputError(f"the number is {value:g} with these; give others")
+    return value

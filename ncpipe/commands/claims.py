@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ncpipe.claims.calls import check_calls
-from ncpipe.claims.evidence import Answer, answer
+from ncpipe.claims.evidence import Answer, answer, evaluate
 from ncpipe.claims.ledger import CLAIMS_FILE, Claim, load_claims
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.published import ledger_of_all, read_ledger
@@ -101,7 +101,6 @@ def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
 def _number(claim: Claim, sweep: tuple[Tables, Slopes] | None) -> Answer:
     """Return the number that answers a claim."""
     if not claim.of_runs:
-        from ncpipe.claims.theory import evaluate
         from ncpipe.papers.theory_calls import calls
         from ncpipe.training.device import fix_sums
 

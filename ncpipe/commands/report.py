@@ -15,12 +15,10 @@ from ncpipe.figures.labels import DATA_NAMES, caption
 from ncpipe.metrics.study_metrics import own_metrics
 from ncpipe.papers.outputs import REPORTED
 from ncpipe.report.chart_data import chart_data, plain
+from ncpipe.report.first_screen import answer, asked, at_several, found, how_sure, rate_rows
 from ncpipe.report.grids import Grid, grid
-from ncpipe.report.page import Chapter, Contents, Provenance, render
-from ncpipe.report.pictures import Picture, read_pictures
-from ncpipe.report.rates import at_several, rate_rows
+from ncpipe.report.page import Chapter, Contents, Picture, Provenance, read_pictures, render
 from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
-from ncpipe.report.summary import answer, asked, found, how_sure
 from ncpipe.report.words import WORDS, network_words
 from ncpipe.runs.fingerprint import RUN_RECORD
 from ncpipe.system.artifacts import (

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ncpipe.figures.labels import Column
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, lay_out, paper_style
+from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, paper_style
 from ncpipe.figures.x_axis import XAxis
 from ncpipe.tables.keys import rows_at
 from ncpipe.tables.points import LAST
@@ -52,7 +52,8 @@ def row_grid(
         if title:
             figure.suptitle(title, fontsize=10)
         yield figure, figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
-        lay_out(figure)
+        if (engine := figure.get_layout_engine()) is not None:
+            engine.execute(figure)  # in half the time of drawing
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from typing import Any
 import matplotlib
 import seaborn as sns
 from matplotlib import rcsetup
-from matplotlib.figure import Figure
 
 Colour = tuple[float, float, float]
 
@@ -53,12 +52,6 @@ def paper_style() -> Iterator[None]:
         look: Any = {**sns.axes_style("ticks"), **SETTINGS}
         matplotlib.rcParams.update(look)
         yield
-
-
-def lay_out(figure: Figure) -> None:
-    """Place the parts of a figure that has a layout engine, in half the time of drawing it."""
-    if (engine := figure.get_layout_engine()) is not None:
-        engine.execute(figure)
 
 
 def metric_colours(count: int) -> list[Colour]:

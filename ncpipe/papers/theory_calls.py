@@ -1,12 +1,21 @@
 """Name the numbers of theory that a claim in claims.yaml can call, with the functions that compute them.
 
-`ncpipe.claims.calls` checks a call's arguments, and `ncpipe.claims.theory` evaluates it.
+`ncpipe.claims.calls` checks a call's arguments, and `ncpipe.claims.evidence` evaluates it.
 """
 
 import inspect
 
 from ncpipe.claims.calls import Call, Calls, with_own
-from ncpipe.papers.k23 import feature_models, flow_models, rank_bounds
+from ncpipe.papers.k23 import (
+    batch_norm,
+    feature_models,
+    flow_models,
+    imbalance,
+    orthoplex,
+    rank_bound,
+    supcon,
+    two_linear,
+)
 from ncpipe.papers.s24 import theory_calls as low_rank
 from ncpipe.papers.s25 import theory_calls as deep
 
@@ -16,17 +25,15 @@ CALLS = {
     "gufm.rescaled": Call(feature_models.gufm_rescaled),
     "ufm.value": Call(feature_models.ufm_value, feature_models.ufm_value_numerical),
     "smoothing.value": Call(feature_models.smoothing_value, feature_models.smoothing_value_numerical),
-    "imbalance.threshold": Call(
-        feature_models.minority_threshold, feature_models.minority_threshold_numerical
-    ),
-    "imbalance.largest_ratio": Call(feature_models.largest_ratio, feature_models.largest_ratio_numerical),
+    "imbalance.threshold": Call(imbalance.minority_threshold, feature_models.minority_threshold_numerical),
+    "imbalance.largest_ratio": Call(imbalance.largest_ratio, feature_models.largest_ratio_numerical),
     "imbalance.fixed_etf": Call(feature_models.fixed_etf_collapse),
-    "supcon.value": Call(feature_models.supcon_value, feature_models.supcon_value_numerical),
-    "two_linear.logit": Call(feature_models.two_linear_logit, feature_models.two_linear_logit_numerical),
+    "supcon.value": Call(supcon.supcon_optimum, feature_models.supcon_value_numerical),
+    "two_linear.logit": Call(two_linear.best_logit, feature_models.two_linear_logit_numerical),
     "two_linear.frame": Call(feature_models.two_linear_frame),
     "two_linear.jump": Call(feature_models.two_linear_jump),
-    "batch_norm.value": Call(feature_models.batch_norm_value, feature_models.batch_norm_value_numerical),
-    "orthoplex.value": Call(feature_models.orthoplex_value, feature_models.orthoplex_value_numerical),
+    "batch_norm.value": Call(batch_norm.optimal_value, feature_models.batch_norm_value_numerical),
+    "orthoplex.value": Call(orthoplex.orthoplex_value, feature_models.orthoplex_value_numerical),
     "orthoplex.cosines": Call(feature_models.orthoplex_cosines),
     "flow.scale": Call(flow_models.scale, flow_models.scale_numerical),
     "flow.error_slope": Call(flow_models.error_slope),
@@ -42,9 +49,9 @@ CALLS = {
     "locally_elastic.etf_error": Call(flow_models.etf_error),
     "locally_elastic.separation": Call(flow_models.separation),
     "locally_elastic.separable_pairs": Call(flow_models.separable_pairs),
-    "rank_bound.share": Call(rank_bounds.largest_share),
-    "rank_bound.distance": Call(rank_bounds.largest_distance),
-    "rank_bound.decay_slope": Call(rank_bounds.decay_slope),
+    "rank_bound.share": Call(rank_bound.largest_share),
+    "rank_bound.distance": Call(rank_bound.largest_distance),
+    "rank_bound.decay_slope": Call(rank_bound.decay_slope),
     "dufm.srg_over_dnc": Call(low_rank.srg_over_dnc),
     "dufm.small_decay_ratio": Call(low_rank.small_decay_ratio),
     "dufm.ratio_slope": Call(low_rank.ratio_slope),

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ncpipe.metrics.catalogue import SINGULAR, SUFFIXES
 from ncpipe.metrics.study_metrics import entry, series_entry
-from ncpipe.report.rates import letter
+from ncpipe.report.first_screen import letter
 from ncpipe.tables.headlines import HEADLINES
 from ncpipe.tables.keys import line_names, run_keys, setting_keys, symbol, x_column
 from ncpipe.tables.points import usable_points

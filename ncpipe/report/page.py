@@ -8,18 +8,29 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from ncpipe.report.first_screen import RateRow
 from ncpipe.report.grids import Grid, data_uri
-from ncpipe.report.pictures import Picture
-from ncpipe.report.rates import RateRow
 from ncpipe.report.words import TEMPLATES, WORDS, meaning
 
 PAPERS = {name: f"{own['authors']} {own['year']}, {own['title']}" for name, own in WORDS["papers"].items()}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Holds a figure of the report. alt: its alternative text. address: data URI of its SVG file."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    address: str
 
 
 @dataclass(frozen=True)
@@ -156,3 +167,29 @@ def anchor(name: str) -> str:
 
 def _text(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def read_pictures(folder: Path, prefix: str, x_axis: str, alts: Mapping[str, str]) -> list[Picture]:
+    """Return the figures of a folder without training curves; those of words.yaml come first.
+
+    x_axis: its name, as `depth L`. alts: alternative texts by figure, which follow title and caption.
+    """
+    files = {path.stem: path for path in sorted(folder.glob("*.svg")) if not path.stem.startswith("curves_")}
+    known = WORDS["figures"]
+    pictures = []
+    for name in [*(name for name in known if name in files), *(name for name in files if name not in known)]:
+        told = known.get(name, {"title": name.replace("_", " ").capitalize(), "caption": ""})
+        title, caption = (told[part].format(x=x_axis) for part in ("title", "caption"))
+        alt = ". ".join(filter(None, [title, caption.rstrip("."), alts.get(name, "")]))
+        address = data_uri(_small(files[name].read_bytes()), "image/svg+xml")
+        pictures.append(Picture(f"{prefix}{name}", title, caption, alt, address))
+    return pictures
+
+
+def _small(svg: bytes) -> bytes:
+    """Return an SVG file without line breaks and, if possible, with apostrophes instead of quotation marks.
+
+    A data URI needs three characters for each line break and quotation mark.
+    """
+    svg = re.sub(rb"\s*\n\s*", b" ", svg)
+    return svg if b"'" in svg else svg.replace(b'"', b"'")

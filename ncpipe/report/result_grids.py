@@ -13,8 +13,8 @@ from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import series_name
 from ncpipe.metrics.study_metrics import entry
 from ncpipe.report.chart_data import plain
+from ncpipe.report.first_screen import axis_note, letter
 from ncpipe.report.grids import Cell, Grid, cell, data_uri, estimate
-from ncpipe.report.rates import axis_note, letter
 from ncpipe.report.words import WORDS
 from ncpipe.tables.compare import Results, compare_results
 from ncpipe.tables.headlines import HEADLINES, headline_series

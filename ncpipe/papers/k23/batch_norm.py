@@ -9,11 +9,12 @@ K  classes    n  samples of a class    N = K n, ordered by class    m  width, co
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from ncpipe.system.errors import InputError
+from ncpipe.config.bounds import Bound, Count, Positive
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,13 @@ def objective(classes: int, decay: float, point: Normalised) -> Tensor:
     return fit + decay / 2 * norms
 
 
-def optimal_value(classes: int, per_class: int, decay: float) -> float:
-    """Return the least value, K (lambda sqrt(n) - lambda^2/2), and K n/2 for lambda >= sqrt(n).
+def optimal_value(classes: Annotated[int, Bound(low=2)], per_class: Count, decay: Positive) -> float:
+    """Return the least loss of features behind batch normalisation and ReLU.
 
-    F_BN is proportional to Y there: collapsed, and a simplex ETF about its mean. Eq. 62 has gamma =
-    sqrt(1 - 1/K), v = 1/sqrt(K) and |a_j| = 1; they minimise only times sqrt(sqrt(n) - lambda).
+    K (lambda sqrt(n) - lambda^2/2), and K n/2 for lambda >= sqrt(n). F_BN is proportional to Y there:
+    collapsed, and a simplex ETF about its mean. Eq. 62 has gamma = sqrt(1 - 1/K), v = 1/sqrt(K) and
+    |a_j| = 1; they minimise only times sqrt(sqrt(n) - lambda).
     """
-    if classes < 2 or per_class < 1 or not decay > 0:
-        raise InputError(
-            "batch normalisation's optimum needs 2 classes, a sample of each and a positive decay"
-        )
     root = math.sqrt(per_class)
     square = max(root - decay, 0.0)
     return classes * ((square - root) ** 2 / 2 + decay * square)

@@ -1,21 +1,22 @@
 """Compute curves of K23's models without networks: closed forms as lines, numerical results as points.
 
 Each function yields rows (panel, series, how, x, y): how is `closed` for a formula, `found` for an integrated
-flow or a numerical minimum. `figures.model_curves` draws them. float64; K classes of n samples.
+flow or a numerical minimum. `papers.k23.figures` draws them. float64; K classes of n samples.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from ncpipe.papers.k23 import feature_models as features_models
-from ncpipe.papers.k23 import flow_models, imbalance, two_linear
+from ncpipe.papers.k23 import batch_norm, feature_models, flow_models, imbalance, supcon, two_linear
 from ncpipe.papers.k23.flows import central_path, features_model, locally_elastic
 from ncpipe.papers.k23.flows.features_model import Flow, integrate, random_start
 
 K, N, WIDTH = 3, 4, 6  # of the flows' examples
+How = Literal["closed", "found"]
 
 
 class Point(NamedTuple):
@@ -23,9 +24,17 @@ class Point(NamedTuple):
 
     panel: str
     series: str
-    how: str
+    how: How
     x: float
     y: float
+
+
+def along(
+    panel: str, series: str, how: How, places: Iterable[float], value: Callable[[float], float]
+) -> Iterator[Point]:
+    """Yield a point at each place x, with y = value(x)."""
+    for x in places:
+        yield Point(panel, series, how, float(x), value(float(x)))
 
 
 def strong_collapse() -> Iterator[Point]:
@@ -87,84 +96,72 @@ def locally_elastic_means() -> Iterator[Point]:
 def separability() -> Iterator[Point]:
     """Yield log(|f_i - f_j|/sqrt(t)) for impacts c/t^r (M8)."""
     for power, strength in ((0.5, 0.5), (1.0, 2.6), (1.0, 2.4), (1.5, 9.0)):
-        for time in np.geomspace(1.0, 1e8, 33):
-            value = locally_elastic.log_separation(5, strength, power, float(time))
-            yield Point("separability", f"{power:g} {strength:g}", "closed", float(time), value)
+        closed = partial(locally_elastic.log_separation, 5, strength, power)
+        series = f"{power:g} {strength:g}"
+        yield from along("separability", series, "closed", np.geomspace(1.0, 1e8, 33), closed)
 
 
 def minorities() -> Iterator[Point]:
     """Yield the contrast of minority rows by imbalance, with R* (M9), and under a fixed ETF (M10)."""
     for decay in (0.02, 0.03, 0.05):
         for ratio in np.geomspace(1.0, 12.0, 10):
-            sizes = imbalance.Classes(2, 3, 4, float(ratio))
-            contrast = features_models.minority_contrast(sizes, decay)
-            yield Point("minorities", f"{decay:g}", "found", float(ratio), contrast)
+            value = feature_models.minority_contrast(2, 3, 4, float(ratio), decay)
+            yield Point("minorities", f"{decay:g}", "found", float(ratio), value)
         edge = imbalance.largest_ratio(2, 3, 4, decay)
         yield Point("minorities", f"{decay:g}", "closed", edge, 0.0)
     for ratio in np.geomspace(1.0, 100.0, 7):
-        error = features_models.fixed_etf_collapse(4, float(ratio), 0.01, 1.5)
+        error = feature_models.fixed_etf_collapse(4, float(ratio), 0.01, 1.5)
         yield Point("fixed_etf", "", "found", float(ratio), error)
 
 
 def balance() -> Iterator[Point]:
     """Yield |A^T A - F F^T| under decay, relative to its start: exp(-2 lambda t) (M5)."""
     for decay in (0.01, 0.05):
-        for time in np.linspace(1.0, 100.0, 34):
-            value = flow_models.balance_left("ce", decay, K, N, WIDTH, float(time))
-            yield Point("balance", f"{decay:g}", "closed", float(time), value)
-        for time in (10.0, 40.0, 70.0, 100.0):
-            value = flow_models.balance_left_numerical("ce", decay, K, N, WIDTH, time)
-            yield Point("balance", f"{decay:g}", "found", time, value)
+        closed = partial(flow_models.balance_left, "ce", decay, K, N, WIDTH)
+        found = partial(flow_models.balance_left_numerical, "ce", decay, K, N, WIDTH)
+        yield from along("balance", f"{decay:g}", "closed", np.linspace(1.0, 100.0, 34), closed)
+        yield from along("balance", f"{decay:g}", "found", (10.0, 40.0, 70.0, 100.0), found)
 
 
 def two_layers() -> Iterator[Point]:
     """Yield z against c of two linear layers (M12)."""
-    for c in np.linspace(0.005, 0.6, 120):
-        yield Point("two_linear", "z", "closed", float(c), two_linear.best_logit(float(c)))
-    for c in np.linspace(0.03, 0.6, 12):
-        yield Point(
-            "two_linear", "z", "found", float(c), features_models.two_linear_logit_numerical(float(c))
-        )
+    found = feature_models.two_linear_logit_numerical
+    yield from along("two_linear", "z", "closed", np.linspace(0.005, 0.6, 120), two_linear.best_logit)
+    yield from along("two_linear", "z", "found", np.linspace(0.03, 0.6, 12), found)
 
 
 def contrast() -> Iterator[Point]:
     """Yield the least supervised contrastive loss against the temperature (M11)."""
     for include_self in (True, False):
         series = "with i itself" if include_self else "without"
-        for temperature in np.geomspace(0.05, 2.0, 40):
-            value = features_models.supcon_value(3, 3, float(temperature), include_self)
-            yield Point("supcon", series, "closed", float(temperature), value)
-        for temperature in np.geomspace(0.2, 2.0, 5):
-            value = features_models.supcon_value_numerical(3, 3, float(temperature), include_self)
-            yield Point("supcon", series, "found", float(temperature), value)
+        closed = partial(supcon.supcon_optimum, 3, 3, include_self=include_self)
+        found = partial(feature_models.supcon_value_numerical, 3, 3, include_self=include_self)
+        yield from along("supcon", series, "closed", np.geomspace(0.05, 2.0, 40), closed)
+        yield from along("supcon", series, "found", np.geomspace(0.2, 2.0, 5), found)
 
 
-def batch_norm() -> Iterator[Point]:
+def batch_normalised() -> Iterator[Point]:
     """Yield the least loss behind batch normalisation and ReLU against decay (M13)."""
-    for decay in np.linspace(0.02, 3.0, 60):
-        yield Point(
-            "batch_norm", "", "closed", float(decay), features_models.batch_norm_value(3, 4, float(decay))
-        )
-    for decay in (0.2, 0.8, 1.4, 2.4):
-        yield Point("batch_norm", "", "found", decay, features_models.batch_norm_value_numerical(3, 4, decay))
+    closed = partial(batch_norm.optimal_value, 3, 4)
+    found = partial(feature_models.batch_norm_value_numerical, 3, 4)
+    yield from along("batch_norm", "", "closed", np.linspace(0.02, 3.0, 60), closed)
+    yield from along("batch_norm", "", "found", (0.2, 0.8, 1.4, 2.4), found)
 
 
 def narrow() -> Iterator[Point]:
     """Yield sorted cosines between features of half the width: -1 and 0, an orthoplex (M14)."""
     for classes in (4, 6, 8):
-        cosines = features_models.narrow_cosines(classes, 2, 0.01)
+        cosines = feature_models.narrow_cosines(classes, 2, 0.01)
         for rank, cosine in enumerate(np.sort(cosines)):
             yield Point("narrow", f"{classes}", "found", rank / (len(cosines) - 1), float(cosine))
 
 
 def smoothed() -> Iterator[Point]:
     """Yield the least cross-entropy with smoothed labels against the smoothing (ours)."""
-    for delta in np.linspace(0.0, 0.95, 39):
-        value = features_models.smoothing_value("ce", 4, 3, 0.02, float(delta))
-        yield Point("smoothing", "", "closed", float(delta), value)
-    for delta in (0.0, 0.2, 0.4, 0.6):
-        value = features_models.smoothing_value_numerical("ce", 4, 3, 0.02, delta)
-        yield Point("smoothing", "", "found", delta, value)
+    closed = partial(feature_models.smoothing_value, "ce", 4, 3, 0.02)
+    found = partial(feature_models.smoothing_value_numerical, "ce", 4, 3, 0.02)
+    yield from along("smoothing", "", "closed", np.linspace(0.0, 0.95, 39), closed)
+    yield from along("smoothing", "", "found", (0.0, 0.2, 0.4, 0.6), found)
 
 
 CURVES: tuple[Callable[[], Iterator[Point]], ...] = (
@@ -178,7 +175,7 @@ CURVES: tuple[Callable[[], Iterator[Point]], ...] = (
     minorities,
     contrast,
     two_layers,
-    batch_norm,
+    batch_normalised,
     narrow,
     smoothed,
 )

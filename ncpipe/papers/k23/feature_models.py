@@ -5,7 +5,8 @@ same number by numerical minimisation, which shares no formula with it.
 """
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -16,16 +17,15 @@ from ncpipe.config.bounds import Bound, Count, Fraction, Index, Positive
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity
 from ncpipe.metrics.loss_functions import LOSSES, cross_entropy
 from ncpipe.metrics.table import measure
-from ncpipe.papers.k23 import batch_norm, imbalance, orthoplex, supcon, two_linear
+from ncpipe.papers.k23 import batch_norm, supcon, two_linear
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory import gufm, smoothing, ufm
 from ncpipe.theory.frames import simplex_frame, zero_sum_basis
 from ncpipe.theory.numerical import NumericalOptimum, least, minimise_gufm, minimise_ufm
-from ncpipe.theory.ufm import Decay
+from ncpipe.theory.ufm import Decay, Loss
 
 Classes = Annotated[int, Bound(low=2)]
-Loss = Literal["ce", "mse"]
 STARTS = 4
 MOST_RATIO = 100.0  # of class sizes, in numerical searches
 LOST = 1e-3  # a minority's contrast, as a share of W, that counts as none
@@ -103,13 +103,6 @@ def smoothing_value_numerical(
     return _ufm(loss, classes, per_class, classes, Decay(decay, decay, 0.0), delta).value
 
 
-def minority_threshold(
-    majority: Count, minority: Count, per_minority: Count, ratio: Annotated[float, Bound(low=1)]
-) -> float:
-    """Return the decay sqrt(lambda_A lambda_F) from which on minority classes collapse to one point."""
-    return imbalance.minority_threshold(imbalance.Classes(majority, minority, per_minority, ratio))
-
-
 def minority_threshold_numerical(
     majority: Count, minority: Count, per_minority: Count, ratio: Annotated[float, Bound(low=1)]
 ) -> float:
@@ -118,39 +111,15 @@ def minority_threshold_numerical(
     Raises InputError for one minority, whose row has no contrast, and a ratio above MOST_RATIO. The contrast
     grows as the square root of the distance from the threshold, so that 1e-3 of W is reached 1e-6 below it.
     """
-    _check_minorities(minority)
     if ratio > MOST_RATIO:
         raise InputError(f"ratio: {ratio:g}; the numerical threshold is searched up to {MOST_RATIO:g}")
-    classes = imbalance.Classes(majority, minority, per_minority, ratio)
-    highest = math.sqrt(ratio * per_minority) / classes.samples  # where the majority has collapsed too
-    low, high = 0.1 * highest, highest
-    for _ in range(14):
-        decay = math.sqrt(low * high)
-        lost = minority_contrast(classes, decay) < LOST
-        low, high = (low, decay) if lost else (decay, high)
-    return math.sqrt(low * high)
-
-
-def minority_contrast(classes: imbalance.Classes, decay: float) -> float:
-    """Return the norm of the minority's centred rows over |W|, at a numerical minimum of cross-entropy."""
-    sizes = [classes.ratio * classes.minority] * classes.majorities + [classes.minority] * classes.minorities
-    count = len(sizes)
-    found = minimise_ufm(
-        cross_entropy,
-        torch.eye(count),
-        torch.tensor(sizes, dtype=torch.float64),
-        count,
-        Decay(decay, decay, None),
-        starts=1,
-        seed=0,
+    samples = per_minority * (majority * ratio + minority)
+    highest = math.sqrt(ratio * per_minority) / samples  # where the majority has collapsed too
+    return _where_lost(
+        lambda decay: minority_contrast(majority, minority, per_minority, ratio, decay),
+        0.1 * highest,
+        highest,
     )
-    norm, rows = found.weight.norm(), found.weight[classes.majorities :]
-    return 0.0 if norm < 1e-6 else float((rows - rows.mean(0)).norm() / norm)
-
-
-def largest_ratio(majority: Count, minority: Count, per_minority: Count, decay: Positive) -> float:
-    """Return R*, the imbalance from which on minorities collapse."""
-    return imbalance.largest_ratio(majority, minority, per_minority, decay)
 
 
 def largest_ratio_numerical(majority: Count, minority: Count, per_minority: Count, decay: Positive) -> float:
@@ -158,25 +127,35 @@ def largest_ratio_numerical(majority: Count, minority: Count, per_minority: Coun
 
     Raises InputError for one minority, and where the contrast is lost at both ends or at neither.
     """
-    _check_minorities(minority)
-    low, high = 1.0, MOST_RATIO
-    lost_at = [
-        minority_contrast(imbalance.Classes(majority, minority, per_minority, end), decay) < LOST
-        for end in (low, high)
-    ]
-    if lost_at[0] or not lost_at[1]:
+
+    def contrast(ratio: float) -> float:
+        return minority_contrast(majority, minority, per_minority, ratio, decay)
+
+    if contrast(1.0) < LOST or contrast(MOST_RATIO) >= LOST:
         raise InputError(f"decay: {decay:g}; its ratio is not between 1 and {MOST_RATIO:g}; give another")
+    return _where_lost(contrast, 1.0, MOST_RATIO)
+
+
+def _where_lost(contrast: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a falling contrast is lost between two numbers."""
     for _ in range(14):
-        ratio = math.sqrt(low * high)
-        classes = imbalance.Classes(majority, minority, per_minority, ratio)
-        lost = minority_contrast(classes, decay) < LOST
-        low, high = (low, ratio) if lost else (ratio, high)
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if contrast(middle) < LOST else (middle, high)
     return math.sqrt(low * high)
 
 
-def _check_minorities(minority: int) -> None:
+def minority_contrast(majority: int, minority: int, per_minority: int, ratio: float, decay: float) -> float:
+    """Return the norm of the minority's centred rows over |W|, at a numerical minimum of cross-entropy.
+
+    Raises InputError for one minority, whose row has none.
+    """
     if minority < 2:
         raise InputError(f"minority: {minority}; contrast between minorities needs at least 2")
+    sizes = torch.tensor([ratio * per_minority] * majority + [per_minority] * minority, dtype=torch.float64)
+    decays = Decay(decay, decay, None)
+    found = minimise_ufm(cross_entropy, torch.eye(len(sizes)), sizes, len(sizes), decays, starts=1, seed=0)
+    norm, rows = found.weight.norm(), found.weight[majority:]
+    return 0.0 if norm < 1e-6 else float((rows - rows.mean(0)).norm() / norm)
 
 
 def fixed_etf_collapse(classes: Classes, ratio: Positive, decay: Positive, length: Positive) -> float:
@@ -195,11 +174,6 @@ def fixed_etf_collapse(classes: Classes, ratio: Positive, decay: Positive, lengt
     return float(nc2_etf(unit))
 
 
-def supcon_value(classes: Classes, per_class: Count, temperature: Positive, include_self: bool) -> float:
-    """Return the least supervised contrastive loss over unit features."""
-    return supcon.supcon_optimum(classes, per_class, temperature, include_self=include_self)
-
-
 def supcon_value_numerical(
     classes: Classes, per_class: Count, temperature: Positive, include_self: bool
 ) -> float:
@@ -208,11 +182,6 @@ def supcon_value_numerical(
         return supcon.supcon_loss(unit, classes, temperature, include_self=include_self)
 
     return least(objective, classes**2 * per_class, starts=STARTS, seed=0).value
-
-
-def two_linear_logit(strength: Positive) -> float:
-    """Return z of two linear layers at c = K (n lambda_1 lambda_2 lambda_F)^(1/3)."""
-    return two_linear.best_logit(strength)
 
 
 def two_linear_logit_numerical(strength: Positive) -> float:
@@ -245,11 +214,6 @@ def two_linear_jump(distance: Annotated[float, Bound(0, 1, open_low=True)]) -> f
     return two_linear.best_logit(two_linear.JUMP * (1 - distance))
 
 
-def batch_norm_value(classes: Classes, per_class: Count, decay: Positive) -> float:
-    """Return the least loss of features behind batch normalisation and ReLU."""
-    return batch_norm.optimal_value(classes, per_class, decay)
-
-
 def batch_norm_value_numerical(classes: Classes, per_class: Count, decay: Positive) -> float:
     samples = classes * per_class
 
@@ -262,11 +226,6 @@ def batch_norm_value_numerical(classes: Classes, per_class: Count, decay: Positi
 
     size = samples * classes + 2 * classes + classes**2
     return least(objective, size, starts=3 * STARTS, seed=0).value
-
-
-def orthoplex_value(classes: Classes, per_class: Count, decay: Positive) -> float:
-    """Return the least loss of collapsed features along an orthoplex, in half the width for K classes."""
-    return orthoplex.orthoplex_value(classes, per_class, Decay(decay, decay, None))
 
 
 def orthoplex_value_numerical(classes: Classes, per_class: Count, decay: Positive) -> float:

@@ -7,30 +7,24 @@ K  classes, even    n  samples of a class    m = K/2
 """
 
 import math
+from typing import Annotated
 
-import torch
 from scipy.optimize import minimize_scalar
-from torch import Tensor
 
+from ncpipe.config.bounds import Bound, Count, Positive
 from ncpipe.system.errors import InputError
-from ncpipe.theory.ufm import Decay
 
 
-def orthoplex(classes: int) -> Tensor:
-    """Return K unit vectors (K, K/2), e_1, -e_1, e_2, ..."""
-    if classes < 2 or classes % 2:
-        raise InputError(f"classes: {classes}; an orthoplex has an even number of vectors")
-    axes = torch.eye(classes // 2, dtype=torch.float64)
-    return torch.stack([axes, -axes], 1).flatten(0, 1)
+def orthoplex_value(classes: Annotated[int, Bound(low=2)], per_class: Count, decay: Positive) -> float:
+    """Return the least loss of collapsed features along an orthoplex, in half the width for K classes.
 
-
-def orthoplex_value(classes: int, per_class: int, decay: Decay) -> float:
-    """Return the least loss with penalties of collapsed features and rows along one orthoplex.
-
-    Logits g, -g and 0 (K - 2 times): log(1 + (K-2) exp(-g) + exp(-2 g)) + sqrt(n lambda_A lambda_F) K g.
+    With penalties, sqrt(lambda_A lambda_F) = decay, and classifier rows along the same one. Logits g, -g and
+    0 (K - 2 times): log(1 + (K-2) exp(-g) + exp(-2 g)) + sqrt(n lambda_A lambda_F) K g. InputError for an odd
+    K.
     """
-    orthoplex(classes)
-    strength = math.sqrt(per_class) * decay.nuclear * classes
+    if classes % 2:
+        raise InputError(f"classes: {classes}; an orthoplex has an even number of vectors")
+    strength = math.sqrt(per_class) * decay * classes
 
     def value(gap: float) -> float:
         wrong = (classes - 2) * math.exp(-gap) + math.exp(-2 * gap)

@@ -4,10 +4,12 @@ K  classes    n  samples of a class    N = K n, ordered by class    d  width
 """
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from ncpipe.config.bounds import Bound, Count, Positive
 from ncpipe.system.errors import InputError
 
 
@@ -17,7 +19,6 @@ def supcon_loss(features: Tensor, classes: int, temperature: float, *, include_s
     features (N, d), of any length. include_self: as eq. 32 is printed; else neither sum has i itself (n - 1
     samples j) [Khosla et al. 2020].
     """
-    check(classes, len(features) // classes, temperature, include_self)
     similar = features @ features.T / temperature
     labels = torch.arange(classes).repeat_interleave(len(features) // classes)
     same = labels[:, None] == labels
@@ -29,23 +30,17 @@ def supcon_loss(features: Tensor, classes: int, temperature: float, *, include_s
     return -ratios[same].sum() / same.sum()
 
 
-def supcon_optimum(classes: int, per_class: int, temperature: float, *, include_self: bool) -> float:
-    """Return the least loss over unit features, that of a collapsed simplex ETF.
+def supcon_optimum(
+    classes: Annotated[int, Bound(low=2)], per_class: Count, temperature: Positive, include_self: bool
+) -> float:
+    """Return the least supervised contrastive loss over unit features.
 
-    log n + log(1 + (K-1) exp(-K/((K-1) tau))), and without i itself log(n - 1 + n (K-1) exp(-K/((K-1) tau))).
-    Eq. 33 is this for a c_2/c_1 = (K-1) exp(-K Omega_F/((K-1) tau)); the one it prints has an Omega_A, which
-    the problem has not.
+    That of a collapsed simplex ETF: log n + log(1 + (K-1) exp(-K/((K-1) tau))), and without i itself
+    log(n - 1 + n (K-1) exp(-K/((K-1) tau))). Eq. 33 is this for a c_2/c_1 = (K-1) exp(-K Omega_F/((K-1)
+    tau)); the one it prints has an Omega_A, which the problem has not. InputError for a class of one sample
+    without i itself.
     """
-    check(classes, per_class, temperature, include_self)
+    if per_class == 1 and not include_self:
+        raise InputError("per_class: 1; without a sample itself its class needs 2 or more")
     odds = (classes - 1) * math.exp(-classes / ((classes - 1) * temperature))
     return math.log(per_class * (1 + odds) - (0 if include_self else 1))
-
-
-def check(classes: int, per_class: int, temperature: float, include_self: bool) -> None:
-    """Raise InputError for a temperature of 0 or below, fewer than 2 classes, or no sample to be near to."""
-    if not (temperature > 0 and math.isfinite(temperature)):
-        raise InputError(f"temperature: {temperature:g}; expected a positive number")
-    least = 1 if include_self else 2
-    if classes < 2 or per_class < least:
-        sizes = f"{classes} classes of {per_class}"
-        raise InputError(f"{sizes}; a contrastive loss needs 2 classes of {least} or more samples")

@@ -12,11 +12,16 @@ K  classes    n  samples of a class
 
 from scipy.optimize import brentq
 
+from ncpipe.config.bounds import Positive
+
 JUMP = 2 ** (-4 / 3)  # c from which on the optimum is 0
 
 
-def best_logit(strength: float) -> float:
-    """Return z: the larger root of (1 - z) z^(1/3) = c, or 0 for c of 2^(-4/3) or more."""
+def best_logit(strength: Positive) -> float:
+    """Return z of two linear layers at c = K (n lambda_1 lambda_2 lambda_F)^(1/3).
+
+    It is the larger root of (1 - z) z^(1/3) = c, or 0 for c of 2^(-4/3) or more.
+    """
     if strength >= JUMP:
         return 0.0
     return float(brentq(lambda z: (1 - z) * z ** (1 / 3) - strength, 0.5, 1.0, xtol=1e-16))

@@ -27,7 +27,7 @@ from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory.constructions.assumptions import paper_loss, paper_model
 from ncpipe.theory.constructions.blocks import idle, join, make_plan, stage_two
-from ncpipe.theory.constructions.embeddings import State
+from ncpipe.theory.constructions.embeddings import State, starts_of
 from ncpipe.theory.constructions.networks import block_weights, network_state, optimum_of
 from ncpipe.theory.frames import zero_sum_basis
 from ncpipe.theory.optimum import Optimum
@@ -104,6 +104,17 @@ def kept_share(gap: float, price: float) -> float:
     no optimum has s < 1 - gap/price, whatever its depth. 0 where this says nothing.
     """
     return max(0.0, 1 - gap / price)
+
+
+def motionless(run: Run, data: Prepared) -> tuple[Tensor, Optimum]:
+    """Return features (N, d) behind `aligned_embedding`, and the last layer that is best for them.
+
+    A network that moves no sample, of inner matrices and biases that are 0, has these.
+    """
+    solved = optimum_of(run, data)
+    embedding = aligned_embedding(solved, data.train.inputs.shape[1])
+    features = starts_of(run, data, data.train, embedding)
+    return features, best_last_layer(run, features, data.train.labels, solved)
 
 
 def best_last_layer(run: Run, features: Tensor, labels: Tensor, start: Optimum) -> Optimum:

@@ -1,5 +1,6 @@
-"""Draw networks built from S25's proofs: their gap against depth, trained networks, App. C's example."""
+"""Tabulate and draw networks built from S25's proofs, beside trained ones, and App. C's example."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,11 @@ from ncpipe.figures.panels import (
 )
 from ncpipe.figures.style import FAINT, INK, Colour, metric_colours
 from ncpipe.metrics.study_metrics import entry
-from ncpipe.papers.s25.proof_slopes import NOTHING
+from ncpipe.tables.points import LAST
+from ncpipe.tables.slopes import least_squares_line
 
+NOTHING = 1e-12  # below it a gap or a metric is rounding of the optimum, or of exact collapse
+SLOPES_OF = ("stage_one_penalty", "stage_two_penalty", "inner_penalty", "loss_gap")
 BLUE, ORANGE, GREEN, PURPLE = metric_colours(4)
 DROP = 0.05  # height, in axes, of the marks for what is 0 up to rounding
 ZERO: dict[str, Any] = {"marker": "v", "markersize": 4, "markerfacecolor": "white", "linewidth": 0}
@@ -47,10 +51,41 @@ KINDS = {
 }
 
 
+def constructed_slopes(networks: pd.DataFrame) -> pd.DataFrame:
+    """Return least-squares powers of L of penalties and gap, by experiment and kind.
+
+    networks: rows of `study_rows.constructed_row` with experiment, kind and depth. n_used: values
+    above `NOTHING`; the slope is NaN with fewer than two depths.
+    """
+    rows = []
+    for (experiment, kind), own in networks.groupby(["experiment", "kind"], sort=False):
+        for column in SLOPES_OF:
+            used = own[own[column] > NOTHING]
+            slope = math.nan
+            if used["depth"].nunique() > 1:
+                x, y = (np.log10(used[name].to_numpy()) for name in ("depth", column))
+                slope, _ = least_squares_line(x, y)
+            rows.append((experiment, kind, column, slope, len(used)))
+    return pd.DataFrame(rows, columns=["experiment", "kind", "column", "slope", "n_used"])
+
+
+def with_nc2(networks: pd.DataFrame, nc2: dict[str, str]) -> pd.DataFrame:
+    """Return the networks with a column nc2, the metric that `nc2` names for their experiment."""
+    values = [row[nc2[row["experiment"]]] for _, row in networks.iterrows()]
+    return networks.assign(nc2=values)
+
+
+def trained_means(summary: pd.DataFrame, nc2: dict[str, str]) -> pd.DataFrame:
+    """Return last-layer means of `tables.summary` on training samples and weights, the named nc2 as `nc2`."""
+    rows = summary[(summary["layer"] == LAST) & (summary["split"] != "test")].copy()
+    rows.loc[rows["metric"] == rows["experiment"].map(nc2), "metric"] = "nc2"
+    return rows[["experiment", "depth", "metric", "log10_mean", "log10_std"]]
+
+
 def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure:
     """Draw the gap to L*_GUFM of constructed networks against L, with the proof's bound.
 
-    networks: rows of `proofs.study_rows.constructed_row` with experiment, kind and depth. labels:
+    networks: rows of `study_rows.constructed_row` with experiment, kind and depth. labels:
     experiment -> title, in the order of the panels. The bound is the sum of both stages' for the network of
     the printed strengths; the dotted line is L*_GUFM, the size of the loss itself.
     """
@@ -128,7 +163,7 @@ PLACES: dict[str, Any] = {"beside": "-", "within": DASHES}
 def counterexample(table: pd.DataFrame) -> Figure:
     """Draw App. C: gain and price of collapse against epsilon, and the spread that every optimum keeps.
 
-    table: rows of `proofs.study_rows.counterexample_rows`. Solid lines: noise beside the span of the class
+    table: rows of `study_rows.counterexample_rows`. Solid lines: noise beside the span of the class
     means; dashed: within it, as in the text.
     """
     with row_grid(1, 2, 2.9) as (figure, ((left, right),)):

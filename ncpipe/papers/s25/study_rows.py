@@ -5,7 +5,7 @@ N  samples    K  classes    d  width    all float64
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 import torch
@@ -24,31 +24,37 @@ from ncpipe.models.penalties import penalties
 from ncpipe.papers.s25.counterexample import (
     NoiseSubspace,
     aligned_embedding,
-    best_last_layer,
     collapse_price,
     collapsing_state,
     kept_share,
+    motionless,
     near_collapsed_data,
 )
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.system.errors import InputError
 from ncpipe.theory.constructions.assumptions import paper_loss, paper_model
 from ncpipe.theory.constructions.blocks import stage_one_bound, stage_two_bound
-from ncpipe.theory.constructions.embeddings import State, starts_of
+from ncpipe.theory.constructions.embeddings import State
 from ncpipe.theory.constructions.networks import Choices, construct, moving_blocks, optimum_of
 from ncpipe.theory.gap import Objective, TrainedState, gap_to_optimum
 
 Kind = Literal["printed", "sharp", "shifts"]
+# N distinct samples, m, kappa; a `Layout`; penalty of each stage, and S25's bound on its matrices, which says
+# nothing where biases are penalised too.
+STAGES = (
+    "samples", "margin", "cap", "stage_one_blocks", "stage_two_blocks", "stage_two_factor",
+    "stage_one_penalty", "stage_two_penalty", "stage_one_bound", "stage_two_bound",
+)  # fmt: skip
 
 
 def constructed_row(run: Run, data: Prepared, kind: Kind, choices: Choices) -> dict[str, Any]:
     """Return one constructed network's penalties, by stage and with bounds, and its metrics.
 
-    `shifts` is the network of biases of `ncpipe.papers.s25.shifts`; it has no stages and no bounds (NaN).
+    `shifts` is the network of biases of `ncpipe.papers.s25.shifts`; it has no STAGES (NaN).
     Raises InputError where L is too small or an assumption is not met.
     """
     if kind == "shifts":
-        return asdict(_NO_STAGES) | measured(run, data, shifts(run, data, choices))
+        return dict.fromkeys(STAGES, math.nan) | measured(run, data, shifts(run, data, choices))
     built = construct(run, data, replace(choices, constants=kind))
     plan, layout = built.plan, built.layout
     layers = 1 if paper_model(run).mlp_width is None else 2
@@ -58,40 +64,9 @@ def constructed_row(run: Run, data: Prepared, kind: Kind, choices: Choices) -> d
         stage_one_bound(plan, layout.first, strength, layers),
         stage_two_bound(plan, layout.second, strength, layers),
     )
-    stages = Stages(
-        plan.samples,
-        plan.margin,
-        plan.cap,
-        layout.first,
-        layout.second,
-        layout.factor,
-        first,
-        second,
-        *((math.nan, math.nan) if biases else bounds),
-    )
-    return asdict(stages) | measured(run, data, built.state)
-
-
-@dataclass(frozen=True)
-class Stages:
-    """N distinct samples, m, kappa; a `Layout`; penalty of each stage, and S25's bound on it.
-
-    The bounds are on matrices: NaN where biases are penalised too.
-    """
-
-    samples: float
-    margin: float
-    cap: float
-    stage_one_blocks: float
-    stage_two_blocks: float
-    stage_two_factor: float
-    stage_one_penalty: float
-    stage_two_penalty: float
-    stage_one_bound: float
-    stage_two_bound: float
-
-
-_NO_STAGES = Stages(*[float("nan")] * 10)
+    lengths = plan.samples, plan.margin, plan.cap, layout.first, layout.second, layout.factor
+    stages = *lengths, first, second, *((math.nan, math.nan) if biases else bounds)
+    return dict(zip(STAGES, stages, strict=True)) | measured(run, data, built.state)
 
 
 @torch.no_grad()
@@ -175,10 +150,10 @@ def counterexample_rows(
 def _counterexample_row(run: Run, data: Prepared) -> dict[str, Any]:
     penalty, labels = run.spec.penalty, data.train.labels
     solved = optimum_of(run, data)
-    embedding = aligned_embedding(solved, data.train.inputs.shape[1])
-    features = starts_of(run, data, data.train, embedding)
-    gap = best_last_layer(run, features, labels, solved).value - solved.value
+    features, still = motionless(run, data)
+    gap = still.value - solved.value
     price = collapse_price(features, labels, penalty.inner_strength(run.depth))
+    embedding = aligned_embedding(solved, data.train.inputs.shape[1])
     collapsing = measured(run, data, collapsing_state(run, data, embedding, features))
     return {
         "inner_strength": penalty.inner_strength(run.depth),

@@ -16,18 +16,11 @@ from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.papers.s25.counterexample import (
-    aligned_embedding,
-    best_last_layer,
-    collapse_price,
-    kept_share,
-    near_collapsed_data,
-)
+from ncpipe.papers.s25.counterexample import collapse_price, kept_share, motionless, near_collapsed_data
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.papers.s25.study_rows import measured
 from ncpipe.system.errors import InputError
 from ncpipe.theory import gufm
-from ncpipe.theory.constructions.embeddings import starts_of
 from ncpipe.theory.constructions.networks import Choices, optimum_of
 from ncpipe.theory.frames import zero_sum_basis
 
@@ -139,9 +132,8 @@ def least_kept_share(
     columns of E of length `size`.
     """
     run, data = example(classes, per_class, size, strength, 2, seed)
-    solved = optimum_of(run, data)
-    features = starts_of(run, data, data.train, aligned_embedding(solved, data.train.inputs.shape[1]))
-    gap = best_last_layer(run, features, data.train.labels, solved).value - solved.value
+    features, still = motionless(run, data)
+    gap = still.value - optimum_of(run, data).value
     return kept_share(gap, collapse_price(features, data.train.labels, strength))
 
 
@@ -165,12 +157,10 @@ def penalised_biases_over_still(
     The latter's inner matrices and biases are 0, and its last matrix is the best for its features.
     """
     run, data = example(classes, per_class, size, strength, depth, seed)
-    solved = optimum_of(run, data)
-    features = starts_of(run, data, data.train, aligned_embedding(solved, data.train.inputs.shape[1]))
-    still = best_last_layer(run, features, data.train.labels, solved).value
+    _, still = motionless(run, data)
     penalty = replace(run.spec.penalty, biases=True)
     penalised = replace(run, spec=replace(run.spec, penalty=penalty))
-    return float(measured(penalised, data, shifts(run, data, CHOICES))["loss"]) / still
+    return float(measured(penalised, data, shifts(run, data, CHOICES))["loss"]) / still.value
 
 
 def example(

@@ -30,8 +30,6 @@ def drift(classes: int, own: float, other: float) -> np.ndarray:
     Its rates are (alpha - beta)/K once, along the residuals, (alpha + beta/(K-1))/K K - 1 times, and 0 in the
     K (K-1) other directions. K23's multiplicities after eq. 46 are permuted.
     """
-    if classes < 2:
-        raise InputError(f"classes: {classes}; locally elastic features need at least 2")
     impact, rows = (own - other) * np.eye(classes) + other, residuals(classes)
     blocks: np.ndarray = np.einsum("ij,jk,jl->ikjl", impact, rows, rows) / (classes - 1)
     return blocks.reshape(classes**2, -1)

@@ -20,7 +20,6 @@ from ncpipe.papers.s24.tables.low_rank import (
     with_ranks,
 )
 from ncpipe.runs.figure_pool import draw
-from ncpipe.runs.grid import read_grid
 from ncpipe.system.artifacts import FEATURES, RESULTS, publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
@@ -79,7 +78,10 @@ def _sweep_tables(params: Params) -> dict[str, pd.DataFrame]:
             f"sweep.values: {own[missing[0]]}, the value of {missing[0]}, is none of them; add it"
         )
     best = best_runs(at_own)
-    chosen = [_run_of(params, row) for row in best.to_dict("records")]
+    chosen = [
+        params.run(row["experiment"], row["depth"], row["seed"], row.get("x"))
+        for row in best.to_dict("records")
+    ]
     singular, means = _matrices(chosen)
     keys = run_keys(at_own)
     return {
@@ -128,18 +130,6 @@ def _classes(params: Params, name: str) -> int:
     data = params.experiments[name].data
     assert isinstance(data, FreeData)
     return data.classes
-
-
-def _run_of(params: Params, row: Any) -> Run:
-    """Return the run of a row of runs.csv."""
-    for run in read_grid(params, row["experiment"]):
-        if (run.depth, run.seed) == (row["depth"], row["seed"]) and run.spec.penalty.value == row[
-            "penalty_value"
-        ]:
-            return run
-    raise InputError(
-        f"{row['experiment']} L={row['depth']} seed={row['seed']}: not in the grid; run dvc repro"
-    )
 
 
 def _matrices(chosen: Sequence[Run]) -> tuple[pd.DataFrame, pd.DataFrame]:

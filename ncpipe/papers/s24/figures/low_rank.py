@@ -16,72 +16,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from ncpipe.figures.panels import draw_band, draw_key, key_entry, panel_grid, row_grid
+from ncpipe.figures.panels import draw_key, key_entry, panel_grid, row_grid
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours
 
 COLUMNS = 3  # panels side by side
 DNC_DASHES, SRG_DASHES = (0, (5, 2)), (0, (1, 1.2))
 FLOOR = 1e-9  # singular values over the largest: what is below is rounding
 TRAINED, DROPPED = metric_colours(2)
-
-
-def loss_curves(history: pd.DataFrame, runs: pd.DataFrame) -> Figure:
-    """Draw loss through training with L_DNC and L_SRG, a panel for each experiment [Fig. 2 top, left].
-
-    Faint lines are runs, the strong one their mean, with one standard deviation about it; runs that lose
-    classes or diverge are drawn in another colour and enter no mean.
-    """
-    keys = ["experiment", "depth", "seed", *(["x"] if "x" in runs else [])]
-    table = history.merge(runs[[*keys, "kept"]], on=keys)
-    table = table[table["epoch"] > 0]
-    title = "Loss of deep features models against deep neural collapse"
-    with _panels(runs, 2.1, title, "step", "regularised loss") as (figure, panels):
-        for axes, (name, own) in zip(panels, runs.groupby("experiment", sort=False), strict=True):
-            curves = table[table["experiment"] == name]
-            for (seed, kept), line in curves.groupby(["seed", "kept"]):
-                colour = TRAINED if kept else DROPPED
-                axes.plot(
-                    line["epoch"], line["loss"], color=colour, linewidth=0.6, alpha=0.5, label=f"{seed}"
-                )
-            draw_band(axes, curves[curves["kept"]], "epoch", "loss", TRAINED)
-            levels = [own["loss_dnc"].iloc[0], own["loss_srg"].iloc[0]]
-            mark_levels(axes, *levels)
-            shown = own[own["kept"]] if own["kept"].any() else own
-            known = [*filter(math.isfinite, levels), *shown["loss"]]
-            pad = 0.06 * (max(known) - min(known)) + 0.01 * max(known)
-            axes.set_ylim(min(known) - pad, max(known) + 4 * pad)
-            axes.set_xscale("log")
-            axes.set_title(place_name(own.iloc[0].to_dict()))
-        handles = [
-            key_entry("mean ± 1 sd", TRAINED, linewidth=1.5),
-            key_entry("one run", TRAINED, linewidth=0.6, alpha=0.6),
-            *level_handles(),
-        ]
-        if not runs["kept"].all():
-            handles.append(key_entry("loses classes, in no mean", DROPPED, linewidth=0.6))
-        draw_key(figure, handles, len(handles))
-    return figure
-
-
-def singular_values_by_layer(singular: pd.DataFrame, best: pd.DataFrame) -> Figure:
-    """Draw singular values of every layer's class means, over the largest, at the end of the best run."""
-    layers = list(singular["layer"].unique())
-    colours = metric_colours(len(layers))
-    title = "Singular values of the class means, runs of the lowest loss"
-    with _panels(best, 2.0, title, "place", r"$s_i / s_1$") as (figure, panels):
-        for axes, row in zip(panels, best.to_dict("records"), strict=True):
-            own = singular[
-                (singular["experiment"] == row["experiment"]) & (singular["place"] <= row["classes"])
-            ]
-            singular_lines(axes, own, dict(zip(layers, colours, strict=True)))
-            axes.set(yscale="log", ylim=(FLOOR / 2, 3), title=place_name(row))
-            axes.set_xticks([1, int(row["classes"])])
-        handles = [
-            key_entry(layer_name(layer), colour, linewidth=0.7, **_marker(layer))
-            for layer, colour in zip(layers, colours, strict=True)
-        ]
-        draw_key(figure, handles, len(handles))
-    return figure
 
 
 def ranks_by_penalty(runs: pd.DataFrame) -> Figure:

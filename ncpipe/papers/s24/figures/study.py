@@ -9,10 +9,8 @@ import pandas as pd
 from ncpipe.papers.s24.figures.class_means import class_means, run_figure
 from ncpipe.papers.s24.figures.low_rank import (
     level_ratios,
-    loss_curves,
     loss_split,
     ranks_by_penalty,
-    singular_values_by_layer,
 )
 from ncpipe.papers.s24.figures.low_rank_series import against_axis, through_training
 from ncpipe.papers.s24.tables.low_rank import best_runs, counts_by_value
@@ -26,19 +24,14 @@ AXES = {"model.width": "width", "optimizer.learning_rate": "learning rate", "pen
 def study_figures(tables: Mapping[str, pd.DataFrame]) -> dict[str, DrawFigure]:
     """Return the figures that the tables of data/low_rank hold, by name; `commands.low_rank` has the tables.
 
-    Of the sweep: loss_curves, singular_values, class_means, rank_penalty, loss_split, and run_EXPERIMENT, the
-    run of the lowest loss. Of the theory: level_ratios, solutions. Of each series NAME with an axis:
-    against_axis_NAME; of others: run_NAME and, with snapshots, through_training_NAME.
+    Of the sweep: class_means, rank_penalty, loss_split, and run_EXPERIMENT, the run of the lowest loss. Of
+    the theory: level_ratios, solutions. Of each series NAME with an axis: against_axis_NAME; of others:
+    run_NAME and, with snapshots, through_training_NAME.
     """
-    runs, history, singular, means = (
-        tables[name] for name in ("runs", "history", "singular_values", "class_means")
-    )
-    at_own = runs[runs["own_penalty"]]
-    best = best_runs(at_own)
+    runs, means = tables["runs"], tables["class_means"]
+    best = best_runs(runs[runs["own_penalty"]])
     names = {row["experiment"]: _row_label(row) for row in best.to_dict("records")}
     figures: dict[str, DrawFigure] = {
-        "loss_curves": partial(loss_curves, history, at_own),
-        "singular_values": partial(singular_values_by_layer, singular, best),
         "rank_penalty": partial(ranks_by_penalty, runs),
         "loss_split": partial(loss_split, tables["split"]),
         "level_ratios": partial(level_ratios, tables["ratios"], RATIO_PER_CLASS, RATIO_DECAY),

@@ -19,10 +19,8 @@ def with_ranks(runs: pd.DataFrame) -> pd.DataFrame:
     from means. Two classes with the same features cost as much as one that is given up, without an output of
     0; single samples of a class may be given up.
     """
-    ranks = runs["ranks"].fillna("").astype(str).str.split("-")
-    means = [[float(rank) for rank in own[:-1] or own if rank] for own in ranks]
     kept = runs["finished"].astype(bool) & (runs["classes_given_up"] == 0) & (runs["train_error"] == 0)
-    mean_rank = [sum(own) / len(own) if own else float("nan") for own in means]
+    mean_rank = [sum(own) / len(own) for own in _inner(_ranks(runs["ranks"]))]
     return runs.assign(mean_rank=mean_rank, kept=kept)
 
 
@@ -52,7 +50,7 @@ def claim_numbers(runs: pd.DataFrame) -> pd.DataFrame:
     """
     runs = with_ranks(runs)
     after, before = (_ranks(runs[column]) for column in ("ranks", "ranks_before"))
-    inner, inner_before = ([own[:-1] or own for own in layers] for layers in (after, before))
+    inner, inner_before = _inner(after), _inner(before)
     structure = runs["structure"].fillna("").astype(str)
     numbers: dict[str, Any] = {
         "mean_rank": runs["mean_rank"],
@@ -103,6 +101,11 @@ def _ranks(joined: pd.Series) -> list[list[float]]:
     """Return ranks of each layer from '5-5-10'; NaN where there are none."""
     parts = joined.fillna("nan").astype(str).str.split("-")
     return [[float(rank) for rank in own] for own in parts]
+
+
+def _inner(ranks: list[list[float]]) -> list[list[float]]:
+    """Return those of M_2, ..., M_{L-1}, or of M_2 for L = 2."""
+    return [own[:-1] or own for own in ranks]
 
 
 def best_runs(runs: pd.DataFrame) -> pd.DataFrame:

@@ -6,8 +6,14 @@ from ncpipe.config.params import load_params
 from ncpipe.figures.labels import by_experiment, caption, row_label
 from ncpipe.figures.save import save_figure
 from ncpipe.papers.outputs import CONSTRUCTED, COUNTEREXAMPLE, THEORY
-from ncpipe.papers.s25.proof_networks import constructed_gap, counterexample, trained_and_constructed
-from ncpipe.papers.s25.proof_slopes import constructed_slopes, trained_means, with_nc2
+from ncpipe.papers.s25.proof_networks import (
+    constructed_gap,
+    constructed_slopes,
+    counterexample,
+    trained_and_constructed,
+    trained_means,
+    with_nc2,
+)
 from ncpipe.system.artifacts import RESULTS, publish_folder
 from ncpipe.system.console import say
 from ncpipe.tables.files import read_table

@@ -376,9 +376,8 @@ def _rows(head: Classifier, chosen: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return the classifier's weight (K', d) and bias (K',) of the measured classes; both are finite."""
     kept = chosen.to(head.weight.device)
     weight, bias = head.weight[kept], None if head.bias is None else head.bias[kept]
-    for title, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None:
-            check_finite(f"the classifier's {title}", tensor)
+    check_finite("the classifier's weight", weight)
+    check_finite("the classifier's bias", bias)
     return weight, bias
 
 

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from ncpipe.metrics.checks import (
     Array,
-    as_tensor,
+    as_tensors,
+    by_split,
     check_finite,
     check_integers,
     check_statistics,
     check_widths,
 )
-from ncpipe.metrics.measurements import Measurement, Measurements
+from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.sample_statistics import SampleAccumulator, check_classifier
 from ncpipe.metrics.selection import IGNORE_INDEX, measured_entries
@@ -134,15 +135,13 @@ def measure_vocabulary(
     counts = train.accumulator.counts
     check_classifier(len(counts), train.accumulator.width, weight, bias)
     for title, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None:
-            check_finite(f"the unembedding's {title}", tensor)
+        check_finite(f"the unembedding's {title}", tensor)
     classes = _frequent_tokens(counts, min_per_class, TRAIN)
     learned = train.accumulator.result_of(classes)
     rows: list[Measurement] = []
     if weight is not None:
         own_rows = weight[classes.to(weight.device)].to(learned.means.device)
-        found = values_of(OF_WEIGHT, weight=own_rows)
-        rows += [Measurement(LAST_LAYER, WEIGHTS, metric, value) for metric, value in found]
+        rows += rows_of(LAST_LAYER, WEIGHTS, values_of(OF_WEIGHT, weight=own_rows))
     for split, seen in ((TRAIN, train), (TEST, test)):
         if seen is None:
             continue
@@ -156,7 +155,7 @@ def measure_vocabulary(
             **dict(statistics_metrics(statistics, None if weight is None else weight[own.to(weight.device)])),
             **_decision_values(seen, classes, learned, weight, bias),
         }
-        rows += [Measurement(LAST_LAYER, split, metric, float(value)) for metric, value in values.items()]
+        rows += rows_of(LAST_LAYER, split, ((metric, float(value)) for metric, value in values.items()))
     return Measurements(rows)
 
 
@@ -176,26 +175,18 @@ def measure_token_arrays(
     Labels need not name every token; those that are ignore_index are left out. V is the weight's number of
     rows, or 1 + the largest label. decisions: positions of each split that NC4 is taken on, None for all.
     """
-    if (test_features is None) != (test_labels is None):
-        raise InputError("test features and test labels come together; give both or neither")
-    splits = [(TRAIN, as_tensor(features), as_tensor(labels))]
-    if test_features is not None and test_labels is not None:
-        splits.append((TEST, as_tensor(test_features), as_tensor(test_labels)))
-    for name, rows, wanted in splits:
+    splits = by_split(features, labels, test_features, test_labels)
+    for name, (rows, wanted) in splits.items():
         if rows.dim() != 2 or not rows.numel() or wanted.shape != rows.shape[:1]:
             shapes = f"{tuple(rows.shape)} and {tuple(wanted.shape)}"
             raise InputError(f"{name} features and labels must be (N, d) and (N,), not {shapes}")
         check_integers(wanted)
-    check_widths([rows for _, rows, _ in splits])
-    largest = max(int(wanted.max()) for _, _, wanted in splits)
+    check_widths([rows for rows, _ in splits.values()])
+    largest = max(int(wanted.max()) for _, wanted in splits.values())
     vocabulary = max(largest + 1, 1) if weight is None else len(weight)
-    passes = [_pass_over(rows, wanted, vocabulary, decisions, ignore_index) for _, rows, wanted in splits]
+    passes = {name: _pass_over(*given, vocabulary, decisions, ignore_index) for name, given in splits.items()}
     return measure_vocabulary(
-        passes[0],
-        passes[1] if len(passes) > 1 else None,
-        None if weight is None else as_tensor(weight),
-        None if bias is None else as_tensor(bias),
-        min_per_class,
+        passes[TRAIN], passes.get(TEST), *as_tensors(weight, bias), min_per_class=min_per_class
     )
 
 

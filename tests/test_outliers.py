@@ -187,14 +187,10 @@ def arrays() -> dict[str, np.ndarray]:
     return found | {"test_labels": np.arange(40) % CLASSES}
 
 
-class Model(nn.Module):
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        super().__init__()
-        self.fc = nn.Linear(*weight.shape[::-1]).double()
-        self.fc.weight.data, self.fc.bias.data = weight, bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(x)
+def model() -> nn.Module:
+    layer = nn.Linear(7, CLASSES)
+    layer.weight.data, layer.bias.data = sample()["weight"], sample()["bias"]
+    return nn.Sequential(layer)
 
 
 def loaders(given: dict[str, np.ndarray]) -> list[list[tuple[Tensor, Tensor]]]:
@@ -214,12 +210,11 @@ def test_arrays_files_and_models_have_the_same_values(tmp_path: Path) -> None:
     assert found.records[: len(plain)] == plain.records
     wanted = {("last", "ood", name): value for name, value in outlier_metrics(**sample())}
     assert {(row.layer, row.split, row.metric): row.value for row in found.records[len(plain) :]} == wanted
-    model = Model(sample()["weight"], sample()["bias"])
-    of_model = nc.measure_model(model, "fc", *loaders(given))
+    of_model = nc.measure_model(model(), "0", *loaders(given))
     assert of_model.select(split="ood").to_dict() == found.select(split="ood").to_dict()
-    np.savez(tmp_path / "features.npz", **nc.collect_features(model, "fc", *loaders(given)))
+    np.savez(tmp_path / "features.npz", **nc.collect_features(model(), "0", *loaders(given)))
     assert nc.measure_file(tmp_path / "features.npz") == found
-    some = nc.measure_model(model, "fc", *loaders(given), classes=[0, 2, 3])
+    some = nc.measure_model(model(), "0", *loaders(given), classes=[0, 2, 3])
     assert 0 <= some["last", "ood", "neco_auroc"] <= 1
     kept = given["labels"] != 1
     chosen = [given["features"][kept], np.searchsorted([0, 2, 3], given["labels"][kept])]
@@ -236,9 +231,8 @@ def of_arrays(**changes: Any) -> Callable[[], object]:
 
 def of_model(train: int, test: int | None, ood: int, **options: Any) -> Callable[[], object]:
     every = [*loaders(arrays()), None]
-    model = Model(sample()["weight"], sample()["bias"])
     return lambda: nc.measure_model(
-        model, "fc", *(every[-1 if i is None else i] for i in (train, test, ood)), **options
+        model(), "0", *(every[-1 if i is None else i] for i in (train, test, ood)), **options
     )
 
 

@@ -13,7 +13,7 @@ from ncpipe.metrics.checks import check_arrays
 from ncpipe.metrics.collapse import nc1_pinv
 from ncpipe.metrics.sample_statistics import SampleAccumulator
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.metrics.table import measure, measure_batches, measure_layer
+from ncpipe.metrics.table import measure_batches, measure_layer
 from ncpipe.system.errors import InputError
 
 Case = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -77,36 +77,6 @@ def test_batches_are_read_once_a_pass() -> None:
     assert {row.split for row in rows} == {"train", "test", "weights"}
     with pytest.raises(InputError, match="train batches are empty"):
         measure_batches(list, 4)
-
-
-def test_what_check_arrays_refuses() -> None:
-    features, labels, weight, bias = case(0)
-    bad = features.clone()
-    bad[7, 3] = torch.nan
-    for message, arrays in {
-        "train features hold NaN or inf, first in row 7": (bad, labels),
-        r"features must be \(samples, width\)": (features[0], labels),
-        "labels must be 30 integers": (features, labels[1:]),
-        "class 2 has no train samples": (features[labels != 2], labels[labels != 2]),
-        r"label -1 of sample 0 is not in 0\.\.2": (features, labels - 1),
-        r"label 3 of sample \d+ is not in 0\.\.2": (features, labels, weight[:3]),
-        r"weight must have a row per class.*\(4, 9\), not \(4, 8\)": (features, labels, weight[:, 1:]),
-        r"weight must have a row per class.*, \(4, 9\), not \(9, 4\); transpose it": (
-            features,
-            labels,
-            weight.T,
-        ),
-        "weight hold NaN": (features, labels, weight / 0, bias),
-        "bias must have an entry per class": (features, labels, weight, bias[1:]),
-        "a bias needs a weight": (features, labels, None, bias),
-        "labels name 1 class": (features, 0 * labels),
-    }.items():
-        with pytest.raises(InputError, match=message):
-            check_arrays(*arrays)
-    with pytest.raises(InputError, match="come together"):
-        measure(features, labels, test_features=features)
-    with pytest.raises(InputError, match="class 0 has no test samples"):
-        measure(features, labels, None, None, features[labels > 0], labels[labels > 0])
 
 
 def test_what_check_arrays_warns_of() -> None:

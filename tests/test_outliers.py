@@ -1,7 +1,7 @@
 """Scores that tell outliers from test samples, against formulas written out in NumPy, and the third split."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,7 @@ from ncpipe.datasets.digits import prepare_digits
 from ncpipe.datasets.prepared import Prepared, Split, read_prepared
 from ncpipe.features.files import read_features
 from ncpipe.metrics.catalogue import OUTLIERS
-from ncpipe.metrics.outlier_scores import auroc, fpr95, msp
-from ncpipe.metrics.outliers import outlier_metrics, outlier_scores
+from ncpipe.metrics.outliers import auroc, fpr95, msp, outlier_metrics, outlier_scores
 from ncpipe.system.errors import InputError
 
 CLASSES = 4
@@ -221,45 +220,6 @@ def test_arrays_files_and_models_have_the_same_values(tmp_path: Path) -> None:
     tested = given["test_features"][given["test_labels"] != 1]
     own = outlier_metrics(*map(torch.from_numpy, (*chosen, tested, given["ood_features"])))
     assert some["last", "ood", "mahalanobis_auroc"] == dict(own)["mahalanobis_auroc"]
-
-
-def of_arrays(**changes: Any) -> Callable[[], object]:
-    given = {name: value for name, value in (arrays() | changes).items() if value is not None}
-    given = given | {"ood": given.pop("ood_features")}
-    return lambda: nc.measure(**given)
-
-
-def of_model(train: int, test: int | None, ood: int, **options: Any) -> Callable[[], object]:
-    every = [*loaders(arrays()), None]
-    return lambda: nc.measure_model(
-        model(), "0", *(every[-1 if i is None else i] for i in (train, test, ood)), **options
-    )
-
-
-NO_TEST = "ood: its scores are compared with those of test samples; give test features too"
-THREE = "ood_loader: its scores tell other data from test samples; give test_loader too, each of its own"
-
-
-@pytest.mark.parametrize(
-    ("measured", "message"),
-    [
-        (of_arrays(test_features=None, test_labels=None), NO_TEST),
-        (of_arrays(ood_features=np.ones((3, 6))), "ood features are (3, 6); they must be (samples, 7)"),
-        (of_arrays(ood_features=np.ones(7)), "ood features are (7,); they must be (samples, 7)"),
-        (of_arrays(ood_features=arrays()["features"]), "ood features are the train features; give those of"),
-        (of_arrays(ood_features=arrays()["test_features"]), "ood features are the test features; give"),
-        (of_arrays(ood_features=np.full((3, 7), np.nan)), "ood features hold NaN or inf, first in row 0"),
-        (of_model(0, None, 2), THREE),
-        (of_model(0, 1, 0), THREE),
-        (of_model(0, 1, 1), THREE),
-        (of_model(0, 1, 2, targets=True), "ood_loader: does not apply to targets that are vectors"),
-    ],
-)
-def test_what_no_score_can_compare_is_one_line(measured: Callable[[], object], message: str) -> None:
-    with pytest.raises(InputError) as found:
-        measured()
-    assert str(found.value).startswith(message)
-    assert "\n" not in str(found.value)
 
 
 @pytest.mark.parametrize(

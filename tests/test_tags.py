@@ -299,17 +299,3 @@ def test_a_wrong_array_is_one_line_that_names_it(changes: dict[str, Any], words:
     if words.startswith("tags has") and given["tags"].ndim == 2:
         with pytest.raises(InputError, match=words.replace("tags has", "train labels has")):
             measure(given["inputs"], given["tags"])
-
-
-def test_a_wrong_call_is_one_line() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(9, CLASSES))
-    x, y = (torch.from_numpy(each) for each in arrays().values())
-    for batch, more, words in (
-        ((x.float(), y[:, :3]), {"tags": True}, r"tags are \(36, 3\); they must be \(n, 4\) of 0 and 1"),
-        ((x.float(), y), {"tags": True, "targets": True}, "tags: does not apply to targets that are vectors"),
-        ((x.float(), y), {"tags": True, "layers": ["0"]}, "layers: does not apply to targets that are tags"),
-    ):
-        with pytest.raises(InputError, match=words):
-            measure_model(model, "0", [batch], **more)
-    with pytest.raises(InputError, match="ood and shots: need one class a sample"):
-        measure(x, y, shots=[1])

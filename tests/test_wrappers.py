@@ -25,8 +25,6 @@ from ncpipe.system.errors import InputError, MeasurementWarning
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ncpipe.system.errors.MeasurementWarning"),
-    pytest.mark.filterwarnings("ignore:.*quantiz:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*quantize_per_tensor"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated"),
 ]
 CLASSES, WIDTH, SAMPLES = 3, 8, 33
@@ -34,7 +32,7 @@ CLASSES, WIDTH, SAMPLES = 3, 8, 33
 
 LABELS = torch.arange(SAMPLES) % CLASSES
 INPUTS = normal(SAMPLES, 5, seed=1) + LABELS.unsqueeze(1)
-LOADER, SINGLE = [(INPUTS, LABELS)], [(INPUTS.float(), LABELS)]
+LOADER = [(INPUTS, LABELS)]
 
 
 def network(head: nn.Module) -> nn.Sequential:
@@ -162,34 +160,21 @@ def hooked() -> nn.Module:
     return model
 
 
-def quantised() -> nn.Module:
-    model = network(nn.Linear(WIDTH, CLASSES)).float()
-    return torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
-
-
 @pytest.mark.parametrize(
-    ("make", "classifier", "loader", "message"),
+    ("make", "classifier", "message"),
     [
-        (lambda: network(Cosine(WIDTH, CLASSES)), "2", LOADER, "'2' is a Cosine, and its logits are not W h"),
-        (quantised, "2", SINGLE, "'2' is a DynamicQuantizedLinear.*quantise its inputs"),
-        (lambda: network(made("LoRA")), "2.base_layer", LOADER, "2.base_layer is a part of 2"),
-        (lambda: network(made("LoRA")), "2.lora_B.default", LOADER, "not the 3 logits of '2.lora_B.default'"),
-        (lambda: Scaled(lambda z: 2 * z), "layers.2", LOADER,
-         r"returns \(33, 3\), which are not the 3 logits"),
-        (hooked, "2", LOADER, "a hook changes them"),
-        (lambda: torch.jit.script(network(nn.Linear(WIDTH, CLASSES))), "2", LOADER,
-         "a scripted model runs no"),
-        (lambda: nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, CLASSES)).double(), "0", LOADER,
-         "not the 4 logits of '0'; name the layer that gives them"),
+        (lambda: network(Cosine(WIDTH, CLASSES)), "2", "'2' is a Cosine, and its logits are not W h"),
+        (lambda: network(made("LoRA")), "2.base_layer", "2.base_layer is a part of 2"),
+        (lambda: Scaled(lambda z: 2 * z), "layers.2", r"returns \(33, 3\), which are not the 3 logits"),
+        (hooked, "2", "a hook changes them"),
+        (lambda: torch.jit.script(network(nn.Linear(WIDTH, CLASSES))), "2", "a scripted model runs no"),
+        (lambda: network(nn.Linear(WIDTH, CLASSES)), "0", "not the 8 logits of '0'; name the layer"),
     ],
 )  # fmt: skip
-def test_a_layer_without_the_models_logits_is_refused(
-    make: Any, classifier: str, loader: Any, message: str
-) -> None:
+def test_a_layer_without_the_models_logits_is_refused(make: Any, classifier: str, message: str) -> None:
     """Red: margins and NC4 of another classifier."""
-    with pytest.raises(InputError, match=message) as caught:
-        measure_model(make(), classifier, loader, classes=[0, 1, 2])
-    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match=message):
+        measure_model(make(), classifier, LOADER, classes=[0, 1, 2])
 
 
 @pytest.mark.parametrize(
@@ -433,7 +418,8 @@ class Noisy:
     ("spread", "kind"), [(1.0, torch.float32), (3e-3, torch.float32), (1e-6, torch.float64)]
 )
 def test_fresh_noise_is_seen_however_collapsed_a_network_is(spread: float, kind: torch.dtype) -> None:
-    """Red: a tolerance in proportion to the features, in which all the noise of a collapsed network fits."""
+    """By `ncpipe.metrics.sample_statistics.same_samples`. Red: a tolerance in proportion to the features, in
+    which all the noise of a collapsed network fits."""
     model = nn.Sequential(nn.Linear(WIDTH, CLASSES)).to(kind)
     assert measure_model(model, "0", Noisy(spread, 0.0, kind))
     with pytest.raises(InputError, match=r"train loader .*augmentation"):

@@ -23,10 +23,10 @@ from ncpipe.features.forward import layers_by_batch, load_network
 from ncpipe.features.own_network import own_batches
 from ncpipe.metrics.catalogue import Metric
 from ncpipe.metrics.losses import logits_of
+from ncpipe.metrics.sample_statistics import Batches
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, LAST_ALONE, of_samples, own_metrics
 from ncpipe.metrics.table import LAST_LAYER, TARGET, TEST, TRAIN, WEIGHTS, Measurement
-from ncpipe.metrics.two_passes import Batches
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
 

@@ -18,8 +18,8 @@ from ncpipe.features.extraction import Features, LayerOnSplit, NetworkMetadata
 from ncpipe.metrics.checks import check_statistics
 from ncpipe.metrics.classifier import Classifier
 from ncpipe.metrics.hooks import Pass, passes
+from ncpipe.metrics.sample_statistics import first_pass, same_samples, second_pass
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN
-from ncpipe.metrics.two_passes import first_pass, same_samples, second_pass
 from ncpipe.models.network import Role, embedding_parameters
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators

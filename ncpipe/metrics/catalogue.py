@@ -14,7 +14,7 @@ from ncpipe.metrics import (
     geometry,
     minority,
     nrc,
-    outlier_scores,
+    outliers,
     ranks,
     samples,
     tags,
@@ -141,9 +141,7 @@ REGRESSION = (
 TAG_FAMILIES = families_of((tags,), GROUPS)
 TAGS = _entries(TAG_FAMILIES)
 # Where there are samples of other data (`ncpipe.metrics.outliers`), a third split.
-OUTLIER_FAMILIES = families_of((outlier_scores,), GROUPS)
-OUTLIER_SCORES = tuple(each for each in OUTLIER_FAMILIES if each.entries[0].group == "outliers")
-OUTLIERS = _entries(OUTLIER_FAMILIES)
+OUTLIERS = _entries(families_of((outliers,), GROUPS))
 _EVERY = (*ENTRIES, *TOKENS, *GAPS, *MINORITIES, *TRANSFERS, *RANKS, *SOURCES, *REGRESSION, *TAGS, *OUTLIERS)
 CATALOGUE = MappingProxyType({metric.name: metric for metric in _EVERY})
 SINGULAR = "singular_"  # names of metrics that are one value of a spectrum each begin so

@@ -115,6 +115,20 @@ def check_shape(features: Tensor, name: str) -> None:
         )
 
 
+def check_outliers(ood: Array, features: Array, test: Array | None) -> Tensor:
+    """Return ood (m, d) as a tensor; raise InputError where no score can compare it with test samples."""
+    rows, known = as_tensor(ood), as_tensor(features)
+    if test is None:
+        raise InputError("ood: its scores are compared with those of test samples; give test features too")
+    if rows.ndim != 2 or not len(rows) or rows.shape[1] != known.shape[1]:
+        raise InputError(f"ood features are {tuple(rows.shape)}; they must be (samples, {known.shape[1]})")
+    check_finite("ood features", rows)
+    for name, other in (("train", known), ("test", as_tensor(test))):
+        if rows.shape == other.shape and torch.equal(rows.to(other), other) and bool((rows != rows[0]).any()):
+            raise InputError(f"ood features are the {name} features; give those of other data")
+    return rows
+
+
 def check_integers(labels: Tensor) -> None:
     """Raise InputError unless labels are integers."""
     if labels.is_floating_point() or labels.is_complex():

@@ -18,6 +18,7 @@ from ncpipe.metrics.checks import (
     by_split,
     check_arrays,
     check_finite,
+    check_outliers,
     check_statistics,
     check_widths,
     count_classes,
@@ -27,12 +28,11 @@ from ncpipe.metrics.geometry import simplex_fits
 from ncpipe.metrics.loss_functions import wrong_tags
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
-from ncpipe.metrics.outliers import check_outliers, outlier_metrics
+from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
-from ncpipe.metrics.sample_statistics import SampleStatistics
+from ncpipe.metrics.sample_statistics import SampleStatistics, first_pass, second_pass
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.transfer import EPISODES, check_shots, transfer_metrics
-from ncpipe.metrics.two_passes import first_pass, second_pass
 from ncpipe.system.errors import InputError
 
 LAST_LAYER = "last"
@@ -144,7 +144,7 @@ def measure_tags(
     NaN for NaN features.
     """
     for split, (features, tags) in splits.items():
-        given = {"features": features, "tags": tags}
+        given: dict[str, Any] = {"features": features, "tags": tags}
         if weight is not None:
             given["missed"] = wrong_tags(logits_of(features, weight, bias), tags)
         yield from rows_of(layer, split, values_of(TAG_FAMILIES, **given))

@@ -116,10 +116,7 @@ def uniformity(directions: Tensor, rounding: Tensor) -> tuple[float, float, floa
     "[−1, 1]", WP24, scale="linear", note="; higher is nearer", many=True,
 )  # fmt: skip
 def unc3_cosine(statistics: ClassStatistics, weight: Tensor) -> float:
-    """Return mean cosine of a row of weights and its class mean.
-
-    NaN for a row of zeros and for a mean at the centre.
-    """
+    """Return the mean; NaN for a row of zeros and for a mean at the centre."""
     return _cosines(statistics, weight).mean().item()
 
 
@@ -128,10 +125,7 @@ def unc3_cosine(statistics: ClassStatistics, weight: Tensor) -> float:
     "standard deviation over k of cos(W_k, μ_k − μ_G)", "[0, 1]", WP24, many=True,
 )  # fmt: skip
 def unc3_spread(statistics: ClassStatistics, weight: Tensor) -> float:
-    """Return spread over classes of the cosine of a row of weights and its mean.
-
-    0 where every class is aligned alike, whatever that alignment is. NaN as of `unc3_cosine`.
-    """
+    """Return the spread; 0 where every class is aligned alike, NaN as of `unc3_cosine`."""
     return _cosines(statistics, weight).std(correction=0).item()
 
 

@@ -7,7 +7,6 @@ V  tokens of the vocabulary    K  classes among them    N  positions    m  kept 
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -150,9 +149,12 @@ def measure_vocabulary(
             own = classes[_frequent_tokens(seen.accumulator.counts[classes], min_per_class, TEST)]
         statistics = learned if split == TRAIN else seen.accumulator.result_of(own)
         check_statistics(split, LAST_LAYER, statistics)
+        given: dict[str, Any] = {"statistics": statistics}
+        if weight is not None:
+            given["weight"] = weight[own.to(weight.device)].to(statistics.means.device)
         values = {
             **_position_counts(seen, statistics),
-            **dict(statistics_metrics(statistics, None if weight is None else weight[own.to(weight.device)])),
+            **dict(values_of((*OF_STATISTICS, *OF_SAMPLES), **given)),
             **_decision_values(seen, classes, learned, weight, bias),
         }
         rows += rows_of(LAST_LAYER, split, ((metric, float(value)) for metric, value in values.items()))
@@ -176,18 +178,17 @@ def measure_token_arrays(
     rows, or 1 + the largest label. decisions: positions of each split that NC4 is taken on, None for all.
     """
     splits = by_split(features, labels, test_features, test_labels)
-    for name, (rows, wanted) in splits.items():
-        if rows.dim() != 2 or not rows.numel() or wanted.shape != rows.shape[:1]:
-            shapes = f"{tuple(rows.shape)} and {tuple(wanted.shape)}"
+    for name, (own, wanted) in splits.items():
+        if own.dim() != 2 or not own.numel() or wanted.shape != own.shape[:1]:
+            shapes = f"{tuple(own.shape)} and {tuple(wanted.shape)}"
             raise InputError(f"{name} features and labels must be (N, d) and (N,), not {shapes}")
         check_integers(wanted)
     check_widths([rows for rows, _ in splits.values()])
     largest = max(int(wanted.max()) for _, wanted in splits.values())
     vocabulary = max(largest + 1, 1) if weight is None else len(weight)
     passes = {name: _pass_over(*given, vocabulary, decisions, ignore_index) for name, given in splits.items()}
-    return measure_vocabulary(
-        passes[TRAIN], passes.get(TEST), *as_tensors(weight, bias), min_per_class=min_per_class
-    )
+    rows, offsets = as_tensors(weight, bias)
+    return measure_vocabulary(passes[TRAIN], passes.get(TEST), rows, offsets, min_per_class)
 
 
 def _pass_over(
@@ -199,12 +200,6 @@ def _pass_over(
         count = int((~left).sum())
         seen.update(rows[left] if count else rows, wanted[left] if count else wanted, count)
     return seen
-
-
-def statistics_metrics(statistics: ClassStatistics, weight: Tensor | None) -> Iterator[tuple[str, float]]:
-    """Yield the metrics of class statistics, and of them with weight (K, d), for any K: (metric, value)."""
-    given: dict[str, Any] = {} if weight is None else {"weight": weight.to(statistics.means.device)}
-    return values_of((*OF_STATISTICS, *OF_SAMPLES), statistics=statistics, **given)
 
 
 def wilson_interval(count: int, total: int) -> tuple[float, float]:

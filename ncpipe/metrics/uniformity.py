@@ -16,51 +16,32 @@ from ncpipe.system.lazy_torch import Tensor, torch
 
 SUMMARIES = (
     (
-        "energy",
-        "mean log inverse distance of directions",
-        "mean over pairs of log(1/‖u_i − u_j‖), u_k the directions of {}",
-        "[−½ log(2K/(K−1)), ∞]",
-        "LYWS23",
+        "energy", "mean log inverse distance of directions",
+        "mean over pairs of log(1/‖u_i − u_j‖), u_k the directions of {}", "[−½ log(2K/(K−1)), ∞]", "LYWS23",
     ),
     (
-        "spread",
-        "spread of log inverse distances of directions",
-        "standard deviation over pairs of log(1/‖u_i − u_j‖), u_k the directions of {}",
-        "[0, ∞]",
+        "spread", "spread of log inverse distances of directions",
+        "standard deviation over pairs of log(1/‖u_i − u_j‖), u_k the directions of {}", "[0, ∞]", WP24,
+    ),
+    (
+        "cosine", "largest cosine of two", "largest cosine of two of {}; 0 can be reached up to K = 2d",
+        "[0, 1]", "R55",
+    ),
+    (
+        "interference", "mean |cos + 1/(K-1)|", "mean over pairs of abs(cos + 1/(K−1)) of {}", "[0, K/(K−1)]",
         WP24,
     ),
-    (
-        "cosine",
-        "largest cosine of two",
-        "largest cosine of two of {}; 0 can be reached up to K = 2d",
-        "[0, 1]",
-        "R55",
-    ),
-    (
-        "interference",
-        "mean |cos + 1/(K-1)|",
-        "mean over pairs of abs(cos + 1/(K−1)) of {}",
-        "[0, K/(K−1)]",
-        WP24,
-    ),
-)
+)  # fmt: skip
 
 
 def _entries(matrix: str, name: str, which: str, label: str) -> Iterator[Metric]:
     for kind, meaning, formula, interval, source in SUMMARIES:
         spread = kind == "spread"
         yield Metric(
-            f"gnc2_{kind}_{matrix}",
-            "GNC2",
-            "least",
-            f"{name}: {meaning}",
-            formula.format(which),
-            interval,
-            source,
-            scale="log" if spread else "linear",
-            label=label if spread else "",
+            f"gnc2_{kind}_{matrix}", "GNC2", "least", f"{name}: {meaning}", formula.format(which), interval,
+            source, scale="log" if spread else "linear", label=label if spread else "",
             headline=spread and matrix == "weights",
-        )
+        )  # fmt: skip
 
 
 @family(*_entries("weights", "weights", "W's rows", "GNC2"), many=True)

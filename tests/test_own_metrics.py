@@ -174,8 +174,6 @@ MISTAKES = {
     "last among the inner": ('{"inner": [self.maps], "last": [self.last]}',
      '{"inner": [self.maps, self.last]}', "class Sine(",
      r"Sine, L = 2: the role of self\.last is inner; write it as last"),
-    "type of a key": ("    width: Count\n", "    width: bytes\n", "class PatchesModel(",
-     r"an annotation of PatchesModel is no type \(bytes is no type of a key"),
     "state": ('state = ("mean",)', 'state = ("mean")', "class SignumOptimizer",
      r"the state of SignumOptimizer is a text; write a tuple: \('mean',\)"),
     "gradient": ("return -log_p + spec.epsilon * (1 - log_p.exp())", "return -log_p.detach()",

@@ -1,25 +1,42 @@
-"""Callbacks in transformers' and Lightning's own trainers, on tiny models, with DVCLive's real loggers."""
+"""Callbacks in transformers' and Lightning's own trainers, on tiny models; training stays the same."""
 
-import functools
+import csv
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainingArguments,
+)
 
-from ncpipe.integrations.monitor import CollapseMonitor
+from ncpipe.metrics.causal import measure_causal_lm
+from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.table import Measurement, measure
 from ncpipe.system.errors import InputError
+
+pytest.importorskip("accelerate", reason="Trainer needs accelerate: pip install 'ncpipe[integrations]'")
+pytest.importorskip("lightning", reason="pip install 'ncpipe[integrations]'")
+
+from lightning import pytorch as lightning
+
+from ncpipe.integrations.lightning import CausalCollapseCallback as CausalLightningCallback
+from ncpipe.integrations.lightning import CollapseCallback as LightningCallback
+from ncpipe.integrations.transformers import CausalCollapseCallback, CollapseCallback, sample_subset
 
 # Lightning warns of workers, intervals, srun and of PyTorch's own deprecations; a dozen samples are few.
 pytestmark = pytest.mark.filterwarnings("ignore")
 CLASSES = 3
-CLOSE = 1e-12
+CLOSE = {"rel": 1e-9, "abs": 1e-12, "nan_ok": True}
 EPOCHS = 2
+CDNV = "nc/last/train/cdnv"
 
 
 def texts(count: int, seed: int) -> list[dict[str, Tensor]]:
@@ -42,15 +59,22 @@ def bert() -> nn.Module:
     return BertForSequenceClassification(config).double()
 
 
-def trainer(model: nn.Module, folder: Path, settings: Any = (), **options: Any) -> Any:
-    """Imported only now, as Lightning is: seconds, which no other worker should wait for."""
-    pytest.importorskip("accelerate", reason="Trainer needs accelerate: pip install 'ncpipe[integrations]'")
-    from transformers import Trainer, TrainingArguments
+def sequences(count: int) -> list[dict[str, Tensor]]:
+    rows = torch.randint(20, (count, 10), generator=torch.Generator().manual_seed(1))
+    return [{"input_ids": row, "labels": row} for row in rows]
 
+
+def gpt2() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(vocab_size=20, n_positions=10, n_embd=8, n_layer=1, n_head=1))
+
+
+def trainer(model: nn.Module, data: Any, folder: Path, evaluated: Any = None, **settings: Any) -> Trainer:
+    """Two epochs of three steps, with dropout."""
     arguments = TrainingArguments(
         str(folder),
         num_train_epochs=EPOCHS,
-        per_device_train_batch_size=4,
+        per_device_train_batch_size=len(data) // 3,
         per_device_eval_batch_size=6,
         learning_rate=1e-3,
         logging_strategy="epoch",
@@ -59,25 +83,19 @@ def trainer(model: nn.Module, folder: Path, settings: Any = (), **options: Any) 
         use_cpu=True,
         disable_tqdm=True,
         dataloader_pin_memory=False,
-        **dict(settings),
+        **settings,
     )
-    return Trainer(model, arguments, train_dataset=texts(12, 1), **options)
+    return Trainer(model, arguments, train_dataset=data, eval_dataset=evaluated)
 
 
-@torch.no_grad()
-def by_hand(model: nn.Module, data: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
-    """What enters the last layer, without a hook, in the same batches; labels."""
-    model.eval()
-    features = []
-    for start in range(0, len(data), 6):
-        batch = {name: torch.stack([sample[name] for sample in data[start : start + 6]]) for name in data[0]}
-        features.append(model.bert(batch["input_ids"], batch["attention_mask"]).pooler_output)
-    return torch.cat(features), torch.stack([sample["labels"] for sample in data])
-
-
-def assert_equal_weights(one: nn.Module, other: nn.Module) -> None:
-    for own, twin in zip(one.parameters(), other.parameters(), strict=True):
-        assert torch.equal(own, twin)
+def measured(model: nn.Module, *splits: list[dict[str, Tensor]]) -> dict[str, float]:
+    """By name, of batches in the form of Trainer's collator."""
+    names = ("input_ids", "attention_mask", "labels")
+    loaders = [
+        [{n: torch.stack([one[n] for one in data[start : start + 6]]) for n in names} for start in (0, 6)]
+        for data in splits
+    ]
+    return named(measure_model(model, "classifier", *loaders))
 
 
 def named(rows: list[Measurement]) -> dict[str, float]:
@@ -88,10 +106,15 @@ def named(rows: list[Measurement]) -> dict[str, float]:
     }
 
 
-def logged(history: list[dict[str, float]]) -> list[dict[str, float]]:
+def logged(loop: Trainer) -> list[dict[str, float]]:
     """Entries with collapse, and nothing else in them than when it was."""
-    found = [entry for entry in history if any(name.startswith("nc/") for name in entry)]
+    found = [entry for entry in loop.state.log_history if any(name.startswith("nc/") for name in entry)]
     return [{n: v for n, v in entry.items() if n not in ("epoch", "step")} for entry in found]
+
+
+def assert_equal_weights(one: nn.Module, other: nn.Module) -> None:
+    for own, twin in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(own, twin)
 
 
 def test_trainer_logs_what_the_table_has(tmp_path: Path) -> None:
@@ -101,132 +124,98 @@ def test_trainer_logs_what_the_table_has(tmp_path: Path) -> None:
     """
     model, data, held_out = bert(), texts(12, 1), texts(9, 2)
     start = measured(model, data, held_out)
-    loop = trainer(model, tmp_path)
-    watch(loop, "classifier", data, held_out, every=2)
+    loop = trainer(model, data, tmp_path)
+    loop.add_callback(CollapseCallback(loop, "classifier", data, held_out, every=2))
     loop.train()
-    end = measured(model, data, held_out)
-    found = logged(loop.state.log_history)
-    assert [entry["epoch"] for entry in loop.state.log_history if "nc/last/train/cdnv" in entry] == [0, 2]
-    for values, wanted in zip(found, (start, end), strict=True):
-        assert values == pytest.approx(wanted, rel=CLOSE, abs=CLOSE, nan_ok=True)
+    assert [entry["epoch"] for entry in loop.state.log_history if CDNV in entry] == [0, 2]
+    for values, wanted in zip(logged(loop), (start, measured(model, data, held_out)), strict=True):
+        assert values == pytest.approx(wanted, **CLOSE)
     assert len([entry for entry in loop.state.log_history if "loss" in entry]) == EPOCHS
     alone = bert()
-    trainer(alone, tmp_path).train()
+    trainer(alone, data, tmp_path).train()
     assert_equal_weights(model, alone)
 
 
 def test_trainer_measures_in_the_precision_of_its_training(tmp_path: Path) -> None:
-    """Of a network that Trainer runs under autocast, `bf16=True`; training is the same."""
-    model, data = bert().float(), texts(12, 1)
-    loop = trainer(model, tmp_path, {"bf16": True})
-    watch(loop, "classifier", data)
+    """Of a network that Trainer runs under autocast, `bf16=True`."""
+    data, alike = texts(12, 1), bert().float()
+    loop = trainer(bert().float(), data, tmp_path, bf16=True)
+    loop.add_callback(CollapseCallback(loop, "classifier", data))
     loop.train()
+    alike.load_state_dict(loop.model.state_dict())  # Trainer's own model runs under autocast from then on
     with torch.autocast("cpu", torch.bfloat16):
-        features, labels = by_hand(model, data)
-    assert features.dtype == torch.bfloat16
-    rows = measure(features, labels, model.classifier.weight, model.classifier.bias)
-    assert logged(loop.state.log_history)[-1] == pytest.approx(named(rows), rel=1e-9, abs=CLOSE, nan_ok=True)
-    alone = bert().float()
-    trainer(alone, tmp_path, {"bf16": True}).train()
-    assert_equal_weights(model, alone)
+        wanted = measured(alike, data)
+    assert logged(loop)[-1] == pytest.approx(wanted, **CLOSE)
+    assert logged(loop)[-1] != pytest.approx(measured(alike, data), **CLOSE)
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["evaluated first", "evaluated last"])
-def test_trainer_keeps_its_own_loaders_with_persistent_workers(first: bool, tmp_path: Path) -> None:
-    """Each split is measured on its own data, and `evaluate` reads its own; training is the same.
+def test_trainer_keeps_its_own_loaders_with_persistent_workers(tmp_path: Path) -> None:
+    """Each split is measured on its own data, and `evaluate` reads its own.
 
-    Red: a loader of the callback's kept by Trainer as that of its evaluation set, or the kept one measured.
+    Red: a loader of the callback's kept by Trainer as that of its evaluation set.
     """
     data, held_out = texts(12, 1), texts(9, 2)
-    keep = {"dataloader_persistent_workers": True, "dataloader_num_workers": 1}
-
-    def trained(watched: bool) -> Any:
-        loop = trainer(bert(), tmp_path, keep, eval_dataset=held_out)
-        if first:
-            loop.evaluate()
-        prepared = list(loop.accelerator._dataloaders)
-        if watched:
-            watch(loop, "classifier", data, held_out, every=2)
-        assert loop.accelerator._dataloaders == prepared
-        loop.train()
-        assert loop.args.dataloader_persistent_workers
-        return loop
-
-    alone, kept = trained(False), trained(True)
-    found = logged(kept.state.log_history)[-1]
-    assert found == pytest.approx(measured(kept.model, data, held_out), rel=CLOSE, abs=CLOSE, nan_ok=True)
-    assert kept.evaluate()["eval_loss"] == alone.evaluate()["eval_loss"]
-    assert len(kept.get_eval_dataloader().dataset) == len(held_out)
-    assert_equal_weights(kept.model, alone.model)
-
-
-def measured(model: nn.Module, data: Any, held_out: Any) -> dict[str, float]:
-    """The table's values, by hand."""
-    head = (each.detach().clone() for each in (model.classifier.weight, model.classifier.bias))
-    return named(measure(*by_hand(model, data), *head, *by_hand(model, held_out)))
-
-
-def watch(loop: Any, *given: Any, **options: Any) -> None:
-    from ncpipe.integrations.transformers import CollapseCallback
-
-    loop.add_callback(CollapseCallback(loop, *given, **options))
-
-
-def assert_written(folder: Path, values: list[float]) -> None:
-    """DVCLive's file of nc/last/train/cdnv has these values, whatever it puts in front of the name."""
-    [file] = folder.glob("plots/metrics/**/nc/last/train/cdnv.tsv")
-    lines = file.read_text(encoding="utf-8").splitlines()
-    assert [float(line.split("\t")[-1]) for line in lines[1:]] == values
-    assert len(values) == EPOCHS + 1
-
-
-def lightning() -> ModuleType:
-    return pytest.importorskip(
-        "lightning.pytorch", reason="pip install 'ncpipe[integrations]' brings Lightning"
+    loop = trainer(
+        bert(), data, tmp_path, held_out, dataloader_persistent_workers=True, dataloader_num_workers=1
     )
+    prepared = list(loop.accelerator._dataloaders)
+    loop.add_callback(CollapseCallback(loop, "classifier", data, held_out, every=2))
+    assert loop.accelerator._dataloaders == prepared
+    loop.train()
+    assert loop.args.dataloader_persistent_workers
+    assert logged(loop)[-1] == pytest.approx(measured(loop.model, data, held_out), **CLOSE)
+    assert len(loop.get_eval_dataloader().dataset) == len(held_out)
 
 
-@functools.cache
-def net_class() -> type[Any]:
-    class Net(lightning().LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.body = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Dropout(0.2))
-            self.head = nn.Linear(6, CLASSES)
-            self.double()
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            return self.head(self.body(inputs))
-
-        def training_step(self, batch: list[Tensor], place: int) -> Tensor:
-            loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
-            self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), 0.1)
-
-    return Net
+def test_trainer_of_a_causal_model(tmp_path: Path) -> None:
+    """Of 16 drawn sequences, every two steps."""
+    validation = sequences(60)[24:]
+    loop = trainer(gpt2(), sequences(24), tmp_path)
+    loop.add_callback(CausalCollapseCallback(loop, validation, samples=16, min_per_class=2, steps=2))
+    loop.train()
+    assert [row["step"] for row in loop.state.log_history if CDNV in row] == [0, 2, 4, 6]
+    batches = DataLoader(sample_subset(validation, 16, 0), 6)
+    wanted = named(measure_causal_lm(loop.model, batches, min_per_class=2))
+    assert wanted["nc/last/train/tokens"] <= 16 * 9
+    assert logged(loop)[-1] == pytest.approx(wanted, **CLOSE)
+    alone = gpt2()
+    trainer(alone, sequences(24), tmp_path).train()
+    assert_equal_weights(loop.model, alone)
 
 
-def memory() -> Any:
-    """A logger of one's own."""
+class Net(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Dropout(0.2))
+        self.head = nn.Linear(6, CLASSES)
+        self.double()
 
-    class Memory(lightning().loggers.logger.Logger):
-        name, version = "memory", 0
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.body(inputs))
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.entries: list[tuple[int | None, dict[str, float]]] = []
+    def training_step(self, batch: list[Tensor], place: int) -> Tensor:
+        loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
+        self.log("loss", loss)
+        return loss
 
-        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-            self.entries.append((step, dict(metrics)))
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.1)
 
-        def log_hyperparams(self, *given: Any, **others: Any) -> None:
-            pass
 
-    return Memory()
+class Decoder(lightning.LightningModule):
+    """It has no forward of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lm = gpt2()
+
+    def training_step(self, batch: dict[str, Tensor], place: int) -> Tensor:
+        loss: Tensor = self.lm(**batch).loss
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), 1e-2)
 
 
 def mixture(count: int, seed: int) -> TensorDataset:
@@ -237,35 +226,29 @@ def mixture(count: int, seed: int) -> TensorDataset:
 
 
 def fit(
-    model: nn.Module,
-    folder: Path,
-    callbacks: Any = (),
-    loggers: Any = False,
-    data: Any = None,
-    **options: Any,
-) -> Any:
+    model: nn.Module, data: Any, folder: Path, callbacks: Any = (), loggers: Any = (), **options: Any
+) -> tuple[Any, list[tuple[int, dict[str, float]]]]:
+    """Two epochs of three steps; what was logged of collapse, with its steps."""
     torch.manual_seed(1)
-    loop = lightning().Trainer(
+    kept = lightning.loggers.CSVLogger(str(folder))
+    loop = lightning.Trainer(
         max_epochs=EPOCHS,
         callbacks=list(callbacks),
-        logger=loggers,
-        default_root_dir=folder,
+        logger=[kept, *loggers],
         accelerator="cpu",
         enable_progress_bar=False,
         enable_model_summary=False,
         enable_checkpointing=False,
         **options,
     )
-    loader = DataLoader(data or mixture(12, 1), batch_size=4, shuffle=True)
-    loop.fit(model, loader)
-    return loop
-
-
-def callback(*given: Any, **options: Any) -> Any:
-    lightning()
-    from ncpipe.integrations.lightning import CollapseCallback
-
-    return CollapseCallback(*given, **options)
+    loop.fit(model, DataLoader(data, batch_size=len(data) // 3, shuffle=True))
+    path = Path(kept.log_dir) / "metrics.csv"
+    rows = list(csv.DictReader(path.open())) if path.is_file() else []
+    return loop, [
+        (int(row["step"]), {name: float(value) for name, value in row.items() if name[:3] == "nc/" and value})
+        for row in rows
+        if row.get(CDNV)
+    ]
 
 
 def test_lightning_logs_what_the_table_has(tmp_path: Path) -> None:
@@ -274,59 +257,48 @@ def test_lightning_logs_what_the_table_has(tmp_path: Path) -> None:
     Red: values that went through `log`, which are float32; a generator moved on by the measurement.
     """
     dvclive = pytest.importorskip("dvclive.lightning", reason="pip install dvclive")
-    model, kept = net_class()(), memory()
-    data, held_out = mixture(12, 1), mixture(9, 2)
+    model, data, held_out = Net(), mixture(12, 1), mixture(9, 2)
     live = dvclive.DVCLiveLogger(
         dir=str(tmp_path / "live"), save_dvc_exp=False, dvcyaml=None, monitor_system=False
     )
-    door = callback(
-        "head", DataLoader(data, batch_size=12, shuffle=True), DataLoader(held_out, 9), layers=["body"]
-    )
-    loop = fit(model, tmp_path, [door], [kept, live, lightning().loggers.CSVLogger(str(tmp_path))])
-    found = [(step, values) for step, values in kept.entries if "nc/last/train/cdnv" in values]
+    loaders = DataLoader(data, batch_size=12, shuffle=True), DataLoader(held_out, 9)
+    loop, found = fit(model, data, tmp_path, [LightningCallback("head", *loaders, layers=["body"])], [live])
     assert [step for step, _ in found] == [0, 3, 6]
-    with torch.no_grad():
-        model.eval()
-        features, tested = (model.body(split.tensors[0]) for split in (data, held_out))
-        head = model.head.weight, model.head.bias
-        test = tested, held_out.tensors[1]
-        rows = [
-            *measure(features, data.tensors[1], *head, *test),
-            *measure(features, data.tensors[1], None, None, *test, layer="body"),
-        ]
-    assert found[-1][1] == pytest.approx(named(rows), rel=1e-9, abs=CLOSE, nan_ok=True)
-    assert loop.callback_metrics["nc/last/train/cdnv"] == pytest.approx(found[-1][1]["nc/last/train/cdnv"])
-    assert_written(tmp_path / "live", [values["nc/last/train/cdnv"] for _, values in found])
-    alone = net_class()()
-    fit(alone, tmp_path)
+    rows = measure_model(model, "head", [data[:]], [held_out[:]], layers=["body"])
+    assert found[-1][1] == pytest.approx(named(rows), **CLOSE)
+    assert loop.callback_metrics[CDNV] == pytest.approx(found[-1][1][CDNV])
+    [file] = (tmp_path / "live").glob(f"plots/metrics/**/{CDNV}.tsv")
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert [float(line.split("\t")[-1]) for line in lines[1:]] == [values[CDNV] for _, values in found]
+    alone = Net()
+    fit(alone, data, tmp_path)
     assert_equal_weights(model, alone)
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "16-mixed"])
-def test_lightning_measures_in_the_precision_of_its_training(precision: str | None, tmp_path: Path) -> None:
-    """Inputs are float32 whatever the precision is, as the trainer's own; training is the same.
+def test_lightning_measures_in_the_precision_of_its_training(precision: str, tmp_path: Path) -> None:
+    """Inputs are float32 whatever the precision is, as the trainer's own.
 
     Red: inputs as they are, which a bf16-true network refuses, and a mixed one measured in float32.
     """
     inputs, labels = mixture(12, 1).tensors
-    data, kept = TensorDataset(inputs.float(), labels), memory()
-    model = net_class()().float()
-    door = callback("head", DataLoader(data, batch_size=12))
-    loop = fit(model, tmp_path, [door], [kept], data, precision=precision)
+    data, model = TensorDataset(inputs.float(), labels), Net().float()
+    door = LightningCallback("head", DataLoader(data, batch_size=12))
+    loop, found = fit(model, data, tmp_path, [door], precision=precision)
     plugin = loop.precision_plugin
     with torch.no_grad(), plugin.forward_context():
         features = model.eval().body(plugin.convert_input(inputs.float()))
     rows = measure(features, labels, model.head.weight, model.head.bias)
-    found = [values for _, values in kept.entries if "nc/last/train/cdnv" in values][-1]
-    assert found == pytest.approx(named(rows), rel=1e-9, abs=CLOSE, nan_ok=True)
-    alone = net_class()().float()
-    fit(alone, tmp_path, data=data, precision=precision)
-    assert_equal_weights(model, alone)
+    assert found[-1][1] == pytest.approx(named(rows), **CLOSE)
 
 
-def test_every_few_epochs_and_not_between() -> None:
-    door = CollapseMonitor("head", [], every=3)
-    assert [epoch for epoch in (0.5, 1, 2, 3, 3.5, 4, 6) if door.due(epoch)] == [3, 6]
+@pytest.mark.parametrize(("period", "steps"), [({"every": 2}, [0, 6]), ({"steps": 3}, [0, 3, 6])])
+def test_lightning_of_a_causal_model(period: dict[str, int], steps: list[int], tmp_path: Path) -> None:
+    """The model is found among the module's."""
+    loader = DataLoader(sequences(40)[24:], 8)
+    door = CausalLightningCallback(loader, min_per_class=1, **period)
+    _, found = fit(Decoder(), sequences(24), tmp_path, [door])
+    assert [step for step, _ in found] == steps
 
 
 @pytest.mark.parametrize(
@@ -335,15 +307,26 @@ def test_every_few_epochs_and_not_between() -> None:
         ({"classifier": "fc"},
          r"^classifier: the model has no layer 'fc'; its Linear layers: body\.0, head$"),
         ({"test_loader": []}, r"^test_loader: it gave no batches"),
-        ({"every": 0}, r"^every: a whole number of epochs, 1 or more, not 0$"),
     ],
 )  # fmt: skip
 def test_lightning_mistakes_are_one_line_before_the_first_step(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    model = net_class()()
+    model = Net()
     given = {"classifier": "head", "loader": DataLoader(mixture(12, 1), 6)} | changes
-    with pytest.raises(InputError, match=message) as caught:
-        fit(model, tmp_path, [callback(**given)])
-    assert "\n" not in str(caught.value)
-    assert torch.equal(model.head.weight, net_class()().head.weight)
+    with pytest.raises(InputError, match=message):
+        fit(model, mixture(12, 1), tmp_path, [LightningCallback(**given)])
+    assert_equal_weights(model, Net())
+
+
+def test_mistakes_of_causal_callbacks_are_one_line(tmp_path: Path) -> None:
+    loop = trainer(gpt2(), sequences(24), tmp_path)
+    for options, message in (
+        ({"steps": 0}, "steps: a whole number of training steps"),
+        ({"every": 0}, "every: a whole number of epochs, 1 or more, not 0"),
+        ({"samples": 0}, "samples: a whole number of sequences"),
+    ):
+        with pytest.raises(InputError, match=message):
+            CausalCollapseCallback(loop, sequences(24), **options)
+    with pytest.raises(InputError, match="data: needs a length and at least one sample"):
+        CausalCollapseCallback(loop, [])

@@ -23,15 +23,9 @@ RULE = Slopes(seed=0, level=0.9)
 
 
 @metric(
-    "NC1",
-    "0",
-    "largest variance of a class",
-    "max_k Var_k / tr Σ_B",
-    "[0, ∞]",
-    "nobody",
-    order=2,
+    "NC1", "0", "largest variance of a class", "max_k Var_k / tr Σ_B", "[0, ∞]", "nobody", order=2,
     label="NC1 (largest)",
-)
+)  # fmt: skip
 def nc1_largest_class(statistics: ClassStatistics) -> float:
     return ((statistics.squares / statistics.counts).max() / between_trace(statistics)).item()
 

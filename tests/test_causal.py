@@ -7,11 +7,10 @@ import pytest
 import torch
 from conftest import split_values
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model, LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.vocabulary import measure_token_arrays
-from ncpipe.system.errors import InputError
 
 TOKENS = 60
 
@@ -132,45 +131,3 @@ def test_logits_are_not_computed() -> None:
     with torch.no_grad():
         model.lm_head.register_forward_hook(lambda *_: pytest.fail("the unembedding ran"))
     measure_causal_lm(model, batches())
-
-
-def _without(name: str) -> list[dict[str, Tensor]]:
-    return [{key: value for key, value in batch.items() if key != name} for batch in batches()]
-
-
-def _beyond() -> list[dict[str, Tensor]]:
-    return [batch | {"labels": batch["labels"] + TOKENS} for batch in batches()]
-
-
-def _broken() -> GPT2LMHeadModel:
-    model = gpt2()
-    with torch.no_grad():
-        model.transformer.ln_f.bias.fill_(float("nan"))
-    return model
-
-
-@pytest.mark.parametrize(
-    ("model", "loader", "options", "message"),
-    [
-        (GPT2Model(GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=1)), [], {}, "names no unembedding"),
-        (Plain(), [], {}, "its Linear layers: out"),
-        (gpt2(), _without("labels"), {}, "a batch has no 'labels'; it has input_ids, attention_mask"),
-        (gpt2(), [torch.zeros(3, 4)], {}, "a batch has no labels"),
-        (gpt2(), [], {}, "loader: it gave no batches"),
-        (gpt2(), _beyond(), {}, "and the unembedding has 60 rows"),
-        (gpt2(), batches(), {"min_per_class": 10**5}, "0 tokens occur as the next one at least 100000 times"),
-        (_broken(), batches(), {}, "the train features of layer last hold NaN or inf"),
-        (gpt2(), [batches()[0] | {"labels": torch.zeros(8, dtype=torch.int64)}], {}, "(sequences, tokens)"),
-        (
-            gpt2(),
-            [batches()[0] | {"labels": torch.zeros(8, 3, dtype=torch.int64)}],
-            {},
-            "a feature vector for each",
-        ),
-    ],
-)
-def test_bad_input_is_one_line(model: nn.Module, loader: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        measure_causal_lm(model, loader, **options)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)

@@ -3,7 +3,6 @@
 import doctest
 import inspect
 import json
-import math
 import pickle
 from typing import Any
 
@@ -77,24 +76,3 @@ def test_docstrings_say_what_is_computed_and_run(name: str) -> None:
     )
     assert (results.failed, results.attempted > 2) == (0, True)
     assert pickle.loads(pickle.dumps(function)) is function
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda f: f.cdnv([[1.0], [2.0]], [0, 0]), "labels name 1 class; collapse needs at least 2"),
-        (lambda f: f.cdnv([[1.0], [2.0]], [0, 2]), "labels go up to 2, but only 2 samples"),
-        (lambda f: f.cdnv([[1.0], [math.nan]], [0, 1]), "features hold NaN or inf, first in row 1"),
-        (lambda f: f.transfer_bound(*EXAMPLE, shots=0), "shots: whole numbers, 1 or more, not 0"),
-        (lambda f: f.transfer_ncc_error(*EXAMPLE, shots=2), "class 0 has 2 samples; 2 shots leave none"),
-        (lambda f: f.nc2_etf([1.0, 2.0]), r"weight must be \(classes, width\)"),
-        (lambda f: f.nc2_etf([[1.0, math.inf], [1.0, 2.0]]), "weight hold NaN or inf"),
-        (lambda f: f.nc3_duality(*EXAMPLE, [[1.0], [2.0]]), "weight must have a row per class"),
-        (lambda f: f.ncc_error(*EXAMPLE, train=([[1.0], [2.0]], [0, 1])),
-         "train and test features differ in width: 1 and 2"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_measured_is_one_line(call: Any, message: str) -> None:
-    with pytest.raises(nc.InputError, match=message) as error:
-        call(nc.functional)
-    assert "\n" not in str(error.value)

@@ -2,21 +2,18 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from torchvision.models import mobilenet_v3_small, resnet18
+from torchvision.models import resnet18
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
     GPT2Config,
     GPT2ForSequenceClassification,
-    RobertaConfig,
-    RobertaForSequenceClassification,
 )
 
 from ncpipe.metrics.hooks import collect_features, last_token, measure_model
@@ -79,14 +76,8 @@ def values(rows: list[Measurement]) -> dict[tuple[str, str, str], float]:
     return {(row.layer, row.split, row.metric): row.value for row in rows}
 
 
-def assert_close(
-    got: list[Measurement], want: list[Measurement], tolerance: float = 1e-9, but: tuple[str, ...] = ()
-) -> None:
-    found, wanted = values(got), values(want)
-    assert set(found) == set(wanted)
-    for key, value in wanted.items():
-        if not key[2].startswith(but or ("none",)):
-            assert math.isclose(found[key], value, rel_tol=tolerance, abs_tol=tolerance), key
+def assert_close(got: list[Measurement], want: list[Measurement], tolerance: float = 1e-9) -> None:
+    assert values(got) == pytest.approx(values(want), rel=tolerance, abs=tolerance)
 
 
 @torch.no_grad()
@@ -184,12 +175,6 @@ def pairs() -> list[tuple[Tensor, Tensor]]:
     return [(pixels[:, :, ::4, ::4], labels)]
 
 
-def roberta() -> nn.Module:
-    return RobertaForSequenceClassification(
-        RobertaConfig(vocab_size=20, max_position_embeddings=10, num_labels=CLASSES, **TINY)
-    )
-
-
 class Unused(nn.Module):
     """A classifier that is never called, or twice."""
 
@@ -201,46 +186,21 @@ class Unused(nn.Module):
         return [self.fc(pixels.flatten(1)) for _ in range(self.calls)]
 
 
-@pytest.mark.parametrize(
-    ("make", "classifier", "loader", "message"),
-    [
-        (resnet, "head", pairs(), r"no layer 'head'; its Linear layers: fc"),
-        (mobilenet_v3_small, "classifier", pairs(), r"a Sequential, not a Linear.*classifier\.3"),
-        (roberta, "classifier", pairs(), r"not a Linear.*classifier\.out_proj"),
-        (lambda: nn.Sequential(nn.ReLU()), "fc", pairs(), "it has no Linear layers"),
-        (resnet, nn.Linear(2, 3), pairs(), "no part of the model"),
-        (lambda: nn.Sequential(nn.Linear(2, 1)), "0", pairs(), "one output"),
-        (lambda: Unused(0), "fc", pairs(), "ran 0 times"),
-        (lambda: Unused(2), "fc", pairs(), "ran 2 times"),
-        (lambda: Unused(1), "fc", iter(pairs()), "iterator"),
-        (lambda: Unused(1), "fc", [], "no batches"),
-        (lambda: Unused(1), "fc", [torch.ones(2, WIDTH)], r"\(inputs, labels\)"),
-        (lambda: Unused(1), "fc", [{"pixels": torch.ones(2, WIDTH), "y": torch.ones(2)}], "it has pixels, y"),
-        (lambda: Unused(1), "fc", [(torch.ones(2, WIDTH), torch.ones(2, 3))], "whole numbers"),
-        (lambda: Unused(1), "fc", [(torch.ones(2, WIDTH), torch.tensor([0]))], "for 1 labels"),
-        (lambda: Unused(1), "fc", [(torch.ones(2, WIDTH), torch.tensor([0, 2]))], "class 1 .* found: 0, 2;"),
-        (lambda: Unused(1), "fc", [(torch.ones(2, WIDTH), torch.tensor([0, 3]))], "label 3 .*found: 0, 3;"),
-    ],
-)
-def test_mistakes_are_one_line(make: Any, classifier: Any, loader: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        measure_model(make(), classifier, loader)
-    assert "\n" not in str(caught.value)
-
-
 class Dropping:
-    """One sample fewer from the second pass on."""
+    """One sample fewer from the second pass on, of classes without any spread: only their number tells."""
 
     passes = 0
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         [(pixels, labels)] = pairs()
+        pixels = labels.view(-1, 1, 1, 1).expand_as(pixels).float()
         keep = len(labels) - (self.passes > 0)
         self.passes += 1
         yield pixels[:keep], labels[:keep]
 
 
 def test_a_loader_that_gives_fewer_samples_the_second_time_is_refused() -> None:
+    """By `ncpipe.metrics.sample_statistics.same_samples`."""
     for split, loaders in (("train", [Dropping()]), ("test", [pairs(), Dropping()])):
         with pytest.raises(InputError, match=rf"{split} loader .*augmentation"):
             measure_model(Unused(1), "fc", *loaders)
@@ -270,15 +230,3 @@ def test_bfloat16_networks_are_measured_and_collected() -> None:
     arrays = collect_features(model, "fc", loader)
     assert arrays["features"].dtype == np.float32
     assert_close(measure(**arrays), measure_model(model, "fc", loader))
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("place", ["features", "weight"])
-def test_numbers_that_are_not_finite_are_refused(bad: float, place: str) -> None:
-    """Red: a table of NaN."""
-    arrays = {"features": torch.randn(12, 4, generator=seeded(1)), "weight": torch.eye(3, 4)}
-    arrays[place][1, 2] = bad
-    model = nn.Sequential(nn.Linear(4, 3, bias=False))
-    model[0].weight.data = arrays["weight"]
-    with pytest.raises(InputError, match=rf"{place}.* hold NaN or inf"):
-        measure_model(model, "0", [(arrays["features"], torch.arange(12) % 3)])

@@ -112,6 +112,6 @@ def test_a_file_is_measured_as_its_arrays_are(tmp_path: Path) -> None:
 def test_a_monitor_takes_the_arguments_of_measure_model() -> None:
     model, loader = torch.nn.Linear(5, 3).double(), [(torch.from_numpy(FEATURES), torch.from_numpy(LABELS))]
     monitor = nc.CollapseMonitor(model, loader, every=2, classes=[0, 2])
-    assert [monitor.due(epoch) for epoch in (1, 2)] == [False, True]
+    assert [epoch for epoch in (0.5, 1, 1.5, 2, 3, 4) if monitor.due(epoch)] == [2, 4]
     wanted = nc.measure_model(model, model, loader, classes=[0, 2])
     assert monitor.values(model)["nc/last/train/cdnv"] == wanted["cdnv"]

@@ -1,4 +1,4 @@
-"""Metrics at extreme scales to the last bit, at ties that rounding would break, and of every array type.
+"""Metrics at extreme scales to the last bit, and of every array type.
 
 The conformance suite has coinciding classes, ties and most scales exactly.
 """
@@ -13,7 +13,6 @@ from conftest import normal, split_values
 from torch import Tensor
 
 from ncpipe.metrics import statistics
-from ncpipe.metrics.geometry import nc2_etf
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, class_statistics
 from ncpipe.metrics.table import Measurement, measure, measure_batches
 from ncpipe.system.errors import InputError
@@ -29,10 +28,6 @@ def loop(request: pytest.FixtureRequest) -> Iterator[None]:
             pytest.importorskip("numba")
         patch.setattr(statistics, "COMPILED_FROM", 0 if request.param == "compiled" else NEVER)
         yield
-
-
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def by_key(rows: list[Measurement]) -> dict[tuple[str, str], float]:
@@ -51,8 +46,10 @@ def times_two_to(array: Tensor, exponent: int) -> Tensor:
     return torch.from_numpy(np.ldexp(array.numpy(), exponent))
 
 
-@pytest.mark.parametrize("weight_exponent", [-1000, 0, 1000])
-@pytest.mark.parametrize("exponent", [-1010, -500, -151, -150, 100, 151, 500, 1015])
+@pytest.mark.parametrize(
+    ("exponent", "weight_exponent"),
+    [(-1010, 0), (-500, 1000), (-151, -1000), (-150, 0), (151, 1000), (500, -1000), (1015, 1000)],
+)
 def test_a_power_of_two_changes_no_digit(exponent: int, weight_exponent: int) -> None:
     """Beyond 2^+-512 squares leave float64, tcv too; beyond 2^+-256 the fourth powers in dnc1_trace_pinv."""
     features, labels, weight, test = extreme_case()
@@ -102,34 +99,11 @@ def test_units_follow_what_comes() -> None:
     assert ClassStatistics.from_tensors(**at_once.tensors()) == at_once
 
 
-def test_a_best_scale_is_not_negative() -> None:
-    """All rows equal: W W^T = 11^T has no ETF part, so the best c >= 0 is 0 and the distance is 1."""
-    assert nc2_etf(torch.ones(4, 6)) == pytest.approx(1.0)
-
-
 def test_margins_whose_sum_leaves_float64_have_a_mean() -> None:
     features, labels, weight, _ = extreme_case()
     ordinary = split_values(measure(features, labels, weight), "train")["margin_mean"]
     found = split_values(measure(features, labels, times_two_to(weight, 1018)), "train")["margin_mean"]
     assert found == math.ldexp(ordinary, 1018)
-
-
-@pytest.mark.parametrize("batch_size", [1, 5, 64])
-def test_ties_that_rounding_would_break(batch_size: int) -> None:
-    """0 between means that are each other's negatives, of samples in other orders; sums in other orders."""
-    labels = torch.tensor([0, 1] * 10)
-    for seed in range(8):
-        draw, half = generator(seed), normal(10, 6, seed=seed)
-        features = torch.stack([half, -half[torch.randperm(10, generator=draw)]], 1).reshape(20, 6)
-        row = normal(6, seed=seed + 100)
-        weight = torch.stack([row, row[torch.randperm(6, generator=draw)]])
-        test = torch.stack([torch.zeros(6, dtype=torch.float64), torch.ones(6, dtype=torch.float64)])
-        rows = measure(features, labels, weight, None, test.repeat(10, 1), labels, batch_size=batch_size)
-        means = class_statistics(features, labels, 2).means
-        nearest = [0, int(means[1].sum() > means[0].sum())]
-        found = split_values(rows, "test")
-        assert found["ncc_error"] == (nearest[0] != 0) / 2 + (nearest[1] != 1) / 2
-        assert found["nc4_mismatch"] == sum(nearest) / 2  # the classifier says 0
 
 
 FLOATS = ["f2", ">f2", "f4", ">f4", "f8", ">f8", "g"]

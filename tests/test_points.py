@@ -2,10 +2,9 @@
 
 import math
 
-import pandas as pd
 import pytest
 import torch
-from conftest import ARCHITECTURES, TREE, architecture, experiment, vector_data
+from conftest import TREE, architecture, experiment, vector_data
 from made_tables import grid, measure
 
 from ncpipe.metrics import table
@@ -54,14 +53,6 @@ def test_a_run_that_did_not_converge_says_so_first(value):
     assert (point["reason"], point["used"]) == ("run left out", False)
 
 
-def test_reasons_survive_the_file(tmp_path):
-    runs = grid(depths=(2,), seeds=range(4))
-    values = [math.nan, math.inf, 0.0, 1e-30]
-    usable_points(measure(runs, lambda _, seed: values[seed]), runs).to_csv(tmp_path / "points.csv")
-    read = pd.read_csv(tmp_path / "points.csv")["reason"].tolist()
-    assert read == ["not a number", "infinite", "zero", "at the rounding floor"]
-
-
 def near_collapse(noise):
     """All metrics where they vanish, but for `noise`: a turned simplex with weights along it, and for
     nc2_identity a turned orthogonal frame."""
@@ -100,7 +91,9 @@ def test_what_is_left_of_collapse_in_float64_is_at_the_floor():
     assert all(distinct[key] > floor for key, floor in floors.items())
 
 
-@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("name", "norm"), [("L-RN1", "post"), ("L-RN2", "pre"), ("L-T11", "pre"), ("L-T22", "post")]
+)
 def test_forward_passes_round_a_tenth_of_the_floor_at_most(name, norm):
     """What float32 loses at L = 34, in units of its own precision and against the distances of classes."""
     transformer = name.startswith("L-T")

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.table import measure
-from ncpipe.system.errors import InputError
 
 K, D = 6, 5
 pytestmark = pytest.mark.filterwarnings(
@@ -90,21 +89,3 @@ def test_another_ignored_index() -> None:
     net, h, labels = Net(), torch.randn(48, D), torch.arange(48) % (K + 1)
     rows = measure_model(net, "fc", [(h, labels)], ignore_index=K)
     close(values(rows), expected(net, h[labels < K], labels[labels < K], list(range(K))))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"classes": "some"}, "classes: 'some' is unknown; take 'all', 'present' or a list"),
-        ({"classes": [1]}, "classes: 1 of them to measure"),
-        ({"classes": [1, 1]}, "listed twice"),
-        ({"classes": [1, K]}, f"label {K} is not in 0..{K - 1}"),
-        ({"classes": [0, 1, 3]}, "class 2 has no samples|class 3 has no samples"),
-        ({"mask": "attention_mask"}, "mask: the inputs have no 'attention_mask'"),
-        ({"mask": lambda inputs: torch.ones(3)}, r"mask is \(3,\); it must have the labels' shape \(30,\)"),
-    ],
-)
-def test_mistakes_are_one_line(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        measure_model(Net(), "fc", [(torch.randn(30, D), torch.arange(30) % 3)], **options)
-    assert "\n" not in str(caught.value)

@@ -24,11 +24,10 @@ from ncpipe.metrics.conformance.suite import (
     FEATURES,
     METRICS,
     Case,
-    Score,
     Verdict,
     cases,
     judge,
-    scores,
+    score_rows,
 )
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
@@ -87,7 +86,7 @@ def conformance(
             raise InputError(
                 f"{error.args[0]}: not a metric of the suite, which has {', '.join(sorted(METRICS))}"
             ) from None
-    print_scores(scores(verdicts))
+    print(*aligned(score_rows(verdicts)), sep="\n")
     if failed:
         say(f"conformance: errors in {len(failed)} of {len(cases())} files; the first one: {failed[0]}")
     right = sum(verdict.conforms for verdict in verdicts)
@@ -168,30 +167,3 @@ def by_metric(returned: Any, metric: str | None) -> dict[str, float]:
     if metric is None:
         raise InputError("conformance: the implementation returns one number; name its metric with --metric")
     return {metric: float(returned)}
-
-
-def print_scores(found: list[Score]) -> None:
-    """Print a table with a row for each metric."""
-    rows = [["metric", "conform", "to 1e-3", "largest error", "smallest wrong file", "kinds of wrong files"]]
-    rows += [
-        [
-            score.metric,
-            f"{score.conforming} of {score.asked}",
-            f"{score.roughly} of {score.asked}",
-            "" if score.worst is None else f"{score.worst.error:.1e}",
-            "" if score.smallest is None else shown(score.smallest),
-            "; ".join(score.kinds),
-        ]
-        for score in found
-    ]
-    print(*aligned(rows), sep="\n")
-
-
-def shown(verdict: Verdict) -> str:
-    """Return a wrong value and the exact one, or the error if six digits do not show it."""
-    file = verdict.case.name + (", test" if verdict.split == "test" else "")
-    if verdict.found is None:
-        return f"{file}: failed"
-    if verdict.roughly:
-        return f"{file}: error {verdict.error:.1e}"
-    return f"{file}: {verdict.found:.6g}, exactly {float(verdict.exact):.6g}"

@@ -14,10 +14,9 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layer_positions, layers_by_batch, load_network
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.rank_bound import MatrixRank, matrix_ranks
-from ncpipe.metrics.sample_statistics import SampleStatistics
+from ncpipe.metrics.sample_statistics import Batches, SampleStatistics, first_pass, second_pass
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
-from ncpipe.metrics.two_passes import Batches, first_pass, second_pass
 from ncpipe.models.build import prepare_split
 from ncpipe.models.network import Network, Role
 from ncpipe.models.penalties import head_input_strength, penalties

@@ -6,6 +6,7 @@ B  samples of a block    N  samples    K  classes    d  width
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,16 +17,16 @@ from ncpipe.config.experiment import own_loop
 from ncpipe.config.run import Run
 from ncpipe.config.study import call, loaded
 from ncpipe.config.study_files import MEASURE
-from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.extraction import Features
 from ncpipe.features.forward import layers_by_batch, load_network
-from ncpipe.features.own_network import OwnSamples
+from ncpipe.features.own_network import own_batches
 from ncpipe.metrics.catalogue import Metric
 from ncpipe.metrics.losses import logits_of
+from ncpipe.metrics.sample_statistics import Batches
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, LAST_ALONE, of_samples, own_metrics
 from ncpipe.metrics.table import LAST_LAYER, TARGET, TEST, TRAIN, WEIGHTS, Measurement
-from ncpipe.models.network import Network
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
 
@@ -37,36 +38,12 @@ SAMPLES = frozenset({"samples", "train_samples"})  # what a function reads by a 
 class Blocks:
     """A layer's samples: each iteration gives features (B, d) in float64 with labels (B,), block by block."""
 
-    network: Network
-    run: Run
-    data: Prepared
-    split: Split
+    batches: Callable[[], Batches]  # of all layers of a split
     layer: str
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for layers, labels in layers_by_batch(self.network, self.run, self.data, self.split, CPU):
-            yield layers[self.layer], labels
-
-
-@dataclass(frozen=True)
-class Samples:
-    """A finished run's samples, at every layer and split."""
-
-    network: Network
-    run: Run
-    data: Prepared
-
-    def of(self, layer: str, split: str) -> dict[str, Blocks]:
-        """Return the samples of a layer on a split, and on the training split, as functions name them."""
-        splits = dict(self.data.measured())
-        if self.data.target is not None:
-            splits[TARGET] = self.data.target
-
-        def blocks(split: str) -> Blocks:
-            return Blocks(self.network, self.run, self.data, splits[split], layer)
-
-        splits = {name: each.of_classes() if each.has_tags else each for name, each in splits.items()}
-        return {"samples": blocks(split), "train_samples": blocks(TRAIN)}
+        for layers, labels in self.batches():
+            yield layers[self.layer].double(), labels
 
 
 @dataclass(frozen=True)
@@ -90,11 +67,11 @@ def own_measurements(run: Run, features: Features, whole: WeightsAndData | None)
     named = {name for function in metrics.values() for name in argument_names(function)}
     shared: dict[str, Any] = {"weight": features.weight, "bias": features.bias}
     shared |= {"roles": features.metadata.roles, "spec": run.spec, "depth": run.depth}
-    samples: Samples | OwnSamples | None = None
+    batches: Callable[[str], Batches] | None = None
     if whole is not None:
         shared["weights"] = {name: value.double() for name, value in whole.state.items()}
         if not SAMPLES.isdisjoint(named):
-            samples = _samples(run, whole)
+            batches = _batches(run, whole)
     for metric, function in metrics.items():
         names = set(argument_names(function))
         if whole is None and not names <= KEPT_ON_THE_WAY:
@@ -107,17 +84,26 @@ def own_measurements(run: Run, features: Features, whole: WeightsAndData | None)
             if layer != LAST_LAYER and not LAST_ALONE.isdisjoint(names):
                 continue
             given = shared | ({} if classes is None else {"classes": classes, "train": train})
-            given |= {} if samples is None else samples.of(layer, split)
+            if batches is not None:
+                for name, own in (("samples", split), ("train_samples", TRAIN)):
+                    given[name] = Blocks(partial(batches, own), layer)
             given |= {} if LAST_ALONE.isdisjoint(names) else _logits(features, split)
             if names <= given.keys():
                 yield Measurement(layer, split, metric.name, number_of(metric, function, given, run.seed))
 
 
-def _samples(run: Run, whole: WeightsAndData) -> Samples | OwnSamples:
+def _batches(run: Run, whole: WeightsAndData) -> Callable[[str], Batches]:
+    """Return a function that passes through a split and yields batches of all layers, with their labels."""
     if own_loop(run.spec):
-        return OwnSamples(run, whole.state)
+        return partial(own_batches, run, whole.state)
     data = whole.data()
-    return Samples(load_network(run, whole.state, data, CPU), run, data)
+    network = load_network(run, whole.state, data, CPU)
+    splits = dict(data.measured()) | ({} if data.target is None else {TARGET: data.target})
+
+    def batches(split: str) -> Batches:
+        return layers_by_batch(network, run, data, splits[split].of_classes(), CPU)
+
+    return batches
 
 
 def _statistics(

@@ -6,7 +6,6 @@ N  samples    K  classes    d  width
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,8 @@ from ncpipe.features.extraction import Features, LayerOnSplit, NetworkMetadata
 from ncpipe.metrics.checks import check_statistics
 from ncpipe.metrics.classifier import Classifier
 from ncpipe.metrics.hooks import Pass, passes
+from ncpipe.metrics.sample_statistics import first_pass, same_samples, second_pass
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN
-from ncpipe.metrics.two_passes import first_pass, same_samples, second_pass
 from ncpipe.models.network import Role, embedding_parameters
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
@@ -105,32 +104,10 @@ def extract_own(run: Run, state: dict[str, Tensor], device: torch.device) -> Fea
         )
 
 
-@dataclass(frozen=True)
-class OwnSamples:
-    """A finished run's samples, at every layer and split."""
-
-    run: Run
-    state: dict[str, Tensor]
-
-    def of(self, layer: str, split: str) -> dict[str, "OwnBlocks"]:
-        """Return the samples of a layer on a split, and on the training split, as functions name them."""
-        splits = {"samples": split, "train_samples": TRAIN}
-        return {name: OwnBlocks(self.run, self.state, own, layer) for name, own in splits.items()}
-
-
-@dataclass(frozen=True)
-class OwnBlocks:
-    """A layer's samples: each iteration gives features (B, d) in float64 with labels (B,), block by block."""
-
-    run: Run
-    state: dict[str, Tensor]
-    split: str
-    layer: str
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        with own_passes(self.run, self.state, torch.device("cpu")) as (_, _, found):
-            for layers, labels in found[self.split]():
-                yield layers[self.layer].double(), labels
+def own_batches(run: Run, state: dict[str, Tensor], split: str) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+    """Pass over a split: per batch, layers by name, (B, d), and labels (B,)."""
+    with own_passes(run, state, torch.device("cpu")) as (_, _, found):
+        yield from found[split]()
 
 
 def roles(model: nn.Module, classifier: nn.Module) -> dict[str, Role]:

@@ -1,6 +1,6 @@
 """Measure a model every few epochs or steps of its training; the callbacks of both trainers use this."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -46,7 +46,7 @@ class CollapseMonitor:
 
         forward: replaces that of `options`.
         """
-        options = with_forward(self.options, forward)
+        options = self.options if forward is None else self.options | {"forward": forward}
         return named(measure_model(model, self.classifier, self.loader, self.test_loader, **options))
 
 
@@ -83,18 +83,14 @@ class CausalCollapseMonitor:
 
         forward: replaces that of `options`.
         """
-        return named(measure_causal_lm(model, self.loader, **with_forward(self.options, forward)))
+        options = self.options if forward is None else self.options | {"forward": forward}
+        return named(measure_causal_lm(model, self.loader, **options))
 
 
 def check_period(name: str, value: object, unit: str) -> None:
     """Raise InputError unless the argument `name` is a whole number above 0."""
     if not isinstance(value, int) or value < 1:
         raise InputError(f"{name}: a whole number of {unit}, 1 or more, not {shown(value)}")
-
-
-def with_forward(options: Mapping[str, Any], forward: Forward | None) -> dict[str, Any]:
-    """Return the options, with this `forward` where there is one."""
-    return {**options} if forward is None else {**options, "forward": forward}
 
 
 def named(rows: Iterable[Measurement]) -> dict[str, float]:

@@ -12,11 +12,10 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ncpipe.metrics.catalogue import one_of_a_spectrum
-from ncpipe.metrics.sample_statistics import SampleAccumulator, SampleStatistics
+from ncpipe.metrics.sample_statistics import SampleAccumulator, SampleStatistics, same_samples
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, select_classes, widened
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 from ncpipe.metrics.table import measure_weights, one_pass_metrics, two_pass_metrics
-from ncpipe.metrics.two_passes import same_samples
 from ncpipe.system.errors import InputError
 
 MARGINS = "margins"  # the only state that grows with the samples, because quantiles need all margins

@@ -14,7 +14,7 @@ from ncpipe.metrics import (
     geometry,
     minority,
     nrc,
-    outlier_scores,
+    outliers,
     ranks,
     samples,
     tags,
@@ -138,29 +138,12 @@ REGRESSION = (
     ),
 )  # fmt: skip
 # Where a sample may have several classes (`ncpipe.metrics.tags`), beside those of samples with one.
-TAGS = _entries(families_of((tags,), GROUPS))
+TAG_FAMILIES = families_of((tags,), GROUPS)
+TAGS = _entries(TAG_FAMILIES)
 # Where there are samples of other data (`ncpipe.metrics.outliers`), a third split.
-OUTLIER_FAMILIES = families_of((outlier_scores,), GROUPS)
-OUTLIER_SCORES = tuple(each for each in OUTLIER_FAMILIES if each.entries[0].group == "outliers")
-OUTLIERS = _entries(OUTLIER_FAMILIES)
-CATALOGUE = MappingProxyType(
-    {
-        metric.name: metric
-        for group in (
-            ENTRIES,
-            TOKENS,
-            GAPS,
-            MINORITIES,
-            TRANSFERS,
-            RANKS,
-            SOURCES,
-            REGRESSION,
-            TAGS,
-            OUTLIERS,
-        )
-        for metric in group
-    }
-)
+OUTLIERS = _entries(families_of((outliers,), GROUPS))
+_EVERY = (*ENTRIES, *TOKENS, *GAPS, *MINORITIES, *TRANSFERS, *RANKS, *SOURCES, *REGRESSION, *TAGS, *OUTLIERS)
+CATALOGUE = MappingProxyType({metric.name: metric for metric in _EVERY})
 SINGULAR = "singular_"  # names of metrics that are one value of a spectrum each begin so
 NUMBERED = re.compile(rf"^({SINGULAR}\w+|transfer_\w+)_\d+$")
 # Of what series of these splits are called.

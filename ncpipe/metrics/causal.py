@@ -5,6 +5,7 @@ n  sequences    T  their tokens    V  tokens of the vocabulary    d  feature wid
 
 import contextlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -80,21 +81,17 @@ def measure_causal_lm(
         return measure_vocabulary(train, test, head.weight, head.bias, min_per_class)
 
 
+@dataclass(frozen=True)
 class _Reader:
-    """Read features and next tokens from the batches of a loader."""
+    """Read features and next tokens from the batches of a loader; arguments as in `measure_causal_lm`."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        head: Classifier,
-        labels: str,
-        shift: bool,
-        ignored: int,
-        mask: str,
-        forward: Forward,
-    ) -> None:
-        self.model, self.head, self._forward = model, head, forward
-        self._labels, self._shift, self._ignored, self._mask = labels, shift, ignored, mask
+    model: nn.Module
+    head: Classifier
+    labels_key: str
+    shift: bool
+    ignore_index: int
+    attention_mask: str
+    forward: Forward
 
     @property
     def device(self) -> torch.device:
@@ -105,18 +102,18 @@ class _Reader:
     @torch.no_grad()
     def read(self, batch: Any) -> tuple[Tensor, Tensor, int, int]:
         """Return features (p, d), next tokens (p,), and the numbers of ignored and masked positions."""
-        inputs, labels = inputs_and_labels(batch, self._labels)
+        inputs, labels = inputs_and_labels(batch, self.labels_key)
         inputs, labels = to_device(inputs, self.head.device(self.model)), labels.to(self.device)
         features = self._features(inputs).to(self.device)
-        mask = inputs.get(self._mask) if isinstance(inputs, Mapping) else None
+        mask = inputs.get(self.attention_mask) if isinstance(inputs, Mapping) else None
         self._check_shapes(features, labels, mask)
         labels = labels.long()  # a shorter type would wrap `ignore_index`
         kept = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask.to(self.device) != 0
-        if self._shift:
+        if self.shift:
             features, labels, kept = features[:, :-1], labels[:, 1:], kept[:, 1:] & kept[:, :-1]
         masked = int((~kept).sum())
-        ignored = int((kept & (labels == self._ignored)).sum())
-        kept = kept & (labels != self._ignored)
+        ignored = int((kept & (labels == self.ignore_index)).sum())
+        kept = kept & (labels != self.ignore_index)
         labels = labels[kept]
         rows = self.head.classes
         if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < rows:
@@ -139,7 +136,7 @@ class _Reader:
             hook = self.head.module.register_forward_pre_hook(stop, with_kwargs=True)
             try:
                 with contextlib.suppress(_UnembeddingReached):
-                    self._forward(self.model, inputs)
+                    self.forward(self.model, inputs)
             finally:
                 hook.remove()
         if not seen:
@@ -156,9 +153,8 @@ class _Reader:
                 "see a feature vector for each label"
             )
         if mask is not None and mask.shape != labels.shape:
-            raise InputError(
-                f"{self._mask} is {tuple(mask.shape)} and labels are {tuple(labels.shape)}; they must agree"
-            )
+            shapes = f"is {tuple(mask.shape)} and labels are {tuple(labels.shape)}"
+            raise InputError(f"{self.attention_mask} {shapes}; they must agree")
 
 
 def _token_pass(

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -58,6 +58,27 @@ def as_tensor(array: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, kind))
 
 
+def as_tensors(*arrays: Array | None) -> Iterator[Tensor | None]:
+    """Yield arrays as tensors, and None for None."""
+    return (None if array is None else as_tensor(array) for array in arrays)
+
+
+def by_split(
+    features: Array,
+    targets: Array,
+    test_features: Array | None,
+    test_targets: Array | None,
+    what: str = "labels",
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return features and labels, or other targets, of `train` and of `test`, if it is there."""
+    if (test_features is None) != (test_targets is None):
+        raise InputError(f"test features and test {what} come together; give both or neither")
+    splits = {"train": (as_tensor(features), as_tensor(targets))}
+    if test_features is not None and test_targets is not None:
+        splits["test"] = as_tensor(test_features), as_tensor(test_targets)
+    return splits
+
+
 def check_arrays(
     features: Array,
     labels: Array,
@@ -72,21 +93,40 @@ def check_arrays(
     labels should tell it. name: of the split, for the messages.
     """
     rows, wanted = as_tensor(features), as_tensor(labels)
-    if rows.ndim != 2 or not len(rows) or not rows.shape[1]:
-        raise InputError(
-            f"{name} features must be (samples, width), neither of them 0, not {tuple(rows.shape)}"
-        )
+    check_shape(rows, name)
     classes = classes or (count_classes(wanted) if weight is None else len(weight))
     if classes < 2:
         raise InputError(f"{name} labels name {classes} class; collapse needs at least 2")
     check_batch(rows, wanted, classes, rows.shape[1])
-    check_classifier(classes, rows.shape[1], *(None if a is None else as_tensor(a) for a in (weight, bias)))
+    weight, bias = as_tensors(weight, bias)
+    check_classifier(classes, rows.shape[1], weight, bias)
     for title, array in ((f"{name} features", rows), ("weight", weight), ("bias", bias)):
-        if array is not None:
-            check_finite(title, as_tensor(array))
+        check_finite(title, array)
     counts = torch.bincount(wanted.long(), minlength=classes)
     check_every_class(counts, name)
     return data_warnings(name, counts, rows.shape[1])
+
+
+def check_shape(features: Tensor, name: str) -> None:
+    """Raise InputError unless features are (N, d), neither of them 0. name: of the split."""
+    if features.ndim != 2 or not features.numel():
+        raise InputError(
+            f"{name} features must be (samples, width), neither of them 0, not {tuple(features.shape)}"
+        )
+
+
+def check_outliers(ood: Array, features: Array, test: Array | None) -> Tensor:
+    """Return ood (m, d) as a tensor; raise InputError where no score can compare it with test samples."""
+    rows, known = as_tensor(ood), as_tensor(features)
+    if test is None:
+        raise InputError("ood: its scores are compared with those of test samples; give test features too")
+    if rows.ndim != 2 or not len(rows) or rows.shape[1] != known.shape[1]:
+        raise InputError(f"ood features are {tuple(rows.shape)}; they must be (samples, {known.shape[1]})")
+    check_finite("ood features", rows)
+    for name, other in (("train", known), ("test", as_tensor(test))):
+        if rows.shape == other.shape and torch.equal(rows.to(other), other) and bool((rows != rows[0]).any()):
+            raise InputError(f"ood features are the {name} features; give those of other data")
+    return rows
 
 
 def check_integers(labels: Tensor) -> None:
@@ -95,11 +135,11 @@ def check_integers(labels: Tensor) -> None:
         raise InputError(f"labels must be integers, one a sample, not {labels.dtype}")
 
 
-def check_widths(splits: Sequence[Tensor]) -> None:
-    """Raise InputError unless the features (N, d) of all splits have the same width."""
+def check_widths(splits: Sequence[Tensor], what: str = "features") -> None:
+    """Raise InputError unless the features (N, d), or other arrays, of all splits have the same width."""
     widths = [array.shape[1] for array in splits if array.ndim == 2]  # others are refused by their own shape
     if len(set(widths)) > 1:
-        raise InputError(f"train and test features differ in width: {widths[0]} and {widths[1]}")
+        raise InputError(f"train and test {what} differ in width: {widths[0]} and {widths[1]}")
 
 
 def check_statistics(split: str, layer: str, seen: ClassStatistics) -> None:
@@ -129,8 +169,10 @@ def count_classes(labels: Tensor) -> int:
     return classes
 
 
-def check_finite(title: str, array: Tensor) -> None:
+def check_finite(title: str, array: Tensor | None) -> None:
     """Raise InputError that names the first row (of a matrix or a vector) with a NaN or an infinity."""
+    if array is None:
+        return
     step = max(1, 2**22 // max(1, array[0].numel()))
     for start in range(0, len(array), step):
         part = array[start : start + step]

@@ -22,7 +22,7 @@ from ncpipe.metrics.layers import (
     linear_modules,
     with_article,
 )
-from ncpipe.metrics.two_passes import pass_rounding
+from ncpipe.metrics.sample_statistics import pass_rounding
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 FEW = 8  # samples, and positions of each, on which a layer is compared with W h + b

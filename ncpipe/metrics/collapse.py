@@ -17,10 +17,7 @@ from ncpipe.system.lazy_torch import Tensor
     label="NC1", headline=True,
 )  # fmt: skip
 def nc1_trace_ratio(statistics: ClassStatistics) -> float:
-    """Return within-class over between-class variance.
-
-    inf where all class means coincide to rounding, also where no class has any spread.
-    """
+    """Return the ratio; inf where all class means coincide to rounding, even if no class has any spread."""
     return _ratio(within_trace(statistics), between_trace(statistics))
 
 
@@ -72,10 +69,7 @@ def dnc1_trace_pinv(statistics: ClassStatistics) -> float:
     rounding="none", label="TCV",
 )  # fmt: skip
 def tcv(statistics: ClassStatistics) -> float:
-    """Return total cluster variation: within-class variance as it is.
-
-    `ncpipe.features.rank_bound` has what it bounds.
-    """
+    """Return the variation; `ncpipe.features.rank_bound` has what it bounds."""
     return value_times_two_to(within_trace(statistics).item(), 2 * statistics.exponent)
 
 
@@ -84,10 +78,7 @@ def tcv(statistics: ClassStatistics) -> float:
     "mean over pairs of (Var_i + Var_j)/(2‖μ_i − μ_j‖²)", "[0, ∞]", "K23 eq. 51", order=2,
 )  # fmt: skip
 def cdnv(statistics: ClassStatistics) -> float:
-    """Return class variance over squared distance, mean over pairs.
-
-    Class-distance normalised variance. inf where any two class means coincide to rounding.
-    """
+    """Return the mean; inf where any two class means coincide to rounding."""
     return statistics.pair_ratios[0]
 
 
@@ -96,10 +87,7 @@ def cdnv(statistics: ClassStatistics) -> float:
     "mean over pairs of log((Var_i + Var_j)/(2‖μ_i − μ_j‖²))", "[−∞, ∞]", WP24, scale="linear", many=True,
 )  # fmt: skip
 def cdnv_log(statistics: ClassStatistics) -> float:
-    """Return logarithm of class variance over squared distance, mean over pairs.
-
-    Few close pairs cannot dominate it. -inf where two classes have no spread.
-    """
+    """Return the mean, which few close pairs cannot dominate; -inf where two classes have no spread."""
     return statistics.pair_ratios[1]
 
 

@@ -83,16 +83,17 @@ def _of_few_shots(
     return given | {"generator": episode_generator(options.get("seed", 0), given["shots"])}
 
 
-ARGUMENTS = {
-    "features": "(N, d), of any float type",
-    "labels": "(N,), integers in 0..K-1, each at least once",
-    "weight": "(K, d), the classifier's rows",
-    "bias": "(K,), the classifier's, where it has one",
-    "train": "features and labels of the training samples, where the others are held-out ones",
-    "shots": "of each class, fewer than its samples",
-    "episodes": "draws of the shots, of which the error is the mean",
-    "seed": "of the draws",
-    "ridge": "strength of the regression's penalty, relative to the features' spread",
+# Those that are no arrays are given by name alone.
+ARGUMENTS: dict[str, tuple[Any, str]] = {
+    "features": (Array, "(N, d), of any float type"),
+    "labels": (Array, "(N,), integers in 0..K-1, each at least once"),
+    "weight": (Array, "(K, d), the classifier's rows"),
+    "bias": (Array, "(K,), the classifier's, where it has one"),
+    "train": (Split, "features and labels of the training samples, where the others are held-out ones"),
+    "shots": (int, "of each class, fewer than its samples"),
+    "ridge": (float, "strength of the regression's penalty, relative to the features' spread"),
+    "episodes": (int, "draws of the shots, of which the error is the mean"),
+    "seed": (int, "of the draws"),
 }
 EXAMPLES = {
     "features": "[[1.0, 0.2], [1.0, -0.2], [-1.0, 0.2], [-1.0, 0.0]]",
@@ -135,33 +136,27 @@ def _function(name: str) -> Callable[..., float]:
 
 def _parameters(family: Family) -> list[inspect.Parameter]:
     """Return the arguments from which follows what a metric needs."""
-
-    def argument(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
-        named = name not in ("features", "labels", "weight", "bias")
-        return inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY if named else inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=default,
-            annotation=kind | None if default is None else kind,
-        )
-
     needs = family.needs
-    weight = argument("weight", Array)
-    if needs == {"weight"}:
-        return [weight]
-    found = [argument("features", Array), argument("labels", Array)]
-    if needs & OF_CLASSIFIER:
-        found.append(weight)
+    taken: set[str] = {"weight"} if needs & OF_CLASSIFIER else set()
+    defaults: dict[str, Any] = {}
+    if needs != {"weight"}:
+        taken |= {"features", "labels"} | (needs & {"train", "shots", "ridge"})
     if needs & OF_DECISIONS:
-        found.append(argument("bias", Array, None))
-    if "train" in needs:
-        found.append(argument("train", Split))
-    elif needs & {"wrong", "mismatched"}:
-        found.append(argument("train", Split, None))
-    found += [argument(name, kind) for name, kind in (("shots", int), ("ridge", float)) if name in needs]
+        defaults["bias"] = None
+    if "train" not in needs and needs & {"wrong", "mismatched"}:
+        defaults["train"] = None
     if "episodes" in needs:
-        found += [argument("episodes", int, EPISODES), argument("seed", int, 0)]
-    return found
+        defaults |= {"episodes": EPISODES, "seed": 0}
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD if kind is Array else inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(name, inspect.Parameter.empty),
+            annotation=kind | None if name in defaults and defaults[name] is None else kind,
+        )
+        for name, (kind, _) in ARGUMENTS.items()
+        if name in taken or name in defaults
+    ]
 
 
 def _docstring(name: str, function: Callable[..., float], parameters: list[inspect.Parameter]) -> str:
@@ -182,7 +177,7 @@ def _docstring(name: str, function: Callable[..., float], parameters: list[inspe
             *textwrap.wrap(about, WIDTH, break_long_words=False),
             "",
             "Args:",
-            *(f"    {each.name}: {ARGUMENTS[each.name]}." for each in parameters),
+            *(f"    {each.name}: {ARGUMENTS[each.name][1]}." for each in parameters),
             "",
             "Raises InputError on arrays that cannot be measured.",
             "",

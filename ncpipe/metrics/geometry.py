@@ -55,10 +55,7 @@ def nc0_row_sum(weight: Tensor) -> float:
     label="NC0 (relative)",
 )  # fmt: skip
 def nc0_relative(weight: Tensor) -> float:
-    """Return squared length of the sum of W's rows, over K ‖W‖².
-
-    At most 1 by Cauchy-Schwarz. NaN for W = 0.
-    """
+    """Return the share, at most 1 by Cauchy-Schwarz; NaN for W = 0."""
     rows = scaled(weight)
     return (rows.sum(0).square().sum() / (len(rows) * rows.square().sum())).item()
 
@@ -68,10 +65,7 @@ def nc0_relative(weight: Tensor) -> float:
     f"{S25} (NC2A; printed E lacks the 1/K)", order=1, label="NC2 (ETF)", headline=True,
 )  # fmt: skip
 def nc2_etf(weight: Tensor) -> float:
-    """Return distance of the weights to a simplex ETF.
-
-    NaN for W = 0 and for K > d + 1.
-    """
+    """Return the distance; NaN for W = 0 and for K > d + 1."""
     if not simplex_fits(*weight.shape):
         return math.nan
     return _distance_to_ray(weight, simplex_etf_gram(len(weight)))
@@ -83,10 +77,7 @@ def nc2_etf(weight: Tensor) -> float:
     label="NC2 (identity)", headline=True,
 )  # fmt: skip
 def nc2_identity(weight: Tensor) -> float:
-    """Return distance of the weights to an orthogonal frame.
-
-    NaN for W = 0 and for K > d + 1.
-    """
+    """Return the distance; NaN for W = 0 and for K > d + 1."""
     if not simplex_fits(*weight.shape):
         return math.nan
     return _distance_to_ray(weight, torch.eye(len(weight), dtype=torch.float64))
@@ -97,10 +88,7 @@ def nc2_identity(weight: Tensor) -> float:
     "K23 eq. 7", order=1, label="NC2 (class means)",
 )  # fmt: skip
 def nc2_means(statistics: ClassStatistics) -> float:
-    """Return distance of the class means to a simplex ETF.
-
-    NaN where a centred mean is 0 to rounding, and for K > d + 1.
-    """
+    """Return the distance; NaN where a centred mean is 0 to rounding, and for K > d + 1."""
     if not simplex_fits(*statistics.means.shape):
         return math.nan
     rows = unit_rows(statistics.centred_means())
@@ -112,10 +100,7 @@ def nc2_means(statistics: ClassStatistics) -> float:
     "standard deviation over mean of the lengths of W's rows", "[0, √(K−1)]", P20, order=1,
 )  # fmt: skip
 def nc2_equinorm_weights(weight: Tensor) -> float:
-    """Return spread of the weights' lengths over their mean.
-
-    NaN where all are 0.
-    """
+    """Return the spread; NaN where all are 0."""
     return _equinorm(weight.double())
 
 
@@ -124,10 +109,7 @@ def nc2_equinorm_weights(weight: Tensor) -> float:
     "standard deviation over mean of the lengths of μ_k − μ_G", "[0, √(K−1)]", P20, order=1,
 )  # fmt: skip
 def nc2_equinorm_means(statistics: ClassStatistics) -> float:
-    """Return spread of the class means' lengths over their mean.
-
-    NaN where all are 0.
-    """
+    """Return the spread; NaN where all are 0."""
     return _equinorm(statistics.centred_means())
 
 
@@ -136,10 +118,7 @@ def nc2_equinorm_means(statistics: ClassStatistics) -> float:
     "[0, K/(K−1)]", P20, order=1,
 )  # fmt: skip
 def nc2_equiangular_weights(weight: Tensor) -> float:
-    """Return mean |cos + 1/(K-1)| of the weights.
-
-    NaN where a row is 0, and for K > d + 1.
-    """
+    """Return the mean; NaN where a row is 0, and for K > d + 1."""
     return _equiangular(weight.double())
 
 
@@ -148,10 +127,7 @@ def nc2_equiangular_weights(weight: Tensor) -> float:
     "mean over pairs of μ_k − μ_G of abs(cos + 1/(K−1))", "[0, K/(K−1)]", P20, order=1,
 )  # fmt: skip
 def nc2_equiangular_means(statistics: ClassStatistics) -> float:
-    """Return mean |cos + 1/(K-1)| of the class means.
-
-    NaN where a centred mean is 0, and for K > d + 1.
-    """
+    """Return the mean; NaN where a centred mean is 0, and for K > d + 1."""
     return _equiangular(statistics.centred_means())
 
 
@@ -161,10 +137,7 @@ def nc2_equiangular_means(statistics: ClassStatistics) -> float:
     "[1, ∞]", S24,
 )  # fmt: skip
 def nc2_condition(statistics: ClassStatistics) -> float:
-    """Return condition number of the class means, not centred.
-
-    S24's DNC2. inf where they are dependent to float64 rounding.
-    """
+    """Return S24's DNC2; inf where the means are dependent to float64 rounding."""
     return condition_number(statistics.singular, statistics.means.shape)
 
 

@@ -6,23 +6,23 @@ N  samples    n  samples of a batch    K  classes    d  feature width    T  posi
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ncpipe.metrics.checks import check_finite, check_statistics, data_warnings
+from ncpipe.metrics.checks import check_finite, check_outliers, check_statistics, data_warnings
 from ncpipe.metrics.classifier import Classifier, find_classifier
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
 from ncpipe.metrics.layers import HookPoint, Select, hook_points, reading
-from ncpipe.metrics.measurements import Measurement, Measurements
-from ncpipe.metrics.outliers import check_outliers, outlier_metrics
+from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
+from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.regression import check_target_batch, measure_regression
+from ncpipe.metrics.sample_statistics import Classifiers, first_pass, same_samples, second_pass
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, renumber, select_classes
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure, measure_layer, measure_weights
-from ncpipe.metrics.two_passes import Classifiers, first_pass, same_samples, second_pass
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 Forward = Callable[[nn.Module, Any], Any]
@@ -96,21 +96,19 @@ def measure_model(
         ):
             if given:
                 raise InputError(f"{name}: does not apply to targets that are {what}; leave it out")
-        with eval_mode(unwrapped(model), device):
-            point = HookPoint(LAST_LAYER, head.module, select, output=False)
-            read = _Reader(model, head, [point], forward or call, _Selection("all", labels_key))
-            return _measure_rows(read, loader, test_loader, tags)
     points = [HookPoint(LAST_LAYER, head.module, select, output=False), *hook_points(model, layers)]
-    read = _Reader(model, head, points, forward or call, _Selection(classes, labels_key, ignore_index, mask))
+    read = _Reader(model, head, points, forward or call, labels_key, ignore_index, mask)
     with eval_mode(unwrapped(model), device):
-        chosen = select_classes(classes, head.classes, lambda: _measured_labels(loader, read.selection))
+        if targets or tags:
+            return _measure_rows(read, loader, test_loader, tags)
+        chosen = select_classes(classes, head.classes, lambda: _measured_labels(loader, read))
+        some = None if isinstance(classes, str) and classes == "all" else chosen
         train, test = (
-            _loader_pass(read, name, each, chosen)
+            _loader_pass(read, name, each, some)
             for name, each in (("loader", loader), ("test_loader", test_loader))
         )
         assert train is not None
-        other = replace(read, selection=replace(read.selection, classes="all"))
-        ood = _loader_pass(other, "ood_loader", ood_loader, chosen)
+        ood = _loader_pass(read, "ood_loader", ood_loader)
         values = _measure(train, test, read, chosen)
         return (
             values if ood is None else Measurements([*values, *_outliers((train, test, ood), read, chosen)])
@@ -136,12 +134,12 @@ def collect_features(
     `measure_model`.
     """
     head = find_classifier(model, classifier)
-    hook_point = HookPoint(LAST_LAYER, head.module, select, output=False)
-    read = _Reader(model, head, [hook_point], forward or call, _Selection("all", labels_key))
+    points = [HookPoint(LAST_LAYER, head.module, select, output=False)]
+    read = _Reader(model, head, points, forward or call, labels_key)
     arrays: dict[str, np.ndarray] = {}
     with eval_mode(unwrapped(model), device):
         for prefix, each in (("", loader), ("test_", test_loader), ("ood_", ood_loader)):
-            if run := _loader_pass(read, f"{prefix}loader", each, torch.arange(head.classes)):
+            if run := _loader_pass(read, f"{prefix}loader", each):
                 batches = [(values[LAST_LAYER].cpu(), answers.cpu()) for values, answers in run()]
                 values, answers = zip(*batches, strict=True)
                 arrays |= {f"{prefix}features": _to_numpy(torch.cat(values))}
@@ -169,11 +167,11 @@ def passes(
     """
     head = find_classifier(model, classifier)
     points = [HookPoint(LAST_LAYER, head.module, None, output=False), *hook_points(model, layers)]
-    read = _Reader(model, head, points, call, _Selection("all", "labels"))
+    read = _Reader(model, head, points, call)
     with eval_mode(unwrapped(model), device):
         found = {}
         for name, loader in loaders.items():
-            through = _loader_pass(read, f"the {name} loader", loader, torch.arange(head.classes))
+            through = _loader_pass(read, f"the {name} loader", loader)
             assert through is not None
             found[name] = through
         yield head, found
@@ -188,14 +186,17 @@ def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Selection:
-    """Select the entries of a batch to measure.
+class _Reader:
+    """Read the values at the hook points in a forward pass, and which entries of a batch are measured.
 
     key: of the labels in a mapping; the others as in `measure_model`.
     """
 
-    classes: Classes
-    key: str
+    model: nn.Module
+    head: Classifier
+    hook_points: Sequence[HookPoint]
+    call: Forward
+    key: str = "labels"
     ignore_index: int = IGNORE_INDEX
     mask: Mask | None = None
 
@@ -211,17 +212,6 @@ class _Selection:
             raise InputError(f"mask: the inputs have no {self.mask!r}; name a key or give a function")
         mask = inputs[self.mask] if isinstance(self.mask, str) else self.mask and self.mask(inputs)
         return measured_entries(labels, self.ignore_index, mask)
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Read the values at the hook points in a forward pass, and which entries of a batch are measured."""
-
-    model: nn.Module
-    head: Classifier
-    hook_points: Sequence[HookPoint]
-    call: Forward
-    selection: _Selection
 
     @torch.no_grad()
     def read(self, inputs: Any, labels: Tensor) -> dict[str, Tensor]:
@@ -241,30 +231,32 @@ class _Reader:
         return found
 
 
-def _loader_pass(reader: _Reader, name: str, loader: Iterable[Any] | None, chosen: Tensor) -> Pass | None:
+def _loader_pass(
+    reader: _Reader, name: str, loader: Iterable[Any] | None, chosen: Tensor | None = None
+) -> Pass | None:
     """Return a function that runs the loader once and yields each batch's values by hook point, and labels.
 
-    name: the argument that the loader was. chosen (K',): the measured classes; labels are places in it.
+    name: the argument that the loader was. chosen (K',): the measured classes, where not all are; labels are
+    places in it then.
     """
     if loader is None:
         return None
     if iter(loader) is loader:
         raise InputError(f"{name}: an iterator is good for one pass only; give a DataLoader or a list")
-    batches, selection, device = loader, reader.selection, reader.head.device(reader.model)
-    some = not (isinstance(selection.classes, str) and selection.classes == "all")
+    batches, device = loader, reader.head.device(reader.model)
     # Apple's GPUs have no float64, in which the metrics are computed.
     place = torch.device("cpu") if device.type == "mps" else device
 
     def run() -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-        read, counted, samples = 0, 0, torch.zeros(len(chosen), dtype=torch.int64)
+        read, counted, samples = 0, 0, torch.zeros(0 if chosen is None else len(chosen), dtype=torch.int64)
         for batch in batches:
             read += 1
-            inputs, labels = inputs_and_labels(batch, selection.key)
+            inputs, labels = inputs_and_labels(batch, reader.key)
             inputs = to_device(inputs, device)
-            kept = selection.kept(labels, inputs)
+            kept = reader.kept(labels, inputs)
             values = reader.read(inputs, labels)
             labels = labels[kept]
-            if some:
+            if chosen is not None:
                 places = renumber(labels, chosen, reader.head.classes)
                 kept, labels = kept.masked_scatter(kept, places >= 0), places[places >= 0]
             found = {
@@ -272,13 +264,13 @@ def _loader_pass(reader: _Reader, name: str, loader: Iterable[Any] | None, chose
             }
             yield found, labels.to(place)
             counted += len(labels)
-            if some:
+            if chosen is not None:
                 samples += torch.bincount(labels.cpu(), minlength=len(chosen))
         if not read:
             raise InputError(f"{name}: it gave no batches; there is nothing to measure")
         if not counted:
             raise InputError(f"{name}: no sample is left; `ignore_index` or `mask` leaves out all")
-        if some and len(empty := chosen[samples == 0]):
+        if chosen is not None and len(empty := chosen[samples == 0]):
             raise InputError(f"{name}: class {int(empty[0])} has no samples; leave it out of `classes`")
 
     return run
@@ -297,7 +289,7 @@ def _measure_rows(
         found: list[Tensor] = []
         wanted: list[Tensor] = []
         for batch in batches:
-            inputs, targets = inputs_and_labels(batch, reader.selection.key)
+            inputs, targets = inputs_and_labels(batch, reader.key)
             targets = targets.reshape(-1, 1) if targets.dim() == 1 and reader.head.classes == 1 else targets
             if tags:
                 _check_tag_batch(targets, reader.head.classes)
@@ -321,11 +313,11 @@ def _check_tag_batch(tags: Tensor, classes: int) -> None:
         raise InputError(f"tags are {tuple(tags.shape)}; they must be (n, {classes}) of 0 and 1")
 
 
-def _measured_labels(loader: Iterable[Any], selection: _Selection) -> Iterator[Tensor]:
+def _measured_labels(loader: Iterable[Any], reader: _Reader) -> Iterator[Tensor]:
     """Yield the measured labels (m,) of each batch, without a forward pass."""
     for batch in loader:
-        inputs, labels = inputs_and_labels(batch, selection.key)
-        yield labels[selection.kept(labels, inputs)]
+        inputs, labels = inputs_and_labels(batch, reader.key)
+        yield labels[reader.kept(labels, inputs)]
 
 
 def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) -> Measurements:
@@ -357,7 +349,7 @@ def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) ->
 
 
 def _outliers(passes: Sequence[Pass | None], reader: _Reader, chosen: Tensor) -> Iterator[Measurement]:
-    """Yield how well scores tell samples of other data from test samples; passes: of train, test and ood."""
+    """Return how well scores tell samples of other data from test samples; passes: of train, test and ood."""
     found = [
         [(values[LAST_LAYER].cpu(), labels.cpu()) for values, labels in run()]
         for run in passes
@@ -368,17 +360,15 @@ def _outliers(passes: Sequence[Pass | None], reader: _Reader, chosen: Tensor) ->
     )
     check_outliers(others, features, held_out)
     weight, bias = _rows(reader.head, chosen)
-    for metric, value in outlier_metrics(features, labels, held_out, others, weight, bias):
-        yield Measurement(LAST_LAYER, OOD, metric, value)
+    return rows_of(LAST_LAYER, OOD, outlier_metrics(features, labels, held_out, others, weight, bias))
 
 
 def _rows(head: Classifier, chosen: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return the classifier's weight (K', d) and bias (K',) of the measured classes; both are finite."""
     kept = chosen.to(head.weight.device)
     weight, bias = head.weight[kept], None if head.bias is None else head.bias[kept]
-    for title, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None:
-            check_finite(f"the classifier's {title}", tensor)
+    check_finite("the classifier's weight", weight)
+    check_finite("the classifier's bias", bias)
     return weight, bias
 
 

@@ -28,6 +28,11 @@ class Measurement:
     value: float
 
 
+def rows_of(layer: str, split: str, values: Iterable[tuple[str, float]]) -> Iterator[Measurement]:
+    """Yield (metric, value) of one layer and split as rows."""
+    return (Measurement(layer, split, metric, value) for metric, value in values)
+
+
 class Measurements:
     """What was measured, in the order in which it was: iterating gives records (layer, split, metric, value).
 

@@ -18,10 +18,7 @@ K23 = "K23 sec. 3.1.6"
     label="cosine of minority rows", where="last, weights; 1 is minority collapse, −1/(K−1) a simplex",
 )  # fmt: skip
 def minority_cosine(weight: Tensor, majority: int) -> float:
-    """Return cosine of the small classes' rows of weights.
-
-    Rows M, ..., K - 1 of W (K, d). NaN for fewer than two small classes and rows of 0.
-    """
+    """Return the mean over rows M, ..., K - 1 of W; NaN for fewer than two of them and for rows of 0."""
     rows = unit_rows(weight[majority:].double())
     pairs = torch.triu_indices(len(rows), len(rows), offset=1)
     cosines = (rows @ rows.T)[pairs[0], pairs[1]]
@@ -34,10 +31,7 @@ def minority_cosine(weight: Tensor, majority: int) -> float:
     label="spread of minority rows", where="last, weights; 0 is minority collapse",
 )  # fmt: skip
 def minority_spread(weight: Tensor, majority: int) -> float:
-    """Return what tells the small classes' rows of weights apart.
-
-    0 also where W_B goes to 0; sqrt((B - 1)/(K - 1)) for a simplex. NaN for W = 0.
-    """
+    """Return the spread: sqrt((B - 1)/(K - 1)) for a simplex, 0 also where W_B goes to 0; NaN for W = 0."""
     rows = scaled(weight)
     small = rows[majority:]
     return ((small - small.mean(0)).norm() / rows.norm()).item()

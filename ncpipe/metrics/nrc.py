@@ -22,10 +22,7 @@ ISOTROPIC = 1e-6  # relative spread of the targets' deviations from which on the
     ADGZR24, order=2, label="NRC1", headline=True, where=LAST,
 )  # fmt: skip
 def nrc1(features: Tensor, length: int) -> float:
-    """Return share of features outside their t first principal axes.
-
-    features (N, d); a feature that is 0 counts as 0. It is 0 for d <= t, whatever the features.
-    """
+    """Return the share of features (N, d); one that is 0 counts as 0. It is 0 for d <= t."""
     if not bool(features.isfinite().all()):
         return math.nan
     centred = _scaled(features.double())
@@ -39,10 +36,7 @@ def nrc1(features: Tensor, length: int) -> float:
     ADGZR24, order=2, label="NRC2", headline=True, where=LAST,
 )  # fmt: skip
 def nrc2(features: Tensor, weight: Tensor) -> float:
-    """Return share of features outside the rows of W.
-
-    features (N, d); a feature that is 0 counts as 0.
-    """
+    """Return the share of features (N, d), where one that is 0 counts as 0."""
     if not bool(features.isfinite().all() and weight.isfinite().all()):
         return math.nan
     weight = _scaled(weight.double())
@@ -100,10 +94,7 @@ def nrc3(weight: Tensor, targets: Tensor) -> tuple[float, float]:
     "[0, ∞)", label="relative squared error", where=LAST,
 )  # fmt: skip
 def relative_mse(predictions: Tensor, targets: Tensor) -> float:
-    """Return squared error over the targets' variance, 1 - R^2.
-
-    Of predictions and targets (N, t). NaN for constant targets.
-    """
+    """Return the error of predictions and targets (N, t); NaN for constant targets."""
     targets = targets.double()
     spread = (targets - targets.mean(0)).square().sum()
     return float((predictions - targets).square().sum() / spread) if spread > 0 else math.nan

@@ -1,21 +1,187 @@
-"""Tell samples of other data from test samples by what enters the last layer, in float64.
+"""Scores that tell samples of other data from test samples, and NC5, in float64.
+
+Every score is higher the more a sample looks like training samples. Constants are those of the papers, or of
+OpenOOD v1.5 where a paper tunes them on outliers. A score's metrics are its AUROC and its FPR95.
 
 N  training samples    n  samples that are scored    K  classes    d  feature width
 """
 
 import math
-from collections.abc import Iterator
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
-import torch
-from torch import Tensor
-
-from ncpipe.metrics.catalogue import OUTLIER_SCORES
-from ncpipe.metrics.checks import Array, as_tensor, check_finite
-from ncpipe.metrics.losses import logits_of
-from ncpipe.metrics.outlier_scores import SEPARATIONS, nc5_orthogonality
+from ncpipe.metrics.entry import Metric, families_of, family, metric
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.system.errors import InputError
+from ncpipe.system.lazy_torch import Tensor, torch
+
+EPS = 2.0**-52
+NEIGHBOURS = 50  # the k of knn
+NCI_NORM = 1e-4  # weight of |h|_1 in NCI
+DISTANCES = 2**24  # that are held at a time
+Score = TypeVar("Score", bound=Callable[..., Tensor])
+
+
+def auroc(inside: Tensor, outside: Tensor) -> float:
+    """Return the share of pairs in which the score of a test sample (n,) is above that of an outlier (m,).
+
+    Ties count half. NaN of NaN.
+    """
+    if bool(inside.isnan().any() or outside.isnan().any()):
+        return math.nan
+    ordered = outside.sort().values
+    below = torch.searchsorted(ordered, inside) + torch.searchsorted(ordered, inside, right=True)
+    return int(below.sum()) / (2 * len(inside) * len(outside))
+
+
+def fpr95(inside: Tensor, outside: Tensor) -> float:
+    """Return the share of outliers (m,) that score as high as the best 95 % of test samples (n,), at least.
+
+    NaN of NaN.
+    """
+    if bool(inside.isnan().any() or outside.isnan().any()):
+        return math.nan
+    accepted = -(-19 * len(inside) // 20)
+    threshold = inside.sort(descending=True).values[accepted - 1]
+    return int((outside >= threshold).sum()) / len(outside)
+
+
+SEPARATIONS = (
+    (
+        auroc, "AUROC", "test samples above outliers, share of pairs by",
+        "share of pairs with s of test > s of ood", "higher",
+    ),
+    (
+        fpr95, "FPR95", "outliers above the 5 % quantile of test samples by",
+        "share of ood with s from that on which 95 % of test have", "lower",
+    ),
+)  # fmt: skip
+
+
+def score(name: str, formula: str, source: str) -> Callable[[Score], Score]:
+    """Return a decorator that enters what separates by a score, which is called as its function."""
+
+    def enter(function: Score) -> Score:
+        entries = (
+            Metric(
+                f"{function.__name__}_{separate.__name__}", "outliers", "-", f"{meaning} {name}",
+                f"{what}; {formula}", "[0, 1]", source, f"last, ood; {better} tells more apart",
+                scale="linear", label=f"{measure} of {name}",
+            )
+            for separate, measure, meaning, what, better in SEPARATIONS
+        )  # fmt: skip
+        return family(*entries)(function)
+
+    return enter
+
+
+@score("largest softmax", "s = max_k softmax(Wh + b)_k", "HG17")
+def msp(logits: Tensor) -> Tensor:
+    """Return log p/(1 - p) (n,) of the largest softmax p of logits (n, K) [Hendrycks & Gimpel 2017].
+
+    It orders samples as p does, which is 1 in float64 from a margin of 37 on.
+    """
+    top, place = logits.max(1, keepdim=True)
+    return top.squeeze(1) - torch.logsumexp(logits.scatter(1, place, -math.inf), 1)
+
+
+@score("energy", "s = log Σ_k exp(Wh + b)_k", "LWOL20")
+def energy(logits: Tensor) -> Tensor:
+    """Return log sum_k exp(f_k) (n,) of logits (n, K) [Liu et al. 2020]."""
+    return torch.logsumexp(logits, 1)
+
+
+@score("NCI", "s = W_c(h − μ_G)/‖h − μ_G‖ + 10⁻⁴‖h‖₁, c the decision", "LQ25")
+def nci(train: Tensor, rows: Tensor, weight: Tensor, logits: Tensor) -> Tensor:
+    """Return w_c (h - m)/|h - m| + 1e-4 |h|_1 (n,) [Liu & Qin 2025, sec. 3].
+
+    c is the class that the logits (n, K) decide for, m the mean of train (N, d). The first part is 0 where
+    h = m.
+    """
+    centred = rows - train.mean(0)
+    along = (weight[logits.argmax(1)] * centred).sum(1)
+    return _over(along, torch.linalg.vector_norm(centred, dim=1)) + NCI_NORM * rows.abs().sum(1)
+
+
+@score("ViM", "s = log Σ_k exp(Wh + b)_k − α‖R(h + W⁺b)‖, R off the first axes", "WLFZ22")
+def vim(
+    train: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, logits: Tensor, largest: Tensor
+) -> Tensor:
+    """Return logsumexp(f) - a |R (h - o)| (n,), f the logits (n, K) [Wang et al. 2022, sec. 4].
+
+    o = -W^+ b is the origin, R the projection on all but the first D principal axes of train - o (N, d), not
+    centred, and a the mean largest logit over the mean |R (h - o)|, both of train. D is 1000 from d = 2048,
+    512 from 768, and d // 2 below, as in the authors' code. largest (): the mean largest logit of train. NaN
+    where train lies in the first D axes.
+    """
+    width = train.shape[1]
+    first = 1000 if width >= 2048 else 512 if width >= 768 else width // 2
+    origin = 0.0 if bias is None else -torch.linalg.pinv(weight) @ bias
+    known, shifted = train - origin, rows - origin
+    residual = _principal(known)[1][:, first:]
+    left = torch.linalg.vector_norm(known @ residual, dim=1).mean()
+    if left <= max(known.shape) * EPS * torch.linalg.vector_norm(known, dim=1).max():
+        return torch.full_like(rows[:, 0], math.nan)
+    virtual = largest / left * torch.linalg.vector_norm(shifted @ residual, dim=1)
+    return torch.logsumexp(logits, 1) - virtual
+
+
+@score("NECO", "s = ‖Ph‖/‖h‖, h standardised, P onto the first K − 1 axes", "BBPMF24")
+def neco(train: Tensor, rows: Tensor, means: Tensor) -> Tensor:
+    """Return |P h|/|h| (n,), P onto the first principal axes of training features [Ben Ammar et al. eq. 6].
+
+    train (N, d), rows (n, d), both with each coordinate's mean and deviation of train removed first, as in
+    the authors' code. There are K - 1 axes, as many as a simplex spans. A feature that is 0 scores 0.
+    """
+    mean, deviation = train.mean(0), train.std(0, correction=0)
+    constant = deviation <= len(train) * EPS * mean.abs()
+    deviation = torch.where(constant, 1.0, deviation)
+    known, rows = (train - mean) / deviation, (rows - mean) / deviation
+    inside = torch.linalg.vector_norm(rows @ _principal(known)[1][:, : len(means) - 1], dim=1)
+    return _over(inside, torch.linalg.vector_norm(rows, dim=1))
+
+
+@score("Mahalanobis", "s = −min_k (h − μ_k)ᵀΣ_W⁺(h − μ_k)", "LLLS18")
+def mahalanobis(train: Tensor, labels: Tensor, means: Tensor, rows: Tensor) -> Tensor:
+    """Return -min_k (h - mu_k) S^+ (h - mu_k) (n,) [Lee et al. 2018, eq. 2].
+
+    S is the covariance (d, d) of train (N, d) about the means (K, d) of its classes, over N. Its eigenvalues
+    up to d 2^-52 of the largest count as 0.
+    """
+    centred = train - means[labels.to(train.device, torch.int64)]
+    sizes, axes = _principal(centred)
+    kept = sizes.square() > centred.shape[1] * EPS * sizes[0].square()
+    whitener = axes[:, : len(sizes)][:, kept] / sizes[kept] * len(train) ** 0.5
+    return -_distances(rows @ whitener, means @ whitener, 1).square()
+
+
+@score("k-nearest", "s = −distance of h/‖h‖ to its 50th nearest", "SMZL22")
+def knn(train: Tensor, rows: Tensor) -> Tensor:
+    """Return minus the distance (n,) to the k-th nearest of train (N, d), all of length 1 [Sun et al. 2022].
+
+    k = 50, or N if that is less. Features that are 0 stay so.
+    """
+    known, rows = (_over(each, torch.linalg.vector_norm(each, dim=1, keepdim=True)) for each in (train, rows))
+    return -_distances(rows, known, min(NEIGHBOURS, len(known)))
+
+
+@metric(
+    "NC5", "0", "mean |cos| of class means and the mean of outliers",
+    "mean over k of abs(cos(μ_k, mean of ood)), **not** centred", "[0, 1]", "BBPMF24 eq. 5",
+    where="last, ood", scale="linear", label="NC5",
+)  # fmt: skip
+def nc5_orthogonality(means: Tensor, ood: Tensor) -> float:
+    """Return the mean |cos| of class means (K, d) and the mean of ood (m, d) [Ben Ammar et al. eq. 5].
+
+    Nothing is centred. NaN where one of the means is 0.
+    """
+    other = ood.mean(0)
+    lengths = torch.linalg.vector_norm(means, dim=1) * torch.linalg.vector_norm(other)
+    return float((means @ other / lengths).abs().mean())
+
+
+_FAMILIES = families_of((sys.modules[__name__],), ("outliers", "NC5"))
+SCORES = [each for each in _FAMILIES if each.function is not nc5_orthogonality]
 
 
 def outlier_metrics(
@@ -55,26 +221,32 @@ def outlier_scores(
     """
     given: dict[str, Any] = {"train": train, "labels": labels, "means": means, "rows": rows}
     if weight is not None:
+        added = 0.0 if bias is None else bias
         given |= {
             "weight": weight,
             "bias": bias,
-            "logits": logits_of(rows, weight, bias),
-            "largest": logits_of(train, weight, bias).max(1).values.mean(),
+            "logits": rows @ weight.T + added,
+            "largest": (train @ weight.T + added).max(1).values.mean(),
         }
-    return {
-        each.function.__name__: each.result(given) for each in OUTLIER_SCORES if each.needs <= given.keys()
-    }
+    return {each.function.__name__: each.result(given) for each in SCORES if each.needs <= given.keys()}
 
 
-def check_outliers(ood: Array, features: Array, test: Array | None) -> Tensor:
-    """Return ood (m, d) as a tensor; raise InputError where no score can compare it with test samples."""
-    rows, known = as_tensor(ood), as_tensor(features)
-    if test is None:
-        raise InputError("ood: its scores are compared with those of test samples; give test features too")
-    if rows.ndim != 2 or not len(rows) or rows.shape[1] != known.shape[1]:
-        raise InputError(f"ood features are {tuple(rows.shape)}; they must be (samples, {known.shape[1]})")
-    check_finite("ood features", rows)
-    for name, other in (("train", known), ("test", as_tensor(test))):
-        if rows.shape == other.shape and torch.equal(rows.to(other), other) and bool((rows != rows[0]).any()):
-            raise InputError(f"ood features are the {name} features; give those of other data")
-    return rows
+def _principal(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return singular values of rows (N, d) and their principal axes as columns (d, d), largest first."""
+    _, sizes, axes = torch.linalg.svd(torch.linalg.qr(rows, mode="r").R)  # d x d, however many rows
+    return sizes, axes.T
+
+
+def _distances(rows: Tensor, known: Tensor, k: int) -> Tensor:
+    """Return the distance (n,) of each of rows (n, d) to its k-th nearest of known (N, d)."""
+    parts = []
+    for some in rows.split(max(1, DISTANCES // len(known))):
+        # A product of matrices would lose the digits of neighbours in a collapsed class.
+        far = torch.cdist(some, known, compute_mode="donot_use_mm_for_euclid_dist")
+        parts.append(far.kthvalue(k, 1).values)
+    return torch.cat(parts)
+
+
+def _over(values: Tensor, lengths: Tensor) -> Tensor:
+    """Return values / lengths, 0 where a length is."""
+    return torch.where(lengths > 0, values / lengths, 0.0)

@@ -23,26 +23,14 @@ def _entries(matrix: str, name: str, which: str, where: str) -> Iterator[Metric]
     at = "K-1 or K, at most d"
     for kind, meaning, formula, interval, source in KINDS:
         yield Metric(
-            f"{kind}_{matrix}",
-            "rank",
-            at,
-            f"{meaning} of the {name}",
-            f"{formula} of {which}",
-            interval,
-            source,
-            scale="linear",
-            where=f"{where}; lower is low-rank bias",
-        )
+            f"{kind}_{matrix}", "rank", at, f"{meaning} of the {name}", f"{formula} of {which}", interval,
+            source, scale="linear", where=f"{where}; lower is low-rank bias",
+        )  # fmt: skip
     yield Metric(
-        f"singular_{matrix}",
-        "singular values",
-        "equal",
-        f"singular value of the {name}",
-        f"`singular_{matrix}_001`, …: the singular values of {which}, largest first",
-        "[0, ∞)",
-        S24,
+        f"singular_{matrix}", "singular values", "equal", f"singular value of the {name}",
+        f"`singular_{matrix}_001`, …: the singular values of {which}, largest first", "[0, ∞)", S24,
         where=f"{where}; no direction",
-    )
+    )  # fmt: skip
 
 
 @family(*_entries("weights", "weights", "W", WEIGHTS))

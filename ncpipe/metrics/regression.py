@@ -8,12 +8,19 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from ncpipe.metrics.checks import Array, as_tensor, check_finite
+from ncpipe.metrics.checks import (
+    Array,
+    as_tensors,
+    by_split,
+    check_finite,
+    check_shape,
+    check_widths,
+)
 from ncpipe.metrics.losses import logits_of
-from ncpipe.metrics.measurements import Measurement, Measurements
+from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.nrc import nrc1, nrc2, nrc3, relative_mse
 from ncpipe.metrics.sample_statistics import check_classifier
-from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN, WEIGHTS, measure_matrix
+from ncpipe.metrics.table import LAST_LAYER, TRAIN, WEIGHTS, measure_matrix
 from ncpipe.system.errors import InputError
 
 
@@ -30,18 +37,14 @@ def measure_regression(
     weight (t, d), bias (t,): the last layer; without it there are no NRC2, NRC3 and errors. Raises InputError
     on shapes that do not fit, on targets that are no floats or constant, and on NaN and infinity.
     """
-    if (test_features is None) != (test_targets is None):
-        raise InputError("test features and test targets come together; give both or neither")
-    rows, offsets = (None if array is None else as_tensor(array) for array in (weight, bias))
-    train = _checked(features, targets, rows, offsets, TRAIN)
-    splits = {TRAIN: train}
-    if test_features is not None and test_targets is not None:
-        splits[TEST] = _checked(test_features, test_targets, rows, offsets, TEST)
-        for what, own in (("features", 0), ("targets", 1)):
-            lengths = [split[own].shape[1] for split in splits.values()]
-            if lengths[0] != lengths[1]:
-                raise InputError(f"train and test {what} differ in width: {lengths[0]} and {lengths[1]}")
-    return Measurements(measure_vectors(splits, rows, offsets))
+    splits = by_split(features, targets, test_features, test_targets, "targets")
+    rows, offsets = as_tensors(weight, bias)
+    for name, (own, wanted) in splits.items():
+        _check_split(own, wanted, rows, offsets, name)
+    for what, arrays in zip(("features", "targets"), zip(*splits.values(), strict=True), strict=True):
+        check_widths(arrays, what)
+    on_cpu = {name: (own.cpu(), wanted.cpu()) for name, (own, wanted) in splits.items()}
+    return Measurements(measure_vectors(on_cpu, rows, offsets))
 
 
 def measure_vectors(
@@ -49,9 +52,17 @@ def measure_vectors(
 ) -> Iterator[Measurement]:
     """Yield the same of features (N, d) and targets (N, t) by split, unchecked; NaN for NaN features."""
     if weight is not None:
-        yield from _of_weights(weight, splits[TRAIN][1])
+        yield from measure_matrix(LAST_LAYER, weight)
+        targets = splits[TRAIN][1]
+        if targets.shape[1] > 1:  # of one number any W has the form
+            found = zip(("nrc3", "nrc3_gamma"), nrc3(weight, targets), strict=True)
+            yield from rows_of(LAST_LAYER, WEIGHTS, found)
     for split, (features, targets) in splits.items():
-        yield from _of_samples(split, features, targets, weight, bias)
+        values = {"nrc1": nrc1(features, targets.shape[1])}
+        if weight is not None:
+            values["nrc2"] = nrc2(features, weight)
+            values["relative_mse"] = relative_mse(logits_of(features, weight, bias), targets)
+        yield from rows_of(LAST_LAYER, split, values.items())
 
 
 def check_target_batch(targets: Tensor, outputs: int) -> None:
@@ -78,37 +89,14 @@ def check_targets(targets: Tensor, name: str = TRAIN) -> None:
         )
 
 
-def _of_weights(weight: Tensor, targets: Tensor) -> Iterator[Measurement]:
-    yield from measure_matrix(LAST_LAYER, weight)
-    if targets.shape[1] > 1:  # of one number any W has the form
-        for metric, value in zip(("nrc3", "nrc3_gamma"), nrc3(weight, targets), strict=True):
-            yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
-
-
-def _of_samples(
-    split: str, features: Tensor, targets: Tensor, weight: Tensor | None, bias: Tensor | None
-) -> Iterator[Measurement]:
-    yield Measurement(LAST_LAYER, split, "nrc1", nrc1(features, targets.shape[1]))
-    if weight is not None:
-        yield Measurement(LAST_LAYER, split, "nrc2", nrc2(features, weight))
-        error = relative_mse(logits_of(features, weight, bias), targets)
-        yield Measurement(LAST_LAYER, split, "relative_mse", error)
-
-
-def _checked(
-    features: Array, targets: Array, weight: Tensor | None, bias: Tensor | None, name: str
-) -> tuple[Tensor, Tensor]:
-    """Return features (N, d) and targets (N, t) of a split as tensors."""
-    own, wanted = as_tensor(features), as_tensor(targets)
-    if own.ndim != 2 or not len(own) or not own.shape[1]:
-        raise InputError(
-            f"{name} features must be (samples, width), neither of them 0, not {tuple(own.shape)}"
-        )
-    check_targets(wanted, name)
-    if len(own) != len(wanted):
-        raise InputError(f"{len(own)} {name} features and {len(wanted)} targets; they belong together")
-    check_classifier(wanted.shape[1], own.shape[1], weight, bias)
-    for title, array in ((f"{name} features", own), ("weight", weight), ("bias", bias)):
-        if array is not None:
-            check_finite(title, array)
-    return own.cpu(), wanted.cpu()
+def _check_split(
+    features: Tensor, targets: Tensor, weight: Tensor | None, bias: Tensor | None, name: str
+) -> None:
+    """Raise InputError unless features (N, d) and targets (N, t) of a split fit each other and the layer."""
+    check_shape(features, name)
+    check_targets(targets, name)
+    if len(features) != len(targets):
+        raise InputError(f"{len(features)} {name} features and {len(targets)} targets; they belong together")
+    check_classifier(targets.shape[1], features.shape[1], weight, bias)
+    for title, array in ((f"{name} features", features), ("weight", weight), ("bias", bias)):
+        check_finite(title, array)

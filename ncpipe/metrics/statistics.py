@@ -218,10 +218,7 @@ class StatisticsAccumulator:
     def result(self) -> ClassStatistics:
         """Return the statistics of all samples so far; raise InputError that names an empty class."""
         check_every_class(self._counts)
-        counts = self._counts.double().unsqueeze(1)
-        offsets = self._sums / counts
-        squares = self._squares - (offsets * self._sums).sum(1)
-        return ClassStatistics(self._counts.clone(), self._origins + offsets, squares, self._exponent)
+        return self.result_of(torch.arange(self.classes, device=self.device))
 
     @property
     def counts(self) -> Tensor:

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from ncpipe.datasets.tags import check_tags
-from ncpipe.metrics.catalogue import FAMILIES
+from ncpipe.metrics.catalogue import FAMILIES, TAG_FAMILIES
 from ncpipe.metrics.checks import (
     Array,
-    as_tensor,
+    as_tensors,
+    by_split,
     check_arrays,
     check_finite,
+    check_outliers,
     check_statistics,
     check_widths,
     count_classes,
@@ -25,14 +27,12 @@ from ncpipe.metrics.entry import Family
 from ncpipe.metrics.geometry import simplex_fits
 from ncpipe.metrics.loss_functions import wrong_tags
 from ncpipe.metrics.losses import logits_of
-from ncpipe.metrics.measurements import Measurement, Measurements
-from ncpipe.metrics.outliers import check_outliers, outlier_metrics
+from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
+from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
-from ncpipe.metrics.sample_statistics import SampleStatistics
+from ncpipe.metrics.sample_statistics import SampleStatistics, first_pass, second_pass
 from ncpipe.metrics.statistics import ClassStatistics
-from ncpipe.metrics.tags import tags_angles, tags_error, tags_nc1
 from ncpipe.metrics.transfer import EPISODES, check_shots, transfer_metrics
-from ncpipe.metrics.two_passes import first_pass, second_pass
 from ncpipe.system.errors import InputError
 
 LAST_LAYER = "last"
@@ -81,68 +81,56 @@ def measure(
     which follow from the seed. Raises InputError on what `check_arrays` and `check_outliers`
     find.
     """
-    if (test_features is None) != (test_labels is None):
-        raise InputError("test features and test labels come together; give both or neither")
+    splits = by_split(features, labels, test_features, test_labels)
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise InputError(f"batch_size: a whole number of samples, 1 or more, not {batch_size!r}")
-    train = as_tensor(features), as_tensor(labels)
+    train = splits[TRAIN]
+    rows, offsets = as_tensors(weight, bias)
     if train[1].ndim == 2:
         if ood is not None or shots:
             raise InputError("ood and shots: need one class a sample, not tags (N, K); leave them out")
-        return _measure_tagged(*train, weight, bias, test_features, test_labels, batch_size, layer)
+        return _measure_tagged(splits, rows, offsets, batch_size, layer)
     outliers = None if ood is None else check_outliers(ood, features, test_features)
-    rows, offsets = (None if array is None else as_tensor(array) for array in (weight, bias))
     classes = count_classes(train[1]) if rows is None else len(rows)
-    check_arrays(*train, rows, offsets, classes, TRAIN)
-    splits = {TRAIN: train}
-    if test_features is not None and test_labels is not None:
-        splits[TEST] = held_out = as_tensor(test_features), as_tensor(test_labels)
-        check_widths([train[0], held_out[0]])
-        check_arrays(*held_out, rows, offsets, classes, TEST)
-    if shots:
-        for _, wanted in splits.values():
-            check_shots(shots, episodes, wanted)
+    for split, given in splits.items():
+        check_widths([train[0], given[0]])
+        check_arrays(*given, rows, offsets, classes, split)
+        if shots:
+            check_shots(shots, episodes, given[1])
     batches = {split: _batches_of(*given, batch_size) for split, given in splits.items()}
     found = list(measure_batches(batches[TRAIN], classes, batches.get(TEST), rows, offsets, layer))
     for split, (own, wanted) in splits.items() if shots else ():
-        values = transfer_metrics(own, wanted, shots, episodes, ["ncc"], None, seed)
-        found += [Measurement(layer, split, metric, value) for metric, value in values]
+        found += rows_of(layer, split, transfer_metrics(own, wanted, shots, episodes, ["ncc"], None, seed))
     if outliers is not None:
         values = outlier_metrics(*train, splits[TEST][0], outliers, rows, offsets)
-        found += [Measurement(layer, OOD, metric, value) for metric, value in values]
+        found += rows_of(layer, OOD, values)
     return Measurements(found)
 
 
 def _measure_tagged(
-    features: Tensor,
-    tags: Tensor,
-    weight: Array | None,
-    bias: Array | None,
-    test_features: Array | None,
-    test_tags: Array | None,
+    splits: Mapping[str, tuple[Tensor, Tensor]],
+    weight: Tensor | None,
+    bias: Tensor | None,
     batch_size: int,
     layer: str,
 ) -> Measurements:
     """Return the same where labels are tags (N, K): of the samples with one of them, and of all."""
-    splits = {TRAIN: (features, tags)}
-    if test_features is not None and test_tags is not None:
-        splits[TEST] = as_tensor(test_features), as_tensor(test_tags)
     of_one: dict[str, tuple[Tensor, Tensor]] = {}
     for split, (own, wanted) in splits.items():
         check_tags(wanted, f"{split} labels")
-        if wanted.shape[1] != tags.shape[1]:
-            raise InputError(f"{split} labels have {wanted.shape[1]} columns, train labels {tags.shape[1]}")
+        classes = splits[TRAIN][1].shape[1]
+        if wanted.shape[1] != classes:
+            raise InputError(f"{split} labels have {wanted.shape[1]} columns, train labels {classes}")
         if len(own) != len(wanted):
             raise InputError(f"{len(own)} {split} features and {len(wanted)} labels; they belong together")
         if own.is_floating_point():
             check_finite(f"{split} features", own)
         alone = wanted.sum(1) == 1
         of_one[split] = own[alone], wanted[alone].long().argmax(1)
-    rows, offsets = (None if array is None else as_tensor(array) for array in (weight, bias))
-    check_arrays(*of_one[TRAIN], rows, offsets, tags.shape[1], f"one-tag {TRAIN}")
+    check_arrays(*of_one[TRAIN], weight, bias, classes, f"one-tag {TRAIN}")
     held_out, answers = of_one.get(TEST, (None, None))
-    found = measure(*of_one[TRAIN], rows, offsets, held_out, answers, batch_size, layer)
-    return Measurements([*found, *measure_tags(splits, rows, offsets, layer)])
+    found = measure(*of_one[TRAIN], weight, bias, held_out, answers, batch_size, layer)
+    return Measurements([*found, *measure_tags(splits, weight, bias, layer)])
 
 
 def measure_tags(
@@ -156,14 +144,10 @@ def measure_tags(
     NaN for NaN features.
     """
     for split, (features, tags) in splits.items():
-        for metric, value in zip(
-            ("tags_angle", "tags_angle_uncentred"), tags_angles(features, tags), strict=True
-        ):
-            yield Measurement(layer, split, metric, value)
-        yield Measurement(layer, split, "tags_nc1", tags_nc1(features, tags))
+        given: dict[str, Any] = {"features": features, "tags": tags}
         if weight is not None:
-            missed = wrong_tags(logits_of(features, weight, bias), tags)
-            yield Measurement(layer, split, "tags_error", tags_error(missed))
+            given["missed"] = wrong_tags(logits_of(features, weight, bias), tags)
+        yield from rows_of(layer, split, values_of(TAG_FAMILIES, **given))
 
 
 def measure_batches(
@@ -206,25 +190,22 @@ def measure_layer(
     weight (K, d): for nc3_duality and UNC3. GNC2 and UNC3 where there are too many classes for a simplex.
     """
     values = *one_pass_metrics(statistics), *two_pass_metrics(statistics, samples, train, weight)
-    return [Measurement(layer, split, metric, value) for metric, value in values]
+    return list(rows_of(layer, split, values))
 
 
 def measure_weights(weight: Tensor, layer: str = LAST_LAYER) -> Iterator[Measurement]:
     """Yield every metric of the classifier's weights (K, d) alone."""
-    for metric, value in values_of(OF_WEIGHT, weight.shape, weight=weight):
-        yield Measurement(layer, WEIGHTS, metric, value)
+    return rows_of(layer, WEIGHTS, values_of(OF_WEIGHT, weight.shape, weight=weight))
 
 
 def measure_matrix(layer: str, weight: Tensor) -> Iterator[Measurement]:
     """Yield ranks and singular values of an inner layer's weights [S24 sec. 6]."""
-    for metric, value in WEIGHT_SPECTRUM.values({"weight": weight}):
-        yield Measurement(layer, WEIGHTS, metric, value)
+    return rows_of(layer, WEIGHTS, WEIGHT_SPECTRUM.values({"weight": weight}))
 
 
 def measure_means(layer: str, split: str, statistics: ClassStatistics) -> Iterator[Measurement]:
     """Yield ranks and singular values of class means alone, as of pre-activations [S24 sec. 6]."""
-    for metric, value in MEANS_SPECTRUM.values({"statistics": statistics}):
-        yield Measurement(layer, split, metric, value)
+    return rows_of(layer, split, MEANS_SPECTRUM.values({"statistics": statistics}))
 
 
 def one_pass_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:

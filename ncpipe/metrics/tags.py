@@ -63,10 +63,7 @@ def tags_angles(features: Tensor, tags: Tensor) -> tuple[float, float]:
     label="NC1 of tag sets", where=LAST,
 )  # fmt: skip
 def tags_nc1(features: Tensor, tags: Tensor) -> float:
-    """Return NC1 of samples with several tags, each set of tags a class.
-
-    features (N, d), tags (N, K) of 0 and 1. NaN with fewer than two such sets.
-    """
+    """Return NC1 of features (N, d) with tags (N, K) of 0 and 1; NaN with fewer than two such sets."""
     rows = tags.bool()
     several = rows.sum(1) > 1
     sets, numbers = rows[several].unique(dim=0, return_inverse=True)

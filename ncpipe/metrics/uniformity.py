@@ -16,51 +16,32 @@ from ncpipe.system.lazy_torch import Tensor, torch
 
 SUMMARIES = (
     (
-        "energy",
-        "mean log inverse distance of directions",
-        "mean over pairs of log(1/‖u_i − u_j‖), u_k the directions of {}",
-        "[−½ log(2K/(K−1)), ∞]",
-        "LYWS23",
+        "energy", "mean log inverse distance of directions",
+        "mean over pairs of log(1/‖u_i − u_j‖), u_k the directions of {}", "[−½ log(2K/(K−1)), ∞]", "LYWS23",
     ),
     (
-        "spread",
-        "spread of log inverse distances of directions",
-        "standard deviation over pairs of log(1/‖u_i − u_j‖), u_k the directions of {}",
-        "[0, ∞]",
+        "spread", "spread of log inverse distances of directions",
+        "standard deviation over pairs of log(1/‖u_i − u_j‖), u_k the directions of {}", "[0, ∞]", WP24,
+    ),
+    (
+        "cosine", "largest cosine of two", "largest cosine of two of {}; 0 can be reached up to K = 2d",
+        "[0, 1]", "R55",
+    ),
+    (
+        "interference", "mean |cos + 1/(K-1)|", "mean over pairs of abs(cos + 1/(K−1)) of {}", "[0, K/(K−1)]",
         WP24,
     ),
-    (
-        "cosine",
-        "largest cosine of two",
-        "largest cosine of two of {}; 0 can be reached up to K = 2d",
-        "[0, 1]",
-        "R55",
-    ),
-    (
-        "interference",
-        "mean |cos + 1/(K-1)|",
-        "mean over pairs of abs(cos + 1/(K−1)) of {}",
-        "[0, K/(K−1)]",
-        WP24,
-    ),
-)
+)  # fmt: skip
 
 
 def _entries(matrix: str, name: str, which: str, label: str) -> Iterator[Metric]:
     for kind, meaning, formula, interval, source in SUMMARIES:
         spread = kind == "spread"
         yield Metric(
-            f"gnc2_{kind}_{matrix}",
-            "GNC2",
-            "least",
-            f"{name}: {meaning}",
-            formula.format(which),
-            interval,
-            source,
-            scale="log" if spread else "linear",
-            label=label if spread else "",
+            f"gnc2_{kind}_{matrix}", "GNC2", "least", f"{name}: {meaning}", formula.format(which), interval,
+            source, scale="log" if spread else "linear", label=label if spread else "",
             headline=spread and matrix == "weights",
-        )
+        )  # fmt: skip
 
 
 @family(*_entries("weights", "weights", "W's rows", "GNC2"), many=True)
@@ -116,10 +97,7 @@ def uniformity(directions: Tensor, rounding: Tensor) -> tuple[float, float, floa
     "[−1, 1]", WP24, scale="linear", note="; higher is nearer", many=True,
 )  # fmt: skip
 def unc3_cosine(statistics: ClassStatistics, weight: Tensor) -> float:
-    """Return mean cosine of a row of weights and its class mean.
-
-    NaN for a row of zeros and for a mean at the centre.
-    """
+    """Return the mean; NaN for a row of zeros and for a mean at the centre."""
     return _cosines(statistics, weight).mean().item()
 
 
@@ -128,10 +106,7 @@ def unc3_cosine(statistics: ClassStatistics, weight: Tensor) -> float:
     "standard deviation over k of cos(W_k, μ_k − μ_G)", "[0, 1]", WP24, many=True,
 )  # fmt: skip
 def unc3_spread(statistics: ClassStatistics, weight: Tensor) -> float:
-    """Return spread over classes of the cosine of a row of weights and its mean.
-
-    0 where every class is aligned alike, whatever that alignment is. NaN as of `unc3_cosine`.
-    """
+    """Return the spread; 0 where every class is aligned alike, NaN as of `unc3_cosine`."""
     return _cosines(statistics, weight).std(correction=0).item()
 
 

@@ -7,7 +7,6 @@ V  tokens of the vocabulary    K  classes among them    N  positions    m  kept 
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +16,14 @@ from torch import Tensor
 
 from ncpipe.metrics.checks import (
     Array,
-    as_tensor,
+    as_tensors,
+    by_split,
     check_finite,
     check_integers,
     check_statistics,
     check_widths,
 )
-from ncpipe.metrics.measurements import Measurement, Measurements
+from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.sample_statistics import SampleAccumulator, check_classifier
 from ncpipe.metrics.selection import IGNORE_INDEX, measured_entries
@@ -134,15 +134,13 @@ def measure_vocabulary(
     counts = train.accumulator.counts
     check_classifier(len(counts), train.accumulator.width, weight, bias)
     for title, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None:
-            check_finite(f"the unembedding's {title}", tensor)
+        check_finite(f"the unembedding's {title}", tensor)
     classes = _frequent_tokens(counts, min_per_class, TRAIN)
     learned = train.accumulator.result_of(classes)
     rows: list[Measurement] = []
     if weight is not None:
         own_rows = weight[classes.to(weight.device)].to(learned.means.device)
-        found = values_of(OF_WEIGHT, weight=own_rows)
-        rows += [Measurement(LAST_LAYER, WEIGHTS, metric, value) for metric, value in found]
+        rows += rows_of(LAST_LAYER, WEIGHTS, values_of(OF_WEIGHT, weight=own_rows))
     for split, seen in ((TRAIN, train), (TEST, test)):
         if seen is None:
             continue
@@ -151,12 +149,15 @@ def measure_vocabulary(
             own = classes[_frequent_tokens(seen.accumulator.counts[classes], min_per_class, TEST)]
         statistics = learned if split == TRAIN else seen.accumulator.result_of(own)
         check_statistics(split, LAST_LAYER, statistics)
+        given: dict[str, Any] = {"statistics": statistics}
+        if weight is not None:
+            given["weight"] = weight[own.to(weight.device)].to(statistics.means.device)
         values = {
             **_position_counts(seen, statistics),
-            **dict(statistics_metrics(statistics, None if weight is None else weight[own.to(weight.device)])),
+            **dict(values_of((*OF_STATISTICS, *OF_SAMPLES), **given)),
             **_decision_values(seen, classes, learned, weight, bias),
         }
-        rows += [Measurement(LAST_LAYER, split, metric, float(value)) for metric, value in values.items()]
+        rows += rows_of(LAST_LAYER, split, ((metric, float(value)) for metric, value in values.items()))
     return Measurements(rows)
 
 
@@ -176,27 +177,18 @@ def measure_token_arrays(
     Labels need not name every token; those that are ignore_index are left out. V is the weight's number of
     rows, or 1 + the largest label. decisions: positions of each split that NC4 is taken on, None for all.
     """
-    if (test_features is None) != (test_labels is None):
-        raise InputError("test features and test labels come together; give both or neither")
-    splits = [(TRAIN, as_tensor(features), as_tensor(labels))]
-    if test_features is not None and test_labels is not None:
-        splits.append((TEST, as_tensor(test_features), as_tensor(test_labels)))
-    for name, rows, wanted in splits:
-        if rows.dim() != 2 or not rows.numel() or wanted.shape != rows.shape[:1]:
-            shapes = f"{tuple(rows.shape)} and {tuple(wanted.shape)}"
+    splits = by_split(features, labels, test_features, test_labels)
+    for name, (own, wanted) in splits.items():
+        if own.dim() != 2 or not own.numel() or wanted.shape != own.shape[:1]:
+            shapes = f"{tuple(own.shape)} and {tuple(wanted.shape)}"
             raise InputError(f"{name} features and labels must be (N, d) and (N,), not {shapes}")
         check_integers(wanted)
-    check_widths([rows for _, rows, _ in splits])
-    largest = max(int(wanted.max()) for _, _, wanted in splits)
+    check_widths([rows for rows, _ in splits.values()])
+    largest = max(int(wanted.max()) for _, wanted in splits.values())
     vocabulary = max(largest + 1, 1) if weight is None else len(weight)
-    passes = [_pass_over(rows, wanted, vocabulary, decisions, ignore_index) for _, rows, wanted in splits]
-    return measure_vocabulary(
-        passes[0],
-        passes[1] if len(passes) > 1 else None,
-        None if weight is None else as_tensor(weight),
-        None if bias is None else as_tensor(bias),
-        min_per_class,
-    )
+    passes = {name: _pass_over(*given, vocabulary, decisions, ignore_index) for name, given in splits.items()}
+    rows, offsets = as_tensors(weight, bias)
+    return measure_vocabulary(passes[TRAIN], passes.get(TEST), rows, offsets, min_per_class)
 
 
 def _pass_over(
@@ -208,12 +200,6 @@ def _pass_over(
         count = int((~left).sum())
         seen.update(rows[left] if count else rows, wanted[left] if count else wanted, count)
     return seen
-
-
-def statistics_metrics(statistics: ClassStatistics, weight: Tensor | None) -> Iterator[tuple[str, float]]:
-    """Yield the metrics of class statistics, and of them with weight (K, d), for any K: (metric, value)."""
-    given: dict[str, Any] = {} if weight is None else {"weight": weight.to(statistics.means.device)}
-    return values_of((*OF_STATISTICS, *OF_SAMPLES), statistics=statistics, **given)
 
 
 def wilson_interval(count: int, total: int) -> tuple[float, float]:

@@ -118,6 +118,16 @@ class Verdict:
             return 0.0
         return abs(self.found - exact) / abs(exact) if exact and math.isfinite(exact) else math.inf
 
+    @property
+    def shown(self) -> str:
+        """A wrong value and the exact one, or the error if six digits do not show it."""
+        file = self.case.name + (", test" if self.split == "test" else "")
+        if self.found is None:
+            return f"{file}: failed"
+        if self.roughly:
+            return f"{file}: error {self.error:.1e}"
+        return f"{file}: {self.found:.6g}, exactly {float(self.exact):.6g}"
+
 
 def cases() -> list[Case]:
     """Return every file of the suite, small ones first."""
@@ -177,42 +187,22 @@ def _metrics() -> frozenset[str]:
 METRICS = _metrics()
 
 
-@dataclass(frozen=True)
-class Score:
-    """Summarise an implementation's values of one metric.
+def score_rows(verdicts: list[Verdict]) -> list[list[str]]:
+    """Return a table with a row for each metric, in the order of their names, below its head.
 
-    worst, smallest: of the verdicts that do not conform, if any, the one with the largest error, and the one
-    with the smallest file, among those beyond 1e-3 where there are any.
+    Of values that do not conform it has the largest error, and the smallest file, among those beyond 1e-3
+    where there are any.
     """
-
-    metric: str
-    asked: int
-    conforming: int
-    roughly: int
-    worst: Verdict | None
-    smallest: Verdict | None
-    kinds: tuple[str, ...]
-
-
-def scores(verdicts: list[Verdict]) -> list[Score]:
-    """Return a row for each metric, in the order of their names."""
-    found = []
+    rows = [["metric", "conform", "to 1e-3", "largest error", "smallest wrong file", "kinds of wrong files"]]
     for metric in sorted({verdict.metric for verdict in verdicts}):
         own = [verdict for verdict in verdicts if verdict.metric == metric]
         wrong = [verdict for verdict in own if not verdict.conforms]
-        found.append(
-            Score(
-                metric,
-                len(own),
-                len(own) - len(wrong),
-                sum(verdict.roughly for verdict in own),
-                max(wrong, key=lambda verdict: verdict.error, default=None),
-                min(
-                    wrong,
-                    key=lambda verdict: (verdict.roughly, verdict.case.arrays["features"].size),
-                    default=None,
-                ),
-                tuple(kind for kind in KINDS if any(verdict.case.kind == kind for verdict in wrong)),
-            )
-        )
-    return found
+        roughly = sum(verdict.roughly for verdict in own)
+        counts = [f"{number} of {len(own)}" for number in (len(own) - len(wrong), roughly)]
+        largest = smallest = ""
+        if wrong:
+            largest = f"{max(verdict.error for verdict in wrong):.1e}"
+            smallest = min(wrong, key=lambda verdict: (verdict.roughly, verdict.size)).shown
+        kinds = [kind for kind in KINDS if any(verdict.case.kind == kind for verdict in wrong)]
+        rows.append([metric, *counts, largest, smallest, "; ".join(kinds)])
+    return rows

@@ -14,9 +14,9 @@ from ncpipe.config.penalty_specs import Penalty
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.metrics.collapse import nc1_trace_ratio
-from ncpipe.metrics.decisions import misalignments
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity, unit_rows
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
+from ncpipe.metrics.sample_statistics import misalignments
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.models.build import build_model, input_shape, prepare_split
 from ncpipe.models.network import Network

@@ -1,0 +1,249 @@
+"""What cannot be measured, of arrays, files' arrays, models and tokens: one line that says why."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ncpipe as nc
+from ncpipe.integrations.torchmetrics import ClassCollapse
+from ncpipe.metrics.causal import measure_causal_lm
+from ncpipe.metrics.checks import check_arrays
+from ncpipe.metrics.hooks import measure_model
+from ncpipe.metrics.layers import hook_points
+from ncpipe.metrics.sample_statistics import check_classifier
+from ncpipe.metrics.statistics import StatisticsAccumulator
+from ncpipe.metrics.table import measure, measure_batches
+from ncpipe.metrics.transfer import check_shots
+from ncpipe.metrics.vocabulary import TokenPass, measure_token_arrays
+
+pytestmark = pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
+DRAW = np.random.default_rng(0)
+H, TEST, OTHER = (DRAW.standard_normal((count, 5)) for count in (30, 30, 8))
+Y, W, B = np.arange(30) % 3, DRAW.standard_normal((3, 5)), DRAW.standard_normal(3)
+ALL = (H, Y, W, B, TEST, Y)
+F = nc.functional
+NAN = np.where(np.arange(150).reshape(30, 5) == 37, np.nan, H)
+INF = np.full((3, 5), np.inf)
+HOT = np.eye(3, dtype=int)[Y]
+
+
+def arrays(*given: Any, **more: Any) -> Callable[[], object]:
+    return lambda: measure(*given, **more)
+
+
+def tokens(**changes: Any) -> Callable[[], object]:
+    return lambda: measure_token_arrays(**({"features": H, "labels": Y, "weight": W} | changes))
+
+
+def statistics(features: Tensor, labels: Tensor) -> Callable[[], object]:
+    def updated() -> object:
+        held = StatisticsAccumulator(3, 5)
+        held.update(features, labels)
+        return held.result()
+
+    return updated
+
+
+h, y, t = torch.from_numpy(H), torch.from_numpy(Y), torch.from_numpy(HOT)
+LOADER = [(h, y)]
+Vector = nn.Sequential(nn.Linear(5, 3)).double()
+Wide = nn.Sequential(nn.Linear(5, 1)).double()
+
+
+class Calls(nn.Module):
+    """A classifier that is called some times."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self.fc, self.calls = nn.Linear(5, 3).double(), calls
+
+    def forward(self, rows: Tensor) -> list[Tensor]:
+        return [self.fc(rows) for _ in range(self.calls)]
+
+
+def infinite() -> nn.Module:
+    layer = nn.Linear(5, 3, bias=False)
+    layer.weight.data = torch.from_numpy(INF)
+    return nn.Sequential(layer)
+
+
+def model(
+    *loaders: Any, network: nn.Module = Vector, head: Any = "0", **options: Any
+) -> Callable[[], object]:
+    return lambda: measure_model(network, head, *loaders, **options)
+
+
+class Decoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.out = nn.Embedding(9, 8), nn.Linear(8, 9)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.out(self.embed(tokens))
+        return logits
+
+
+def diverged() -> Decoder:
+    network = Decoder()
+    network.embed.weight.data.fill_(float("nan"))
+    return network
+
+
+IDS = torch.randint(9, (8, 12), generator=torch.Generator().manual_seed(0))
+
+
+def causal(
+    *batches: Any, network: nn.Module | None = None, unembedding: Any = "out", **options: Any
+) -> Callable[[], object]:
+    own = network or Decoder()
+    return lambda: measure_causal_lm(own, list(batches), unembedding=unembedding, **options)
+
+
+def computed(classes: Any) -> Callable[[], object]:
+    def values() -> object:
+        metric = ClassCollapse(4, 5, classes)
+        metric.update(h, y)
+        return metric.compute()
+
+    return values
+
+
+NO_TEST = "ood: its scores are compared with those of test samples; give test features too"
+THREE = "ood_loader: its scores tell other data from test samples; give test_loader too, each of its own"
+RARE = (
+    "0 tokens of the train split's 3 classes occur as the next one at least 10 times in the test split (the "
+    "most frequent one 9 times); "
+)
+NINE = np.repeat([0, 1, 2, 3], [9, 8, 9, 4])
+MISTAKES: list[tuple[Callable[[], object], str]] = [
+    # Arrays
+    (arrays(NAN, Y), "train features hold NaN or inf, first in row 7 "),
+    (arrays(H[0], Y), "train features must be (samples, width), neither of them 0, not (5,)"),
+    (arrays(H, Y[1:]), "labels must be 30 integers"),
+    (arrays(H[Y != 2], Y[Y != 2], W), "class 2 has no train samples; labels found: 0, 1; expected: 0 to 2"),
+    (arrays(H, Y - 1), "label -1 of sample 0 is not in 0..1"),
+    (arrays(H, Y, W[:2]), "label 2 of sample 2 is not in 0..1"),
+    (arrays(H, Y, W[:, 1:]), "weight must have a row per class and a column per feature, (3, 5), not (3, 4)"),
+    (
+        arrays(H, Y, W.T),
+        "weight must have a row per class and a column per feature, (3, 5), not (5, 3); ",
+    ),
+    (arrays(H, Y, INF), "weight hold NaN or inf"),
+    (arrays(H, Y, W, B[1:]), "bias must have an entry per class"),
+    (arrays(H, Y, None, B), "a bias needs a weight"),
+    (lambda: check_classifier(3, 5, None, torch.ones(3)), "a bias needs a weight; give both or neither"),
+    (lambda: check_arrays(H, 0.5 * Y), "labels must be integers, one a sample, not torch.float64"),
+    (arrays(H, 0 * Y), "train labels name 1 class; collapse needs at least 2"),
+    (arrays(H[:2], [0, 2]), "labels go up to 2, but only 2 samples"),
+    (arrays(H, Y, test_features=H), "test features and test labels come together"),
+    (arrays(H, Y, None, None, H[Y > 0], Y[Y > 0]), "class 0 has no test samples"),
+    (arrays(H, Y, None, None, H[:, 1:], Y), "train and test features differ in width: 5 and 4"),
+    (arrays(H, Y, batch_size=0), "batch_size: a whole number of samples, 1 or more, not 0"),
+    (arrays(H.astype(complex), Y), "an array of type complex128 holds no real numbers"),
+    (arrays(H, HOT, shots=[1]), "ood and shots: need one class a sample"),
+    (arrays(H, 2 * HOT), "train labels has 2 in row 0 (from 0); tags are 0 or 1"),
+    (arrays(H, Y, shots=[0]), "shots: whole numbers, 1 or more, not 0"),
+    (lambda: check_shots([10], 5, y), "shots: class 0 has 10 samples; 10 shots leave none to decide"),
+    (arrays(H, Y, shots=[1], episodes=0), "episodes: a whole number, 1 or more, not 0"),
+    (lambda: F.nc2_etf([1.0, 2.0]), "weight must be (classes, width)"),
+    (lambda: F.nc2_etf(INF), "weight hold NaN or inf"),
+    (lambda: F.cdnv(H, 0 * Y), "train labels name 1 class"),
+    (lambda: F.transfer_bound(H, Y, shots=0), "shots: whole numbers, 1 or more, not 0"),
+    (lambda: F.ncc_error(H, Y, train=(H[:, 1:], Y)), "train and test features differ in width: 4 and 5"),
+    # Statistics of batches
+    (statistics(h[y != 1], y[y != 1]), "class 1 has no samples"),
+    (
+        statistics(h, torch.arange(30)),
+        "label 3 of sample 3 is not in 0..2; labels found: 30 from 0 to 29;",
+    ),
+    (statistics(h[:, :3], y), "features must be floats of shape"),
+    (statistics(h.long(), y), "features must be floats"),
+    (lambda: StatisticsAccumulator(3, 5).merge(StatisticsAccumulator(3, 4)), "accumulators of different"),
+    (lambda: measure_batches(list, 3), "the train batches are empty; there is nothing to measure"),
+    # Other data
+    (arrays(H, Y, ood=OTHER), NO_TEST),
+    (arrays(*ALL, ood=OTHER[:, 1:]), "ood features are (8, 4); they must be (samples, 5)"),
+    (arrays(*ALL, ood=OTHER[0]), "ood features are (5,); they must be (samples, 5)"),
+    (arrays(*ALL, ood=H), "ood features are the train features; give those of"),
+    (arrays(*ALL, ood=TEST), "ood features are the test features; give"),
+    (arrays(*ALL, ood=NAN), "ood features hold NaN or inf, first in row 7"),
+    (model(LOADER, None, [(h[:8], y[:8])]), THREE),
+    (model(LOADER, [(h, y)], LOADER), THREE),
+    # Tokens
+    (tokens(min_per_class=0), "min_per_class: a whole number"),
+    (tokens(min_per_class=10**6), "0 tokens occur as the next one at least 1000000 times"),
+    (tokens(labels=np.full(30, 2)), "1 tokens occur"),
+    (tokens(features=NAN), "the train features of layer last hold NaN or inf"),
+    (tokens(weight=W[:, 1:]), "weight must have a row per class"),
+    (tokens(weight=INF), "the unembedding's weight hold NaN or inf"),
+    (tokens(labels=np.arange(30) % 4), "label 3 of sample 3 is not in 0..2"),
+    (tokens(labels=Y[1:]), "train features and labels must be (N, d) and (N,)"),
+    (tokens(weight=None, test_features=TEST, test_labels=NINE, min_per_class=10), RARE),
+    (
+        lambda: TokenPass(10**9, 10**5),
+        "class statistics of 1000000000 tokens of width 100000 take up to 5.6",
+    ),
+    (lambda: TokenPass(9, 5, decisions=0), "decisions: a whole number, 1 or more, or None for all, not 0"),
+    # Models
+    (model(LOADER, head="head"), "classifier: the model has no layer 'head'; its Linear layers: 0"),
+    (model(LOADER, network=nn.Sequential(Vector)), "classifier: 0 is a Sequential, not a Linear; its Linear"),
+    (
+        model(LOADER, network=nn.Sequential(nn.ReLU()), head="fc"),
+        "classifier: the model has no layer 'fc'; ",
+    ),
+    (lambda: hook_points(Vector, "0"), "layers takes a list of names: ['0']"),
+    (lambda: hook_points(Vector, ["b*"]), "layers: no layer of the model matches 'b*'"),
+    (model(LOADER, head=nn.Linear(2, 3)), "classifier: the given module is no part of the model"),
+    (model(LOADER, network=Wide), "the classifier has one output"),
+    (model(LOADER, network=Calls(0), head="fc"), "layer 'last' ran 0 times"),
+    (model(LOADER, network=Calls(2), head="fc"), "layer 'last' ran 2 times"),
+    (model(iter(LOADER)), "loader: an iterator is good for one pass only"),
+    (model([]), "loader: it gave no batches"),
+    (model([h]), "a batch has no labels; it must be (inputs, labels)"),
+    (model([{"rows": h, "y": y}]), "a batch has no 'labels'; it has rows, y"),
+    (model([(h, h)]), "labels are torch.float64 (30, 5); they must be whole numbers (n,) or (n, T); floats"),
+    (model([(h, y[:1])]), "layer 'last': (30, 5) for 1 labels"),
+    (model([(h[:2], torch.tensor([0, 2]))]), "class 1 has no samples; labels found: 0, 2;"),
+    (model([(h[:2], torch.tensor([0, 3]))]), "label 3 of sample 1 is not in 0..2; labels found: 0, 3;"),
+    (model([(torch.from_numpy(NAN), y)]), "the train features of layer last hold NaN or inf"),
+    (model(LOADER, network=infinite()), "the classifier's weight hold NaN or inf"),
+    (model([(h, y - 100 - y)]), "loader: no sample is left; `ignore_index` or `mask` leaves out all"),
+    (model(LOADER, classes="some"), "classes: 'some' is unknown; take 'all', 'present' or a list"),
+    (model(LOADER, classes=[1]), "classes: 1 of them to measure"),
+    (model(LOADER, classes=[1, 1]), "classes: a number is listed twice"),
+    (model(LOADER, classes=[1, 3]), "label 3 is not in 0..2"),
+    (model([(h, y % 2)], classes=[0, 2]), "loader: class 2 has no samples; leave it out of `classes`"),
+    (model(LOADER, mask="attention_mask"), "mask: the inputs have no 'attention_mask'"),
+    (model(LOADER, mask=lambda _: torch.ones(3)), "mask is (3,); it must have the labels' shape (30,)"),
+    (model([(h, t[:, 1:])], tags=True), "tags are (30, 2); they must be (n, 3) of 0 and 1"),
+    (model([(h, t)], tags=True, targets=True), "tags: does not apply to targets that are vectors"),
+    (model([(h, t)], tags=True, layers=["0"]), "layers: does not apply to targets that are tags"),
+    (model(LOADER, LOADER[:], [(h, y)], targets=True), "ood_loader: does not apply to targets that are vect"),
+    (computed([0, 3]), "class 3 has no samples; leave it out of `classes`"),
+    # Causal models
+    (causal(unembedding=None), "the model names no unembedding, and a Linear is needed; name the layer that"),
+    (causal({"tokens": IDS}), "a batch has no 'labels'; it has tokens"),
+    (causal(torch.zeros(3, 4)), "a batch has no labels"),
+    (causal(), "loader: it gave no batches"),
+    (causal((IDS, IDS + 9)), "labels name token "),
+    (causal((IDS, IDS), min_per_class=10**5), "0 tokens occur as the next one at least 100000 times"),
+    (causal((IDS, IDS), network=diverged(), min_per_class=1), "the train features of layer last hold NaN or"),
+    (causal((IDS, IDS[0])), "labels are torch.int64 (12,); they must be whole numbers (sequences, tokens)"),
+    (
+        causal((IDS, IDS[:, 1:])),
+        "the unembedding sees (8, 12, 8) and labels are (8, 11); it must see ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("measured", "line"), MISTAKES, ids=[line[:40] for _, line in MISTAKES])
+def test_what_cannot_be_measured_is_one_line(measured: Callable[[], object], line: str) -> None:
+    with pytest.raises(nc.InputError) as caught:
+        measured()
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)

@@ -288,9 +288,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     """A clone whose root varies the penalty, trained once by `dvc repro`."""
     whole = tree("penalty.value", [1e-5, 0.01]) | {"experiments": {"one": experiment_tree(epochs=100)}}
     whole["sweep"] |= {"depths": [2], "seeds": [0]}
-    clone = Clone.of_working_tree(tmp_path_factory.mktemp("axis") / "clone", whole)
-    file = clone.folder / "dvc.yaml"
-    file.write_text(with_axis(file.read_text(encoding="utf-8")), encoding="utf-8")
+    clone = Clone.of_working_tree(tmp_path_factory.mktemp("axis") / "clone", whole, "plot", "claims")
+    clone.edit_pipeline(with_axis)
     clone.commit()
     clone.repro("train")
     return clone
@@ -313,4 +312,3 @@ def test_dvc_trains_each_value_and_a_new_one_alone(study: Clone) -> None:
     assert runs[["axis", "x", "penalty_value"]].values.tolist() == [
         ["penalty.value", x, x] for x in (1e-5, 0.01, 1)
     ]
-    assert (study.folder / "data/figures/depth_sweep.png").is_file()

@@ -181,15 +181,15 @@ def test_push_and_pull_into_a_second_clone(
     """Before the pull, `ncpipe compare` finds no results there. Red: an output outside DVC's cache; a result
     that depends on where its clone lies; a traceback of DVC's index."""
     clone = place.clone
-    clone.run("dvc", "remote", "add", "--default", "folder", str(tmp_path / "remote"))
     clone.commit()
-    pushed = clone.run("dvc", "push")
     clone.run("git", "clone", "--quiet", str(clone.folder), str(tmp_path / "second"))
     second = Clone(tmp_path / "second")
     monkeypatch.chdir(second.folder)
     with pytest.raises(InputError, match=r"^HEAD: .*points\.csv.*not in DVC's cache; .*dvc pull"):
         read_revision("HEAD", FILES)
-    pulled = second.run("dvc", "pull")
+    for each in (clone, second):
+        each.run("dvc", "remote", "add", "--default", "folder", str(tmp_path / "remote"))
+    pushed, pulled = clone.run("dvc", "push"), second.run("dvc", "pull")
     assert complaints(pushed) == complaints(pulled) == []
     output = second.repro()
     assert output.ran == output.restored == []

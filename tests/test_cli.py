@@ -150,14 +150,6 @@ def test_a_damaged_file_is_named(
     assert name in fail(arguments)
 
 
-@pytest.mark.parametrize("name", ["data/prepared/one/tensors.safetensors", "data/grid/one.csv"])
-def test_a_file_that_is_cut_short_is_named(name: str, finished: Path, fail: Fail) -> None:
-    shutil.copytree(finished, "data")
-    content = Path(name).read_bytes()
-    Path(name).write_bytes(content[: 2 * len(content) // 5])
-    assert name in fail("extract --experiment one")
-
-
 @pytest.mark.parametrize(
     "content",
     [

@@ -137,11 +137,10 @@ def test_jobs_go_on_without_the_driver(
 ) -> None:
     """One job is killed: what it trained is submitted again, once, and nothing else is.
 
-    Red: jobs known to who submitted them alone; what was killed never found; results that differ; a stage
-    that trains beside them.
+    Red: what was killed never found; results that differ; a stage that trains beside them.
     """
     prepare_sweep([2], [0, 1], one=experiment_tree(epochs=2000), two=experiment_tree(epochs=2001))
-    subprocess.run([sys.executable, "-c", DRIVER.format(options=HERE)], check=True, stderr=subprocess.DEVNULL)
+    by_slurm(wait=False)
     [array] = read_arrays()
     assert (array.jobs, len(array.keys)) == (2, 4)
     with pytest.raises(InputError, match=r"array 1 of Slurm trains these runs .* --cancel ends it"):

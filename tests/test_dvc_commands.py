@@ -16,8 +16,7 @@ import pytest
 from pipeline import EPOCHS, ROOT, Clone, Copy, Made, Output, trains
 
 from ncpipe.commands.cli import run_cli
-from ncpipe.commands.compare import FILES
-from ncpipe.commands.revisions import read_revision
+from ncpipe.commands.compare import FILES, read_revision
 from ncpipe.system.errors import InputError
 
 pytestmark = [

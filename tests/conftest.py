@@ -144,9 +144,9 @@ def experiment_tree(**changes: Any) -> dict[str, Any]:
     return tree
 
 
-def write_params(depths: list[int], seeds: list[int], **experiments: Any) -> None:
-    """params.yaml of a small sweep in the working directory."""
-    tree = {
+def params_tree(depths: list[int], seeds: list[int], **experiments: Any) -> dict[str, Any]:
+    """The tree of params.yaml of a small sweep."""
+    return {
         "sweep": {"experiments": list(experiments), "depths": depths, "seeds": seeds},
         "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
         "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.01},
@@ -154,10 +154,14 @@ def write_params(depths: list[int], seeds: list[int], **experiments: Any) -> Non
         "effective_depth": {"tolerance": 0.01},
         "experiments": experiments,
     }
+
+
+def write_params(depths: list[int], seeds: list[int], **experiments: Any) -> None:
+    """params.yaml of a small sweep in the working directory."""
     yaml = YAML()
     yaml.representer.ignore_aliases = lambda _: True  # experiments share no mapping in the file
     with Path("params.yaml").open("w", encoding="utf-8") as file:
-        yaml.dump(tree, file)
+        yaml.dump(params_tree(depths, seeds, **experiments), file)
 
 
 def prepare_sweep(depths: list[int], seeds: list[int], **experiments: Any) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import experiment_tree
+from conftest import experiment_tree, params_tree
 from filelock import FileLock
 from ruamel.yaml import YAML
 
@@ -43,17 +43,9 @@ def _experiment(data_seed: int, learning_rate: float) -> Tree:
 
 
 # The axes are not in sorted order: a test that reorders them puts them in it.
-PARAMS: Tree = {
-    "sweep": {"experiments": ["beta", "alpha"], "depths": [3, 2], "seeds": [0, 1]},
-    "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
+PARAMS: Tree = params_tree([3, 2], [0, 1], beta=_experiment(1, 0.01), alpha=_experiment(0, 0.02)) | {
     "convergence": {"train_error": 0.0, "window": 0.1, "tolerance": 0.05},
-    "slopes": {"seed": 0, "level": 0.95},
-    "effective_depth": {"tolerance": 0.01},
     "about": {"alpha": {"question": "Does every stage work?", "expected": "Yes."}},
-    "experiments": {
-        "alpha": _experiment(0, 0.02),
-        "beta": _experiment(1, 0.01),
-    },
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import experiment_tree, write_params
+from conftest import experiment_tree, params_tree, write_params
 from dvc.parsing.interpolate import to_str
 from dvc.utils.serialize._yaml import loads_yaml
 from figure_cases import by_axis
@@ -36,15 +36,10 @@ RULE = Slopes(seed=0, level=0.95)
 
 
 def tree(axis: Any = "penalty.value", values: Any = (0.1, 1e-3), **changes: Any) -> dict[str, Any]:
-    axes = {"depths": [3, 2], "seeds": [1, 0], "axis": axis, "values": list(values)}
-    return {
-        "sweep": {"experiments": ["one"]} | axes,
-        "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
-        "convergence": {"train_error": 0, "window": 0.1, "tolerance": 0.01},
-        "slopes": {"seed": 0, "level": 0.95},
-        "effective_depth": {"tolerance": 0.01},
-        "experiments": {"one": experiment_tree(epochs=100, **changes)},
-    }  # fmt: skip
+    whole = params_tree([3, 2], [1, 0], one=experiment_tree(epochs=100, **changes))
+    whole["sweep"] |= {"axis": axis, "values": list(values)}
+    whole["convergence"]["window"] = 0.1
+    return whole
 
 
 # Runs

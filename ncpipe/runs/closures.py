@@ -20,7 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Reading:
-    """Reads each file of code once, so that all digests of a reading are of the same files."""
+    """Reads each file of code once, so that all digests of a reading are of the same files.
+
+    It also looks up once which modules an import runs.
+    """
 
     def __init__(self) -> None:
         self._contents: dict[Path, bytes] = {}

@@ -194,7 +194,7 @@ def driven(runs: int, dry: bool) -> tuple[int, list[float]]:
     sys.path.insert(0, str(ROOT / "tests"))
     import slurm_stand_in  # type: ignore[import-not-found]
 
-    from ncpipe.commands.status import sweep_progress
+    from ncpipe.commands.status import sweep_states
     from ncpipe.runs.engines.slurm import train_by_slurm
 
     place = Path(tempfile.mkdtemp())
@@ -219,7 +219,7 @@ def driven(runs: int, dry: bool) -> tuple[int, list[float]]:
         if not dry:
             assert take_stored(["--experiment", *params.sweep.experiments])
         lap()
-        sweep_progress()
+        sweep_states()
         lap()
         stored = count_files(store_folder())
     shutil.rmtree(place)

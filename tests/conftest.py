@@ -37,6 +37,10 @@ pytest_plugins = ["pipeline"]  # clones that several modules' tests look at
 # One thread each for the tests and for what they start: two processes' threads would wait for each other.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# One core for a worker of xdist and what it starts, where figures would start processes of their own.
+if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
 # What the tests start writes its bytecode, as for users; else each process compiles all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 fix_order_of_sums()
@@ -140,9 +144,9 @@ def experiment_tree(**changes: Any) -> dict[str, Any]:
     return tree
 
 
-def write_params(depths: list[int], seeds: list[int], **experiments: Any) -> None:
-    """params.yaml of a small sweep in the working directory."""
-    tree = {
+def params_tree(depths: list[int], seeds: list[int], **experiments: Any) -> dict[str, Any]:
+    """The tree of params.yaml of a small sweep."""
+    return {
         "sweep": {"experiments": list(experiments), "depths": depths, "seeds": seeds},
         "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
         "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.01},
@@ -150,10 +154,14 @@ def write_params(depths: list[int], seeds: list[int], **experiments: Any) -> Non
         "effective_depth": {"tolerance": 0.01},
         "experiments": experiments,
     }
+
+
+def write_params(depths: list[int], seeds: list[int], **experiments: Any) -> None:
+    """params.yaml of a small sweep in the working directory."""
     yaml = YAML()
     yaml.representer.ignore_aliases = lambda _: True  # experiments share no mapping in the file
     with Path("params.yaml").open("w", encoding="utf-8") as file:
-        yaml.dump(tree, file)
+        yaml.dump(params_tree(depths, seeds, **experiments), file)
 
 
 def prepare_sweep(depths: list[int], seeds: list[int], **experiments: Any) -> None:
@@ -297,7 +305,8 @@ ON_REQUEST = {"attack", "long", "ray", "slurm"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Those that run DVC first: they are few and long, and two workers are to end at the same time.
+    """Those that run DVC first: they are few and long, and two workers are to end at the same time. Of them,
+    files without `swept` come first, so that the second worker need not wait for the first one to make it.
 
     The long forms of attacks, and what else takes long or needs a cluster, are left out unless an
     expression of -m names one of their markers.
@@ -311,7 +320,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
     kept = set(items) - set(left_out)
     items[:] = [item for item in items if item in kept]
-    items.sort(key=lambda item: item.get_closest_marker("pipeline") is None)
+    waits = {item.path for item in items if "swept" in item.fixturenames}
+    items.sort(key=lambda item: (item.get_closest_marker("pipeline") is None, item.path in waits))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

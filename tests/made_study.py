@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pandas as pd
-from conftest import experiment_tree
+from conftest import experiment_tree, params_tree
 from made_tables import grid, measure, noisy, places_of
 from ruamel.yaml import YAML
 
@@ -81,19 +81,8 @@ def write_study(folder: Path, made, **about):
     """params.yaml, and below data/ what `ncpipe report` reads."""
     runs = made["runs"]
     names = list(dict.fromkeys(runs["experiment"]))
-    tree = {
-        "sweep": {
-            "experiments": names,
-            "depths": sorted({int(depth) for depth in runs["depth"]}),
-            "seeds": sorted({int(seed) for seed in runs["seed"]}),
-        },
-        "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
-        "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.01},
-        "slopes": {"seed": 0, "level": 0.95},
-        "effective_depth": {"tolerance": 0.01},
-        "about": about,
-        "experiments": {name: experiment_tree() for name in names},
-    }
+    depths, seeds = (sorted({int(each) for each in runs[column]}) for column in ("depth", "seed"))
+    tree = params_tree(depths, seeds, **{name: experiment_tree() for name in names}) | {"about": about}
     with (folder / "params.yaml").open("w", encoding="utf-8") as file:
         YAML().dump(tree, file)
     for name in ("results", "figures", "claims"):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import experiment_tree
+from conftest import experiment_tree, params_tree
 from filelock import FileLock
 from ruamel.yaml import YAML
 
@@ -43,17 +43,9 @@ def _experiment(data_seed: int, learning_rate: float) -> Tree:
 
 
 # The axes are not in sorted order: a test that reorders them puts them in it.
-PARAMS: Tree = {
-    "sweep": {"experiments": ["beta", "alpha"], "depths": [3, 2], "seeds": [0, 1]},
-    "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
+PARAMS: Tree = params_tree([3, 2], [0, 1], beta=_experiment(1, 0.01), alpha=_experiment(0, 0.02)) | {
     "convergence": {"train_error": 0.0, "window": 0.1, "tolerance": 0.05},
-    "slopes": {"seed": 0, "level": 0.95},
-    "effective_depth": {"tolerance": 0.01},
     "about": {"alpha": {"question": "Does every stage work?", "expected": "Yes."}},
-    "experiments": {
-        "alpha": _experiment(0, 0.02),
-        "beta": _experiment(1, 0.01),
-    },
 }
 
 
@@ -117,11 +109,13 @@ class Clone:
         return Clone(self.top / "stages" / name, self.top)
 
     @classmethod
-    def of_working_tree(cls, folder: Path, params: Tree) -> "Clone":
+    def of_working_tree(cls, folder: Path, params: Tree, *left_out: str) -> "Clone":
         """Return a checkout of ROOT as its working tree is now, on other parameters; all committed.
 
         It has neither ROOT's history nor its dvc.lock, nor what no stage reads: each test copies it. Its
         pipelines end before the page, which would add seconds to every `dvc repro`.
+
+        left_out: further stages that its own pipeline lacks.
         """
         subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
         listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -133,8 +127,9 @@ class Clone:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target, follow_symlinks=False)
         for pipeline in (folder / "dvc.yaml", *folder.glob("stages/*/dvc.yaml")):
-            pipeline.write_text(without_report(pipeline.read_text()))
+            pipeline.write_text(without(pipeline.read_text(), "report"))
         clone = cls(folder)
+        clone.edit_pipeline(lambda pipeline: without(pipeline, *left_out))
         clone.run("git", "config", "user.name", "A test")
         clone.run("git", "config", "user.email", "test@example.org")
         clone.run("git", "config", "commit.gpgsign", "false")
@@ -218,6 +213,10 @@ class Clone:
             branch = branch[key]
         branch[last] = copy.deepcopy(value)
         self.write_params(tree)
+
+    def edit_pipeline(self, edit: Callable[[str], str]) -> None:
+        file = self.folder / "dvc.yaml"
+        file.write_text(edit(file.read_text(encoding="utf-8")), encoding="utf-8")
 
     def digests(self, *folders: str) -> dict[str, str]:
         """sha256 of every file below the folders, and of files, by its path in the clone."""
@@ -314,21 +313,6 @@ def swept(swept_first: Made) -> Clone:
     return swept_first[0]
 
 
-@pytest.fixture(scope="session")
-def cut(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """`swept` after one depth and one seed were taken out of the sweep; committed. Not to be changed."""
-
-    def make(folder: Path) -> Made:
-        clone = swept.copy(folder)
-        clone.edit_params("sweep.depths", [2])
-        clone.edit_params("sweep.seeds", [0])
-        output = clone.repro()
-        clone.commit()
-        return clone, output
-
-    return shared(tmp_path_factory, "cut", make)[0]
-
-
 def trains(experiments: Iterable[str], depths: Iterable[int], seeds: Iterable[int]) -> list[str]:
     """Names of train stages, sorted."""
     return sorted(f"train@{e}-{d}-{s}" for e in experiments for d in depths for s in seeds)
@@ -339,10 +323,14 @@ CHANGED_TRAINS = sorted([*trains(["wild"], [2], [0, 7]), "train@alpha-2-7"])
 
 @pytest.fixture(scope="session")
 def changed_first(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """A seed and an experiment more, which diverges; one of each less, and one depth. Not to be changed."""
+    """A seed and an experiment more, which diverges; one of each less, and one depth. Not to be changed.
+
+    From here on it draws no figures, which take longest.
+    """
 
     def make(folder: Path) -> Made:
         clone = swept.copy(folder)
+        clone.edit_pipeline(lambda pipeline: without(pipeline, "plot"))
         wild = copy.deepcopy(PARAMS["experiments"]["alpha"])
         wild["optimizer"] = {"name": "sgd", "learning_rate": 1e10, "momentum": 0.0}
         clone.edit_params("experiments.wild", wild)
@@ -381,11 +369,14 @@ AXIS = [
 ]
 
 
-def without_report(pipeline: str) -> str:
-    """A dvc.yaml without the last stage."""
-    head, stage, rest = re.split(r"^(  report:\n(?:    .*\n)+\n)", pipeline, flags=re.MULTILINE)
-    assert "ncpipe report" in stage
-    return head + rest
+def without(pipeline: str, *stages: str) -> str:
+    """A dvc.yaml without some stages, and without the plot that is a figure if nothing draws it."""
+    for stage in stages:
+        pipeline, found = re.subn(rf"^  {stage}:\n(?:    .*\n)+\n", "", pipeline, flags=re.MULTILINE)
+        assert found == 1, stage
+    if "plot" in stages:
+        pipeline = re.sub(r"^  - data/figures/.*\n", "", pipeline, flags=re.MULTILINE)
+    return pipeline
 
 
 def with_axis(pipeline: str) -> str:

@@ -1,4 +1,4 @@
-"""A study that varies one more key than depth: its runs, its tables, and the whole pipeline by DVC."""
+"""A study that varies one more key than depth: its runs and its tables; test_new.py has its pipeline."""
 
 import csv
 import itertools
@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import experiment_tree, write_params
+from conftest import experiment_tree, params_tree, write_params
 from dvc.parsing.interpolate import to_str
 from dvc.utils.serialize._yaml import loads_yaml
 from figure_cases import by_axis
 from hypothesis import given
 from hypothesis import strategies as st
 from made_tables import grid, measure, noisy
-from pipeline import Clone, with_axis
 from scipy import stats
 
 from ncpipe.commands.grid import write_grid
@@ -37,15 +36,10 @@ RULE = Slopes(seed=0, level=0.95)
 
 
 def tree(axis: Any = "penalty.value", values: Any = (0.1, 1e-3), **changes: Any) -> dict[str, Any]:
-    axes = {"depths": [3, 2], "seeds": [1, 0], "axis": axis, "values": list(values)}
-    return {
-        "sweep": {"experiments": ["one"]} | axes,
-        "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
-        "convergence": {"train_error": 0, "window": 0.1, "tolerance": 0.01},
-        "slopes": {"seed": 0, "level": 0.95},
-        "effective_depth": {"tolerance": 0.01},
-        "experiments": {"one": experiment_tree(epochs=100, **changes)},
-    }  # fmt: skip
+    whole = params_tree([3, 2], [1, 0], one=experiment_tree(epochs=100, **changes))
+    whole["sweep"] |= {"axis": axis, "values": list(values)}
+    whole["convergence"]["window"] = 0.1
+    return whole
 
 
 # Runs
@@ -278,39 +272,3 @@ def test_rates_name_the_key(shift: float, said: str) -> None:
     rows = rate_table(slopes, fewer, runs, slopes).to_numpy().tolist()
     (rate,) = (row[3] for row in rows if row[:3] == ["a at L = 6", "NC1", "improves"])
     assert rate.startswith(said)
-
-
-# DVC
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A clone whose root varies the penalty, trained once by `dvc repro`."""
-    whole = tree("penalty.value", [1e-5, 0.01]) | {"experiments": {"one": experiment_tree(epochs=100)}}
-    whole["sweep"] |= {"depths": [2], "seeds": [0]}
-    clone = Clone.of_working_tree(tmp_path_factory.mktemp("axis") / "clone", whole)
-    file = clone.folder / "dvc.yaml"
-    file.write_text(with_axis(file.read_text(encoding="utf-8")), encoding="utf-8")
-    clone.commit()
-    clone.repro("train")
-    return clone
-
-
-@pytest.mark.pipeline
-def test_dvc_trains_each_value_and_a_new_one_alone(study: Clone) -> None:
-    """By `dvc repro`, then by `ncpipe sweep`, whose names for the stages have to be DVC's."""
-    assert sorted(path.parent.name for path in (study.folder / "data/runs/one/L2").glob("*/s0")) == [
-        "x0.01",
-        "x1e-05",
-    ]
-    before = study.digests("data/runs")
-    study.edit_params("sweep.values", [0.01, 1, 1e-5])
-    swept = study.run("ncpipe", "sweep")
-    assert "1 run to train in 1 batch" in swept.err
-    assert {path: digest for path, digest in study.digests("data/runs").items() if path in before} == before
-    assert study.stale() == []
-    runs = pd.read_csv(study.folder / "data/results/runs.csv")
-    assert runs[["axis", "x", "penalty_value"]].values.tolist() == [
-        ["penalty.value", x, x] for x in (1e-5, 0.01, 1)
-    ]
-    assert (study.folder / "data/figures/depth_sweep.png").is_file()

@@ -13,20 +13,13 @@ from typing import Any
 
 import pytest
 from conftest import experiment_tree
+from conftest import write_params as write_small_params
 from ruamel.yaml import YAML
 
 from ncpipe import __version__
 from ncpipe.__main__ import PIPELINE, main
 from ncpipe.commands.cli import app
 
-TREE: dict[str, Any] = {
-    "sweep": {"experiments": ["one"], "depths": [2], "seeds": [0, 1]},
-    "compute": {"device": "cpu", "threads": 1, "precision": "float32"},
-    "convergence": {"train_error": 0.0, "window": 0.25, "tolerance": 0.01},
-    "slopes": {"seed": 0, "level": 0.95},
-    "effective_depth": {"tolerance": 0.01},
-    "experiments": {"one": experiment_tree()},
-}
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = (
     "grid",
@@ -47,7 +40,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        write_params(TREE)
+        write_params()
         for step in STEPS:
             patch.setattr(sys, "argv", ["ncpipe", *step.split()])
             with pytest.raises(SystemExit) as stop:
@@ -60,7 +53,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fail:
     """The one line that `ncpipe ARGUMENTS` says when it fails; checks that it writes nothing below data."""
     monkeypatch.chdir(tmp_path)
-    write_params(TREE)
+    write_params()
 
     def fail_arguments(arguments: str) -> str:
         before = files()
@@ -78,9 +71,8 @@ def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return fail_arguments
 
 
-def write_params(tree: dict[str, Any]) -> None:
-    with Path("params.yaml").open("w", encoding="utf-8") as file:
-        YAML(typ="safe").dump(tree, file)
+def write_params() -> None:
+    write_small_params([2], [0, 1], one=experiment_tree())
 
 
 def files() -> dict[str, bytes]:
@@ -150,14 +142,6 @@ def test_a_damaged_file_is_named(
     assert name in fail(arguments)
 
 
-@pytest.mark.parametrize("name", ["data/prepared/one/tensors.safetensors", "data/grid/one.csv"])
-def test_a_file_that_is_cut_short_is_named(name: str, finished: Path, fail: Fail) -> None:
-    shutil.copytree(finished, "data")
-    content = Path(name).read_bytes()
-    Path(name).write_bytes(content[: 2 * len(content) // 5])
-    assert name in fail("extract --experiment one")
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -213,7 +197,7 @@ def test_arguments_named_amiss_are_no_traceback(
 ) -> None:
     """Red: a name that counts as its value, or one argument given twice."""
     monkeypatch.chdir(tmp_path)
-    write_params(TREE)
+    write_params()
     monkeypatch.setattr(sys, "argv", ["ncpipe", *arguments.split()])
     with pytest.raises(SystemExit) as stop:
         main()
@@ -270,7 +254,7 @@ def test_the_shell_completes_commands_and_experiments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: Callable[..., str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_params(TREE)
+    write_params()
     monkeypatch.setenv("_NCPIPE_COMPLETE", "complete_bash")
     for words, offered in (("ncpipe swe", "sweep"), ("ncpipe train o", "one"), ("ncpipe train x", "")):
         monkeypatch.setenv("COMP_WORDS", words)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import clear_code_digests, experiment_tree, write_params
+from conftest import clear_code_digests, contents, experiment_tree, write_params
 from ruamel.yaml import YAML
 from traced import Traced
 
@@ -40,6 +40,7 @@ from ncpipe.runs.code_digests import (
     training_digests,
 )
 from ncpipe.runs.fingerprint import choices_of
+from ncpipe.system.artifacts import CODE
 from ncpipe.system.errors import InputError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -218,15 +219,47 @@ def described(tmp_path, monkeypatch):
     clear_code_digests()
 
 
+def edit(name, old, new):
+    """Change a module of the package in one place, in the folder one stands in."""
+    path = Path("ncpipe") / name
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) == 1, (name, old)
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    clear_code_digests()
+
+
+TRAINING = ("fetch", "train", "fill")  # stages that train again if one of them has changed
+
+
+def test_what_an_edit_of_the_package_concerns(described):
+    """Red: a table or a union that counts whole, so that a network more trains all again; a caption that
+    measures again; a new metric that measures nothing."""
+
+    def changed():
+        """Stages whose digests the edits since the last call have changed."""
+        before = contents(CODE)
+        write_code()
+        return {Path(name).stem for name, digest in contents(CODE).items() if digest != before.get(name)}
+
+    edit("figures/labels.py", '"digits": "', '"digits": "the ')  # a caption
+    found = changed()
+    assert {"plot", "claims"} <= found
+    assert not found & {*TRAINING, "extract", "measure", "aggregate"}
+    for name, entry, other in (
+        ("config/experiment.py", " | MLPModel | ", " | MLPModel | OtherModel | "),
+        ("models/build.py", "    MLPModel: ", "    OtherModel: Family(flatten, MLP),\n    MLPModel: "),
+        ("datasets/prepare.py", '"digits": prepare_digits,', '"others": None, "digits": prepare_digits,'),
+    ):
+        edit(name, entry, other)
+    assert not changed() & {*TRAINING, "extract", "measure"}
+    edit("metrics/collapse.py", "def within_trace(", "def another(): ...\n\n\ndef within_trace(")
+    found = changed()
+    assert {"measure", "aggregate"} <= found
+    assert not found & {*TRAINING}
+
+
 def test_code_that_is_edited_while_dvc_runs_is_refused(described, monkeypatch):
     """Of the stage that runs. Red: no look at what lies there; one at the text alone."""
-
-    def edit(name, old, new):
-        path = described / "ncpipe" / name
-        text = path.read_text(encoding="utf-8")
-        assert text.count(old) == 1
-        path.write_text(text.replace(old, new), encoding="utf-8")
-        clear_code_digests()
 
     def refused(address):
         monkeypatch.setenv("DVC_STAGE", address)
@@ -409,7 +442,8 @@ def test_a_start_counts_where_it_is_chosen(initialisation, tmp_path, monkeypatch
 def test_digests_know_every_module_that_runs(tmp_path, monkeypatch):
     """Red: a way to a module that imports do not show; a table's entry that runs and is left out."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)  # slow, and none of ours
+    for slow in ("figure.Figure.savefig", "layout_engine.ConstrainedLayoutEngine.execute"):  # none of ours
+        monkeypatch.setattr(f"matplotlib.{slow}", lambda *_, **__: None)
     short = {"epochs": 2, "log_every": 1}
     own_keys = {"initialisation": "uniform", "norm": "pre"}
     ways = {

@@ -2,18 +2,14 @@
 
 import io
 import math
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from dvc.repo import Repo
 from made_tables import DEPTHS, grid, measure, noisy, set_converged
 from scipy import stats
 
 from ncpipe.commands.compare import compare, different_parameters
-from ncpipe.commands.revisions import read_revision
 from ncpipe.config.params import Slopes
 from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import Results, WeightedRuns, compare_results, difference_interval
@@ -183,39 +179,6 @@ def test_what_only_one_revision_has_is_one_line(files, capsys):
     table = table[table["revision"] == "other"].set_index(["quantity", "series"])
     found = table.loc[("slope", "nc1_trace_ratio"), "difference"]
     assert found == pytest.approx(row["difference"], rel=1e-12)
-
-
-@pytest.mark.filterwarnings("ignore:_NoneStep:DeprecationWarning")  # of DVC's own
-def test_a_copy_without_dvcs_cache_is_one_line(tmp_path, monkeypatch):
-    """Git has dvc.lock, and the results are in the cache of the origin. Red: a traceback of DVC's index."""
-    origin = tmp_path / "origin"
-    origin.mkdir()
-    monkeypatch.chdir(origin)
-
-    def git(words, where=origin):
-        user = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-        subprocess.run(["git", *user, *words.split()], cwd=where, check=True, capture_output=True)
-
-    git("init")
-    Repo.init().close()
-    Path("params.yaml").write_text("a: 1\n")
-    Path("dvc.yaml").write_text(
-        "stages: {copy: {cmd: mkdir -p data/results && cp params.yaml data/results/runs.csv, "
-        "outs: [data/results]}}"
-    )
-    with Repo() as repo:
-        repo.reproduce()
-    git("add --all")
-    git("commit -m one")
-    files = [Path("params.yaml"), Path("data/results/runs.csv")]
-    assert read_revision("HEAD", files) == ["a: 1\n", "a: 1\n"]
-    git(f"clone {origin} copy", tmp_path)
-    monkeypatch.chdir(tmp_path / "copy")
-    with pytest.raises(
-        InputError, match=r"^HEAD: .*runs\.csv: not in the revision or not in DVC's cache; .*dvc pull"
-    ) as caught:
-        read_revision("HEAD", files)
-    assert "\n" not in str(caught.value)
 
 
 def test_the_parameters_that_differ_come_first_and_equal_runs_are_said_to_be(files, capsys):

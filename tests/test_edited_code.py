@@ -240,7 +240,7 @@ def test_eight_threads_store_at_once(project: Path) -> None:
     data = read_prepared(PREPARED / "resnet")
     (trained,) = batches.train_batch([fingerprints()[0].run], data, torch.device("cpu"), "float32")
     one = fingerprints()[0]
-    own = [RunFingerprint(one.run, str(number), one.compute, one.code) for number in range(240)]
+    own = [RunFingerprint(one.run, str(number), one.compute, one.code) for number in range(60)]
 
     def store(fingerprint: RunFingerprint) -> None:
         if fingerprint.data.endswith("7"):
@@ -253,7 +253,7 @@ def test_eight_threads_store_at_once(project: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(store, [*own, *[one] * 16]))
-    assert len(stored_runs()) == 241
+    assert len(stored_runs()) == 61
     for path in stored_runs():
         verify_run(path)
     assert not [path for path in store_folder().glob(".*") if path.is_dir()]

@@ -130,13 +130,6 @@ def test_what_a_part_never_imports(part: str) -> None:
         assert not roots & FORBIDDEN[part], f"{part} reaches {path.relative_to(ROOT)}"
 
 
-@pytest.mark.parametrize("command", ["fetch", "train", "extract", "measure", "aggregate"])
-def test_no_stage_before_plot_knows_a_caption(command: str) -> None:
-    """A changed label redraws figures and nothing else."""
-    reached = closure(PACKAGE / "commands" / f"{command}.py")
-    assert [module_name(path) for path in reached if part_of(path) in ("figures", "report")] == []
-
-
 def test_the_records_of_a_run_need_no_pydantic() -> None:
     """It is imported where values are validated only. Red: an import at the top of `ncpipe.config.unions`."""
     code = "import sys, ncpipe.runs.fingerprint; assert not {'pydantic', 'pydantic_core'} & {*sys.modules}"

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from pipeline import ROOT, Clone
+from pipeline import ROOT, Clone, without
 
 from ncpipe.claims.ledger import load_claims
 from ncpipe.commands import new as command
@@ -194,7 +195,6 @@ def test_a_study_asks_its_own_questions(checkout: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("axis", "values"),
     [
-        ("model.width", (8, 16)),
         ("optimizer.beta1", (0.45, 0.9)),
         ("schedule.final", (0.0, 1.0)),
         ("data.seed", (0, 1)),
@@ -307,17 +307,28 @@ def test_without_git_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.pipeline
 @pytest.mark.skipif(os.name == "nt", reason="the project's programs are found by a POSIX path")
 def test_a_project_of_its_own_runs_to_the_figure(tmp_path: Path) -> None:
-    """One run of few epochs. Red: a stage that needs the package beside params.yaml; an output that git sees;
-    digests that change from one `dvc repro` to the next, or that DVC does not ask for anew."""
+    """With an axis: one value by `dvc repro`, one more by `ncpipe sweep`, which names stages as DVC does.
+
+    Red: a stage that needs the package beside params.yaml; an output that git sees; digests that change from
+    one `dvc repro` to the next, or that DVC does not ask for anew; a new value that trains the others again.
+    """
     project = Clone(tmp_path / "apart")
-    Clone(tmp_path).run("ncpipe", "new", "./apart")
-    project.edit_params("sweep", {"experiments": ["mixture_rn1"], "depths": [2], "seeds": [0]})
+    Clone(tmp_path).run("ncpipe", "new", "./apart", "--axis", "model.width")
+    short = {"depths": [2], "seeds": [0], "values": [8]}
+    project.edit_params("sweep", project.params()["sweep"] | short)
     project.edit_params("experiments.mixture_rn1.epochs", 100)
-    output = project.repro()
-    assert output.ran[0] == "code"
-    assert output.trained == ["train@mixture_rn1-2-0"]
+    assert project.repro().ran[0] == "code"
+    assert (project.folder / "data/runs/mixture_rn1/L2/x8/s0").is_dir()
     assert (project.folder / "data/figures/depth_sweep.png").is_file()
     assert project.repro().ran == ["code"]
+    before = project.digests("data/runs")
+    project.edit_pipeline(lambda pipeline: without(pipeline, "plot", "claims", "report"))
+    project.edit_params("sweep.values", [16, 8])
+    assert "1 run to train in 1 batch" in project.run("ncpipe", "sweep").err
+    assert before.items() <= project.digests("data/runs").items()
+    assert project.stale() == ["code"]  # always, in a project of its own
+    table = pd.read_csv(project.folder / "data/results/runs.csv")
+    assert table[["axis", "x"]].values.tolist() == [["model.width", x] for x in (8, 16)]
     project.run("git", "add", "--all")
     found = project.run("git", "ls-files").out.split()
     assert set(found) == ALONE | {"dvc.lock"}

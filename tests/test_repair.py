@@ -192,11 +192,11 @@ MODEL, TABLE = "data/runs/alpha/L2/s0/model.safetensors", "data/results/slopes.c
 
 
 @pytest.mark.pipeline
-def test_damage_of_a_sweep_is_mended(cut: Clone, own_copy: Copy) -> None:
+def test_damage_of_a_sweep_is_mended(swept: Clone, own_copy: Copy) -> None:
     """A model by `ncpipe sweep` alone, a table by `ncpipe repair`; then all is to the bit what it was.
 
     Red: a damaged file in DVC's cache that is restored again and again, and a sweep that is "up to date"."""
-    clone = own_copy(cut)
+    clone = own_copy(swept)
     whole = clone.digests("data/runs", "data/results")
     for place, bit in ((MODEL, -100), (TABLE, 100)):
         flip(clone.folder / object_of(clone.folder / place), bit)

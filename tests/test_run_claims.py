@@ -122,7 +122,7 @@ def test_two_fills_of_one_store_train_each_run_once(tmp_path: Path, monkeypatch:
         (place / ".dvc").mkdir(parents=True)
         (place / ".dvc/config").write_text(f"[cache]\n    dir = {tmp_path / 'cache'}\n")
         monkeypatch.chdir(place)
-        trees = {f"e{index}": experiment_tree(epochs=600 + index, log_every=100) for index in range(4)}
+        trees = {f"e{index}": experiment_tree(epochs=200 + index, log_every=50) for index in range(4)}
         prepare_sweep([2], [0, 1], **trees)
     processes = [subprocess.Popen(FILL, cwd=place, stderr=subprocess.DEVNULL) for place in places]
     assert [process.wait(900) for process in processes] == [0, 0]

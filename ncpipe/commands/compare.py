@@ -2,16 +2,16 @@
 
 import io
 import json
+import logging
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
 import typer
 
-from ncpipe.commands.revisions import read_revision
 from ncpipe.config.params import PARAMS_FILE, Slopes
 from ncpipe.config.records import read
 from ncpipe.config.yaml_file import parse_yaml
@@ -29,23 +29,9 @@ FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
 GAP = ("loss_gap", "train")
 ABSENT = "-"
 MOST_DECIMALS = 6
+WORKSPACE = "workspace"  # DVC's name for the files in the working directory
 
 Tree = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Holds what differs between revisions.
-
-    trees: params.yaml by revision. tables: `tables.compare.compare_results` by experiment. rule: `slopes` of
-    the first revision's params.yaml, by which intervals are computed. identical: by experiment, the later
-    revisions whose runs have the very numbers of the first one's.
-    """
-
-    trees: dict[str, Tree]
-    tables: dict[str, pd.DataFrame]
-    rule: Slopes
-    identical: dict[str, list[str]]
 
 
 def compare(
@@ -58,47 +44,7 @@ def compare(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a long CSV table with all digits.")] = False,
 ) -> None:
     """Compare revisions: print parameters that differ, and slopes, gaps and counts of each experiment."""
-    comparison = compare_revisions(revisions)
-    if as_csv:
-        pd.concat(comparison.tables.values()).to_csv(sys.stdout, index=False, lineterminator="\n")
-        return
-    rows = different_parameters(comparison.trees)
-    heading = ["parameter", *comparison.trees]
-    differ = aligned([heading, *([key, *values] for key, values in rows.items())])
-    print(*(differ if rows else ["No parameter differs."]), *what_is_identical(comparison), sep="\n")
-    for experiment, table in comparison.tables.items():
-        heading = [experiment, *result_columns(revisions)]
-        print("", *aligned([heading, *result_rows(table, revisions)]), sep="\n")
-    print(legend(comparison.rule))
-
-
-def what_is_identical(comparison: Comparison) -> list[str]:
-    """Return a line for each experiment whose runs have the same numbers in several revisions."""
-    first = next(iter(comparison.trees))
-    return [
-        f"{experiment} is identical in {', '.join([first, *names])}: every run has the same numbers, so its "
-        "curves lie on each other."
-        for experiment, names in comparison.identical.items()
-    ]
-
-
-def legend(rule: Slopes) -> str:
-    """Return the legend of the tables."""
-    return (
-        f"[..]: {100 * rule.level:g} % intervals. pairs: depths at which both have the same seeds, so that "
-        "their runs are compared one by one."
-    )
-
-
-def compare_revisions(revisions: Sequence[str]) -> Comparison:
-    """Return the differences to the first revision, for the experiments that all revisions have."""
-    if len(revisions) < 2:
-        raise InputError("compare: give at least two revisions, for example ncpipe compare HEAD workspace")
-    if len(set(revisions)) < len(revisions):
-        raise InputError(f"compare: {', '.join(revisions)}: a revision is given twice; remove one")
-    trees, results = {}, {}
-    for revision in revisions:
-        trees[revision], results[revision] = _read(revision)
+    trees, results = read_revisions(revisions)
     first = revisions[0]
     try:
         rule = read(Slopes, trees[first].get("slopes"), "slopes")
@@ -108,12 +54,42 @@ def compare_revisions(revisions: Sequence[str]) -> Comparison:
         experiment: compare_results(results, experiment, _series(results[first], experiment), rule)
         for experiment in _common(results)
     }
-    identical = {
-        experiment: same
-        for experiment in tables
-        if (same := [name for name in revisions[1:] if _equal(results[first], results[name], experiment)])
-    }
-    return Comparison(trees, tables, rule, identical)
+    if as_csv:
+        pd.concat(tables.values()).to_csv(sys.stdout, index=False, lineterminator="\n")
+        return
+    rows = different_parameters(trees)
+    differ = aligned([["parameter", *trees], *([key, *values] for key, values in rows.items())])
+    print(*(differ if rows else ["No parameter differs."]), *what_is_identical(results, tables), sep="\n")
+    for experiment, table in tables.items():
+        heading = [experiment, *result_columns(revisions)]
+        print("", *aligned([heading, *result_rows(table, revisions)]), sep="\n")
+    print(
+        f"[..]: {100 * rule.level:g} % intervals. pairs: depths at which both have the same seeds, so that "
+        "their runs are compared one by one."
+    )
+
+
+def read_revisions(revisions: Sequence[str]) -> tuple[dict[str, Tree], dict[str, Results]]:
+    """Return params.yaml and results by revision; raise InputError for fewer than two, or one given twice."""
+    if len(revisions) < 2:
+        raise InputError("compare: give at least two revisions, for example ncpipe compare HEAD workspace")
+    if len(set(revisions)) < len(revisions):
+        raise InputError(f"compare: {', '.join(revisions)}: a revision is given twice; remove one")
+    trees, results = {}, {}
+    for revision in revisions:
+        trees[revision], results[revision] = _read(revision)
+    return trees, results
+
+
+def what_is_identical(results: dict[str, Results], experiments: Iterable[str]) -> Iterator[str]:
+    """Yield a line for each experiment whose runs have the same numbers in several revisions."""
+    first, *others = results
+    for experiment in experiments:
+        if same := [name for name in others if _equal(results[first], results[name], experiment)]:
+            yield (
+                f"{experiment} is identical in {', '.join([first, *same])}: every run has the same numbers, "
+                "so its curves lie on each other."
+            )
 
 
 def _equal(one: Results, other: Results, experiment: str) -> bool:
@@ -142,6 +118,58 @@ def _read(revision: str) -> tuple[Tree, Results]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{revision}: {PARAMS_FILE}: sweep.experiments: not a list of names")
     return tree, Results(parse_table(revision, points), parse_table(revision, runs))
+
+
+def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
+    """Return the text of each path in a revision, from git or from DVC's cache (or remote).
+
+    revision: a git revision (branch, tag, HEAD~1, hash), the name of a DVC experiment, or `workspace`. Raises
+    InputError for an unknown revision or a missing file.
+    """
+    if revision == WORKSPACE:
+        return [_read_from_workspace(path) for path in paths]
+    from dvc.exceptions import DvcException, NotDvcRepoError
+    from dvc.repo import Repo
+    from dvc.scm import RevError
+    from dvc_data.index import DataIndexError
+
+    logging.disable()  # DVC also logs what it raises
+    try:
+        with Repo() as repo, repo.switch(revision):
+            return [_read_from_revision(repo, revision, path) for path in paths]
+    except RevError:
+        raise InputError(
+            f"{revision}: neither a git revision nor a DVC experiment (see dvc exp list --all-commits)"
+        ) from None
+    except NotDvcRepoError:
+        raise InputError(f"{revision}: has no DVC project in {Path.cwd()}; commit it first") from None
+    except DataIndexError:  # of the folder that holds a path
+        raise _not_in_cache(revision, *paths) from None
+    except DvcException as error:
+        raise InputError(f"{revision}: {' '.join(str(error).split())}") from None
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _read_from_workspace(path: Path) -> str:
+    if not path.is_file():
+        raise InputError(f"{WORKSPACE}: {path} not found; run dvc repro")
+    return path.read_text(encoding="utf-8")
+
+
+def _read_from_revision(repo: Any, revision: str, path: Path) -> str:
+    try:
+        return repo.dvcfs.read_text(f"/{path.as_posix()}", encoding="utf-8")
+    except FileNotFoundError:
+        raise _not_in_cache(revision, path) from None
+
+
+def _not_in_cache(revision: str, *paths: Path) -> InputError:
+    """Return an error about results that a clone or a worktree does not have."""
+    return InputError(
+        f"{revision}: {', '.join(map(str, paths))}: not in the revision or not in DVC's cache; run dvc repro "
+        "there and commit dvc.lock, or get the results: dvc pull, or another clone's cache by dvc cache dir"
+    )
 
 
 def parse_table(revision: str, text: str) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 `ncpipe.metrics.conformance` has the files and the scores.
 """
 
-import contextlib
 import inspect
 import json
 import pkgutil
@@ -12,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +20,6 @@ import typer
 
 from ncpipe.metrics.conformance.suite import (
     ARRAYS,
-    FEATURES,
     METRICS,
     Case,
     Verdict,
@@ -130,7 +128,9 @@ def run_command(line: str) -> Callable[[Case], Any]:
         raise InputError("--npz-command: write {} for the file's path")
 
     def measure(case: Case) -> Any:
-        with file_of(case) as path:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / f"{case.name}.npz"
+            np.savez(path, **case.arrays)  # type: ignore[arg-type]
             words = [word.replace("{}", str(path)) for word in shlex.split(line)]
             try:
                 done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT, check=False)
@@ -142,19 +142,6 @@ def run_command(line: str) -> Callable[[Case], Any]:
         return json.loads(done.stdout)
 
     return measure
-
-
-@contextlib.contextmanager
-def file_of(case: Case) -> Iterator[Path]:
-    """Yield the path of a case's file; a generated case has one only during the block."""
-    stored = FEATURES / f"{case.name}.npz"
-    if stored.is_file():
-        yield stored
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / stored.name
-        np.savez(path, **case.arrays)  # type: ignore[arg-type]
-        yield path
 
 
 def by_metric(returned: Any, metric: str | None) -> dict[str, float]:

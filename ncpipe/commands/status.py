@@ -2,8 +2,6 @@
 
 import socket
 from collections import Counter
-from dataclasses import dataclass
-from pathlib import Path
 
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
@@ -32,36 +30,18 @@ STATES = {
 
 def status() -> None:
     """Print how many runs of the sweep are done, training (with epoch and time left), waiting and stale."""
-    progress = sweep_progress()
-    columns, rows = count_states(progress)
+    states, lines = sweep_states()
+    columns, rows = count_states(states)
     table = aligned([columns, *rows], range(1, len(columns)))
-    failures = [f"{run.name}: failed, see {log}" for run, log in progress.failures().items()]
-    print(*table, "", *progress.training, *failures, progress.summary(), sep="\n")
+    failed = [run for run, state in states.items() if state == "failed"]
+    failures = [f"{run.name}: failed, see {failure_log(run)}" for run in failed]
+    counts = Counter(states.values())
+    meanings = ", ".join(f"{count} {state} ({STATES[state]})" for state, count in counts.items())
+    print(*table, "", *lines, *failures, meanings, sep="\n")
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Holds the progress of a sweep.
-
-    states: of every run.
-    training: lines about batches in training, about the time left, and about jobs of Slurm.
-    """
-
-    states: dict[Run, str]
-    training: list[str]
-
-    def failures(self) -> dict[Run, Path]:
-        """Return the runs that could not be trained, with the logs that say why."""
-        return {run: failure_log(run) for run, state in self.states.items() if state == "failed"}
-
-    def summary(self) -> str:
-        """Return how many runs are in each state, with the state's meaning."""
-        counts = Counter(self.states.values())
-        return ", ".join(f"{count} {state} ({STATES[state]})" for state, count in counts.items())
-
-
-def sweep_progress() -> Progress:
-    """Return the state of every run of the sweep."""
+def sweep_states() -> tuple[dict[Run, str], list[str]]:
+    """Return the state of every run, and lines about what trains, the time left and jobs of Slurm."""
     params = load_params()
     fingerprints = {
         fingerprint.run: fingerprint for fingerprint in sweep_fingerprints(params, params.compute)
@@ -76,7 +56,7 @@ def sweep_progress() -> Progress:
     lines = [_line(claim, names) for claim in of_sweep]
     if left := [claim.whole for claim in of_sweep if claim.whole is not None]:
         lines.append(f"all training: about {duration(max(left))} left")
-    return Progress(states, lines + (_job_lines() if arrays else []))
+    return states, lines + (_job_lines() if arrays else [])
 
 
 def _job_lines() -> list[str]:
@@ -106,9 +86,8 @@ def _state(run: Run, fingerprint: RunFingerprint | None, training: set[str], que
     return "stale" if (RUNS / run.path).exists() else "waiting"
 
 
-def count_states(progress: Progress) -> tuple[list[str], list[list[str]]]:
+def count_states(states: dict[Run, str]) -> tuple[list[str], list[list[str]]]:
     """Return the columns and rows of a table with a row per setting; states without a run have no column."""
-    states = progress.states
     shown = [state for state in STATES if state in states.values()]
     axis = next(iter(states)).axis
     columns = ["experiment", "L", *([axis] if axis else []), "runs", *shown]

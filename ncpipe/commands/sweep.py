@@ -170,14 +170,6 @@ def cancel_jobs() -> None:
         raise InputError(still_running)
 
 
-def runs_to_train(params: Params, compute: Compute) -> tuple[list[RunFingerprint], list[RunFingerprint]]:
-    """Return the runs that need training, and those whose data are not prepared."""
-    prepared = sweep_fingerprints(params, compute)
-    known = {fingerprint.run for fingerprint in prepared}
-    unprepared = [fingerprint_of(run, UNKNOWN, compute) for run in params.grid() if run not in known]
-    return [fingerprint for fingerprint in prepared if needs_training(fingerprint)], unprepared
-
-
 def print_plan(
     params: Params, compute: Compute, workers: int | None = None, options: Options = LOCAL
 ) -> None:
@@ -186,7 +178,10 @@ def print_plan(
     Runs whose data are not prepared count as missing.
     """
     check_rules(options, params)
-    missing, unprepared = runs_to_train(params, compute)
+    prepared = sweep_fingerprints(params, compute)
+    known = {fingerprint.run for fingerprint in prepared}
+    unprepared = [fingerprint_of(run, UNKNOWN, compute) for run in params.grid() if run not in known]
+    missing = [fingerprint for fingerprint in prepared if needs_training(fingerprint)]
     if arrays := _arrays_of(missing, read_arrays()):
         print(f"{plural(len(arrays), 'array')} of an earlier sweep still in the queue or running")
         taken = {key for array in arrays for key in array.keys}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ncpipe.config.choices import STUDY_TABLES, Choices
 from ncpipe.config.study_files import FILE, PACKAGE, listed_files, modules_named, parsed, study_modules, words
-from ncpipe.runs.closures import Reading, all_modules, closure, digest_module, modules_of, names_in
+from ncpipe.runs.closures import Reading, all_modules, closure, digest_module, names_in
 
 METRICS = "METRICS"
 ALL_TABLES = frozenset({*STUDY_TABLES.values(), METRICS, "CALLS", "FIGURES"})
@@ -63,7 +63,7 @@ def study_digests(
     for path in sorted({*files, *study_modules(files, reading.content)}):
         content = reading.content(path)
         own[path.as_posix()], imports = digest_module(content)
-        package |= {module for pair in imports for module in modules_of(*pair, reading)}
+        package |= {module for pair in imports for module in reading.modules_of(*pair)}
         if names_in(parsed(content)) & IMPORTERS:  # then any of its modules may be imported, by a text
             package |= all_modules()
     listed = {path.as_posix(): hashlib.sha256(reading.content(path)).hexdigest() for path in listed_files()}
@@ -131,7 +131,7 @@ def _origins(tree: ast.Module, reading: Reading) -> dict[str, list[tuple[str, Pa
                 module = node.module or "" if isinstance(node, ast.ImportFrom) else alias.name
                 homes: list[Path | str] = [
                     *modules_named(words(node)),
-                    *modules_of(module, alias.name, reading),
+                    *reading.modules_of(module, alias.name),
                 ]
                 origins.setdefault(name, []).extend((alias.name, home) for home in homes)
     return origins

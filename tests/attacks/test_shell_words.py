@@ -18,13 +18,13 @@ pytestmark = [
 ]
 
 
-def test_no_axis_reaches_the_shell_or_leads_out_of_its_folder(cut: Clone, own_copy: Copy) -> None:
+def test_no_axis_reaches_the_shell_or_leads_out_of_its_folder(swept: Clone, own_copy: Copy) -> None:
     """Whatever DVC is asked to do, one item without what it depends on included. DVC deletes a stage's old
     output before it runs the command.
 
     Red: `${item.seed}` in a command; or axes that are not checked before the first stage that takes an item.
     """
-    clone = own_copy(cut)
+    clone = own_copy(swept)
     precious = clone.folder / "data" / "precious"
     precious.mkdir()
     (precious / "file").write_text("kept")

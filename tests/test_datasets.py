@@ -20,6 +20,7 @@ from conftest import flip_byte
 from ncpipe.config.sources.generated import GaussianMixtureData
 from ncpipe.config.sources.images import ImageData
 from ncpipe.config.sources.reviews import TextData
+from ncpipe.config.transfer_specs import OtherImages
 from ncpipe.datasets import sources
 from ncpipe.datasets.facts import count_duplicates, count_shared
 from ncpipe.datasets.prepare import prepare
@@ -388,6 +389,24 @@ def test_channels_are_standardised_one_by_one(tmp_path, raw, monkeypatch, offlin
         prepare(MNIST, raw, tmp_path / "mnist", progress=False)
     flat = prepare(replace(MNIST, normalisation="unit"), raw, tmp_path / "mnist", progress=False)
     assert flat.facts["duplicates"] == {"repeated": 39, "conflicting": 1}
+
+
+def test_other_images_have_the_size_and_the_constants_of_the_data(raw, mnist):
+    """Red: constants of their own, pixels that are standardised twice; images of the data themselves."""
+    asked = OtherImages("digits", 3, 0)
+    plain, data = (
+        prepare(replace(MNIST, normalisation=rule, ood=asked), raw, mnist, progress=False)
+        for rule in ("unit", "standardise")
+    )
+    assert plain.ood.inputs.shape == (30, 1, 28, 28)
+    low, high = plain.ood.inputs.aminmax()
+    assert low >= 0
+    assert 0.5 < high <= 1
+    assert plain.ood.labels.tolist() == sorted(list(range(10)) * 3)
+    constants = data.facts["normalisation"]
+    expected = (plain.ood.inputs.double() - constants["mean"][0]) / constants["std"][0]
+    torch.testing.assert_close(data.ood.inputs, expected.float())
+    assert data.facts["ood"]["samples"] == 30
 
 
 @pytest.mark.parametrize("form", CIFAR_FORMS)

@@ -102,9 +102,10 @@ def test_features_that_pay_for_their_transport_are_more_concentrated_than_their_
 
 def test_pairs_of_modular_addition_are_all_there_once() -> None:
     """Red: a pair in both splits, a wrong sum, or other bytes than those of the published runs."""
-    data = prepare_modular(ModularData("modular", 7, 4, 0))
+    spec = ModularData("modular", 7, 4, 0)
+    data = prepare_modular(spec)
     assert data.test is not None
-    assert data.train.inputs.shape == (28, 14)
+    assert data.train.inputs.shape == (28, spec.side) == (28, 14)
     pairs = torch.cat([data.train.inputs, data.test.inputs])
     labels = torch.cat([data.train.labels, data.test.labels])
     assert len(pairs.unique(dim=0)) == 49

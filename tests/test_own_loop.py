@@ -29,7 +29,7 @@ from ncpipe.config.study import load_study, loaded
 from ncpipe.datasets.own_loaders import store_loaders
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.features.own_metrics import WeightsAndData, own_measurements
-from ncpipe.features.own_network import extract_own
+from ncpipe.features.own_network import extract_own, roles
 from ncpipe.features.run_metrics import describe, measure_run
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.runs.code_digests import at_start, training_digests
@@ -196,6 +196,20 @@ def test_an_own_metric_reads_the_samples(study: Path) -> None:
     train_last = next(row for row in found if (row.layer, row.split) == ("last", "train"))
     assert train_last.value == pytest.approx(features.train.inputs.square().sum().item(), rel=1e-12)
     assert len(found) == 3 * 2  # layers and splits
+
+
+def test_parameters_have_roles() -> None:
+    """Red: a frozen embedding, or a classifier's bias, among the inner weights."""
+    model = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
+    model[1].bias.requires_grad_(False)
+    found = roles(model, model[2])
+    assert found == {
+        "0.weight": "embedding",
+        "1.weight": "inner",
+        "1.bias": "frozen",
+        "2.weight": "last",
+        "2.bias": "last",
+    }
 
 
 def test_a_resumed_run_is_the_run(study: Path, tmp_path: Path) -> None:

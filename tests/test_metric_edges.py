@@ -1,6 +1,7 @@
 """Metrics at extreme scales to the last bit, and of every array type.
 
-The conformance suite has coinciding classes, ties and most scales exactly.
+Of all metrics, those of `ncpipe.metrics.collapse`, `ncpipe.metrics.spectrum` and `ncpipe.metrics.classifier`
+among them. The conformance suite has coinciding classes, ties and most scales exactly.
 """
 
 import math

@@ -46,7 +46,7 @@ class CollapseMonitor:
 
         forward: replaces that of `options`.
         """
-        options = self.options if forward is None else self.options | {"forward": forward}
+        options = with_forward(self.options, forward)
         return named(measure_model(model, self.classifier, self.loader, self.test_loader, **options))
 
 
@@ -83,8 +83,13 @@ class CausalCollapseMonitor:
 
         forward: replaces that of `options`.
         """
-        options = self.options if forward is None else self.options | {"forward": forward}
+        options = with_forward(self.options, forward)
         return named(measure_causal_lm(model, self.loader, **options))
+
+
+def with_forward(options: dict[str, Any], forward: Forward | None) -> dict[str, Any]:
+    """Return the options, with this `forward` where there is one."""
+    return options if forward is None else options | {"forward": forward}
 
 
 def check_period(name: str, value: object, unit: str) -> None:

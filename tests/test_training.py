@@ -129,7 +129,7 @@ def strengths_of(run: Run, network: Network) -> dict[str, float]:
             if rule.scope == "head":
                 taken = name.startswith("head.")
             elif "lin0" in name or "embedding" in name:
-                taken = rule.scope == "all"
+                taken = rule.scope == "all" or (matrix and rule.scope == "weights")
             else:
                 taken = matrix or rule.scope == "all" or (rule.biases and "blocks" in name)
         if taken:
@@ -246,7 +246,12 @@ PLAIN_LOOPS: dict[str, tuple[Run, Prepared]] = {
         for batch, value in (("full", 0.003), (5, 0.0))
     },
     "patches": (run_of(model=PATCHED, batch_size=7, penalty=SCOPE, **SHORT), VECTORS),
-    "tokens": (run_of(model=architecture("L-T11", "post"), data=TEXT, penalty=SCOPE, **SHORT), token_data()),
+    **{
+        f"tokens {scope}": (
+            run_of(model=architecture("L-T11", "post"), data=TEXT, penalty=SCOPE | {"scope": scope}, **SHORT), token_data()
+        )
+        for scope in ("all", "weights")
+    },
     **{kind: (kind_of(kind, optimizer=SGD, batch_size=7, **SHORT), FEW) for kind in KINDS},
     **{
         f"vectors {batch}": (
@@ -261,7 +266,7 @@ PLAIN_LOOPS: dict[str, tuple[Run, Prepared]] = {
             run_of(model, optimizer=SGD, batch_size=batch, penalty=SCOPE | {"scope": scope}, **SHORT), data
         )
         for model, data in ((MLP, VECTORS), (PLAIN, VECTORS), (RESNET, IMAGES))
-        for scope, batch in (("matrices", 7), ("all", "full"))
+        for scope, batch in (("matrices", 7), ("all", "full"), ("weights", "full"))
     },
     **{
         f"head of {model['architecture']} {batch}": (

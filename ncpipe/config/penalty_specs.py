@@ -16,7 +16,8 @@ class Penalty:
     biases: whether the inner layers' biases are penalised like their matrices, which the paper does not; so
     are other vectors, such as batch norm's, but not those of the first layer and of the last one.
     scope: `matrices` are those of the inner layers and of the last one; `all` is everything that is learned,
-    first layer, biases and batch norm included, as weight decay has it by default; `head` is the matrices of
+    first layer, biases and batch norm included, as weight decay has it by default; `weights` is `all` without
+    vectors: every matrix, embeddings included, no bias or batch norm; `head` is the matrices of
     a ReLU head and of the last layer, and the features that enter it [S24 sec. 6.2].
     features: lambda_H, half of which times the squared norm of each training sample's features is added to
     the loss: of those that are learned themselves (`architecture: dufm`; value without it), that enter a head
@@ -29,7 +30,7 @@ class Penalty:
     value: NonNegative
     last_layer: NonNegative | None
     biases: bool = False
-    scope: Literal["matrices", "all", "head"] = "matrices"
+    scope: Literal["matrices", "weights", "all", "head"] = "matrices"
     features: NonNegative | None = None
     features_over_value: NonNegative | None = None
     layers: tuple[NonNegative, ...] | None = None

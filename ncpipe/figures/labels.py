@@ -154,6 +154,7 @@ def _exceptions(run: Mapping[Any, Any]) -> list[str]:
     said = {
         "biases too": run["penalty_biases"],
         "all parameters": run.get("penalty_scope") == "all",
+        "all weights": run.get("penalty_scope") == "weights",
         "head and features": run.get("penalty_scope") == "head",
         LOSS_NAMES.get(run["loss_name"], ""): run["loss_name"] in LOSS_NAMES,
         "built start": run["initialisation"] == "construction",

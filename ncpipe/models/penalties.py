@@ -13,13 +13,13 @@ def is_penalised(role: Role, dimensions: int, penalty: Penalty) -> bool:
     """Return whether a parameter is penalised: by default matrices of the inner layers and the last layer.
 
     Matrices have two dimensions or more. With `biases` the inner layers' vectors are too; with the scope
-    `all` every learned parameter of a layer, with `head` the matrices of the head and of the last layer only.
-    Free features always are.
+    `all` every learned parameter of a layer, with `weights` every matrix among them, with `head` the matrices
+    of the head and of the last layer only. Free features always are.
     """
     if role == "free":
         return True
-    if penalty.scope == "all":
-        return role in ("embedding", *INNER, "last")
+    if penalty.scope in ("all", "weights"):
+        return role in ("embedding", *INNER, "last") and (dimensions > 1 or penalty.scope == "all")
     if penalty.scope == "head":
         return role in ("head", "last") and dimensions > 1
     if role in INNER:

@@ -248,7 +248,8 @@ PLAIN_LOOPS: dict[str, tuple[Run, Prepared]] = {
     "patches": (run_of(model=PATCHED, batch_size=7, penalty=SCOPE, **SHORT), VECTORS),
     **{
         f"tokens {scope}": (
-            run_of(model=architecture("L-T11", "post"), data=TEXT, penalty=SCOPE | {"scope": scope}, **SHORT), token_data()
+            run_of(model=architecture("L-T11", "post"), data=TEXT, penalty=SCOPE | {"scope": scope}, **SHORT),
+            token_data(),
         )
         for scope in ("all", "weights")
     },

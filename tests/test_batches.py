@@ -24,7 +24,7 @@ from ncpipe.runs import batches
 from ncpipe.runs.batches import groups, train_batches
 from ncpipe.runs.store import checkpoint_of, has, saved_epochs, sweep_fingerprints
 from ncpipe.system import console
-from ncpipe.system.console import NoProgress
+from ncpipe.system.console import Progress
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.cost import bytes_per_run
@@ -148,7 +148,7 @@ def test_what_trains_one_at_a_time_is_stored_one_at_a_time(
     params, stop = load_params(), threading.Event()
     fingerprints = sweep_fingerprints(params, params.compute)
 
-    class Watched(NoProgress):
+    class Watched(Progress):
         epochs = 0
 
         def add(self, work: float, batch: str, epoch: str, loss: Callable[[], float]) -> None:
@@ -157,10 +157,10 @@ def test_what_trains_one_at_a_time_is_stored_one_at_a_time(
                 stop.set()
 
     with pytest.raises(Stopped):
-        train_batches([fingerprints], 1, 60.0, Watched(), lambda fingerprint: 1.0, stop=stop)
+        train_batches([fingerprints], 1, 60.0, Watched("train", 4, 1.0), lambda fingerprint: 1.0, stop=stop)
     assert [has(fingerprint.key()) for fingerprint in fingerprints] == [True, True, False, False]
     assert [saved_epochs(fingerprint) for fingerprint in fingerprints] == [0, 0, 5, 0]
-    train_batches(groups(fingerprints[2:]), 1, 60.0, NoProgress(), lambda fingerprint: 1.0)
+    train_batches(groups(fingerprints[2:]), 1, 60.0, Progress("train", 2, 1.0), lambda fingerprint: 1.0)
     assert all(has(fingerprint.key()) for fingerprint in fingerprints)
 
 

@@ -24,7 +24,7 @@ from ncpipe.runs.run_claims import ClaimWriter, claimed
 from ncpipe.runs.store import checkpoint_of, has
 from ncpipe.runs.training_log import FINISHED, STOPPED, log_failures, log_time
 from ncpipe.system.artifacts import PREPARED
-from ncpipe.system.console import NoProgress, Progress, plural, say
+from ncpipe.system.console import Progress, plural, say
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
@@ -107,7 +107,7 @@ def train_batches(
     batches: Sequence[Batch],
     workers: int,
     checkpoint_seconds: float,
-    progress: Progress | NoProgress,
+    progress: Progress,
     work_per_epoch: Callable[[RunFingerprint], float],
     keep_going: bool = False,
     stop: threading.Event | None = None,
@@ -164,7 +164,7 @@ def train_batches(
 def _train_some(
     fingerprints: Batch,
     checkpoint_seconds: float,
-    progress: Progress | NoProgress,
+    progress: Progress,
     work_per_epoch: Callable[[RunFingerprint], float],
     stop: threading.Event,
     claim: ClaimWriter,

@@ -1,7 +1,7 @@
 """Train the missing runs of a set into the store, each once, even if other processes do the same.
 
 This is the only trainer: it claims batch by batch (`ncpipe.runs.run_claims`), trains, stores and releases,
-until nothing is left. Jobs of Slurm and tasks of Ray do the same on other machines.
+until nothing is left. Jobs of Slurm do the same on other machines.
 """
 
 import threading

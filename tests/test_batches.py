@@ -92,6 +92,13 @@ def test_the_bar_counts_all_runs_and_goes_on_from_the_checkpoint(
     assert announced in "\n".join(terminal.screen)
 
 
+def test_jobs_share_the_runs_of_a_shape(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two shapes of three seeds each. Red: one job that claims a shape whole, and others that wait for it."""
+    fill_store(None, 1, 60.0, jobs=3)
+    assert "fill: 6 runs to train in 6 batches on cpu, 1 at a time" in capsys.readouterr().err
+    assert stored() == 6
+
+
 def full_gpu() -> None:
     raise torch.OutOfMemoryError
 

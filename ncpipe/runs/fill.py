@@ -62,7 +62,7 @@ def _train(
     """Train what nobody else claims, the batches with most work first, with one bar."""
     device = prepare_device(settings.compute)
     workers = worker_count(settings.compute, device, settings.workers)
-    planned, failed = plan(fingerprints, device, workers, settings.keep_going, settings.slots)
+    planned, failed = plan(fingerprints, device, workers, settings.keep_going, settings.jobs)
     for each in fingerprints:
         if error := failed.get(each.key()):
             log_failure([each.run], error)

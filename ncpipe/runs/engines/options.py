@@ -154,7 +154,7 @@ class Settings:
     keep_going: whether to train the other batches after an error.
     runs: number of all runs of the sweep, including trained ones.
     name: the command, for messages.
-    slots: workers of all machines that share the runs, if there are others than this one.
+    jobs: processes that share the runs, if they are started together.
     """
 
     compute: Compute
@@ -163,7 +163,7 @@ class Settings:
     keep_going: bool
     runs: int
     name: str = "sweep"
-    slots: int | None = None
+    jobs: int | None = None
 
     def __post_init__(self) -> None:
         if math.isnan(self.checkpoint_seconds):

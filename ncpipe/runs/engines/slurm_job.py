@@ -33,14 +33,14 @@ def main(folder: Path) -> int:
     from ncpipe.training.checkpoints import Stopped
 
     array = read_array(folder)
-    slots = 2**array.losses * array.jobs * (array.workers or 1)  # smaller batches after each loss
+    jobs = 2**array.losses * array.jobs  # smaller batches after each loss
     fingerprints, before = [], 0
     try:
         fingerprints = runs_of_keys(array.keys, array.device)
         before = epochs_of(fingerprints)
         settings = Settings(
             fingerprints[0].compute, array.workers, array.checkpoint_seconds, True, len(fingerprints), "job",
-            slots,
+            jobs,
         )  # fmt: skip
         return 1 if fill(fingerprints, settings, wait=False, stop=stop) else 0
     except InputError as error:

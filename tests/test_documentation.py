@@ -73,6 +73,13 @@ def test_the_readme_is_one_page() -> None:
     assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
+def test_pages_install_the_package_from_where_it_is() -> None:
+    """Red: advice to take from an index what nobody has published there."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *WRITTEN]
+    advice = re.compile(r"pip install '?ncpipe(?!\[NAME\])")  # which install.md says of an installed package
+    assert [page.name for page in pages if advice.search(page.read_text(encoding="utf-8"))] == []
+
+
 def pointers(text: str) -> list[tuple[str, str]]:
     """Return what a text calls a page, and the heading or anchor that it names there, or ''."""
     pages = re.findall(r"\b(docs/[\w/]+\.\w+)(?:#([\w-]+))?(?:,? \(?\"([^\"]+)\"\)?)?", text)

@@ -123,7 +123,7 @@ def create_study(
 
 
 def _by_uv(separate: bool) -> str:
-    """Return what to write before a command if this one was started by `uv run`, which knows the environment."""
+    """Return what to write before a command: `uv run`, if that started this one and knows the environment."""
     if "UV_RUN_RECURSION_DEPTH" not in os.environ:
         return ""
     return f"uv run --project {ROOT} " if separate and _is_checkout(ROOT) else "uv run "

@@ -213,6 +213,7 @@ def test_words_are_linked_where_they_are_words(text, linked):
 def test_claims_are_whose_they_are():
     """Red: "sentences of papers" about claims that the user wrote."""
     assert "paper" not in how_sure(tables()["runs"], 0.95, "2 claims: 2 agree")[1]
+    assert "not an error" in how_sure(tables()["runs"], 0.95, "1 claim: 1 disagrees (0 with a paper)")[1]
 
 
 def test_metrics_of_the_history_are_curves_by_their_labels():

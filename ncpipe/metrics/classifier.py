@@ -4,7 +4,6 @@ n  samples    K  classes    d  feature width
 """
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,7 +22,7 @@ from ncpipe.metrics.layers import (
     with_article,
 )
 from ncpipe.metrics.sample_statistics import pass_rounding
-from ncpipe.system.errors import InputError, MeasurementWarning
+from ncpipe.system.errors import InputError, warn
 
 FEW = 8  # samples, and positions of each, on which a layer is compared with W h + b
 ROWS = 256  # logits (K,) of samples or positions that are compared with the model's
@@ -92,11 +91,7 @@ class Classifier:
         """
         tensors = [t for t in _tensors(output) if t.is_floating_point() and t.dim() > 1]
         if not tensors:
-            warnings.warn(
-                f"the model returns no logits, so it was not checked that they are those of {self.name!r}",
-                MeasurementWarning,
-                stacklevel=2,
-            )
+            warn(f"the model returns no logits, so it was not checked that they are those of {self.name!r}")
             return
         wanted = [logits]
         if features.shape[:-1] != logits.shape[:-1]:  # one of several feature vectors of a sample

@@ -4,7 +4,6 @@ N  samples    n  samples of a batch    K  classes    d  feature width    T  posi
 """
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ from ncpipe.metrics.regression import check_target_batch, measure_regression
 from ncpipe.metrics.sample_statistics import Classifiers, first_pass, same_samples, second_pass
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, renumber, select_classes
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure, measure_layer, measure_weights
-from ncpipe.system.errors import InputError, MeasurementWarning
+from ncpipe.system.errors import InputError, warn
 
 Forward = Callable[[nn.Module, Any], Any]
 Mask = str | Callable[[Any], Tensor]
@@ -334,7 +333,7 @@ def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) ->
         for layer, statistics in seen.items():
             check_statistics(split, layer, statistics)
         for message in data_warnings(split, seen[LAST_LAYER].counts, weight.shape[1], chosen):
-            warnings.warn(message, MeasurementWarning, stacklevel=3)
+            warn(message)
         samples = second_pass(run(), seen, classifiers, None if split == TRAIN else learned)
         for layer, statistics in seen.items():
             if not same_samples(statistics, samples[layer], rounding):

@@ -282,7 +282,7 @@ def kill_a_machine(cluster: Any, found: list[psutil.Process]) -> None:
     """One that trains, without a word to what runs on it, which stands still until then."""
     while not found:
         time.sleep(0.1)
-        for file in Path(tempfile.gettempdir()).glob("*/*/data/.store/claims/*.json"):
+        for file in Path(tempfile.gettempdir()).glob("*/*/data/.store/claims/*-*"):
             process = psutil.Process(json.loads(file.read_text())["process"])
             process.suspend()
             if file.exists():

@@ -41,7 +41,7 @@ from ncpipe.runs.store import (
     link_to_dvc_cache,
     stored,
 )
-from ncpipe.runs.store_layout import VERSION_FILE, store_folder
+from ncpipe.runs.store_layout import VERSION_FILE, store_folder, verify_stored
 from ncpipe.system.artifacts import CODE, MANIFEST, PREPARED, RUNS, read_json, write_manifest
 from ncpipe.system.errors import InputError
 
@@ -329,7 +329,8 @@ def test_damage_is_not_taken_up(project: Path) -> None:
 
 
 def test_a_file_that_dvc_has_takes_no_room_of_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red: three copies of a run: in its place, in DVC's cache and here; a name for other bytes."""
+    """Red: three copies of a run: in its place, in DVC's cache and here; a name for other bytes; a temporary
+    file in the folder, which is damage to others."""
     train("one", 2, 1)
     shutil.copytree(RUN, "copy")  # what DVC leaves in a place, on a disk without links
     shutil.rmtree(RUN)
@@ -354,10 +355,17 @@ def test_a_file_that_dvc_has_takes_no_room_of_its_own(project: Path, monkeypatch
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
     os.utime(store, (time.time() - 40 * 86400,) * 2)
+
+    def linked(source: Path, target: Path, link: Callable[..., None] = os.link) -> None:
+        link(source, target)
+        verify_stored(store, store.name)  # another process may just look for damage
+
+    monkeypatch.setattr(os, "link", linked)
     link_to_dvc_cache()
+    assert not list(store.parent.glob(f".{store.name}*"))
     assert store.stat().st_mtime < time.time() - 39 * 86400  # which is no use, for `ncpipe clean`
-    linked = {path.stat().st_ino for file, path in objects.items() if file != weights}
-    assert linked <= set(flushed)  # else a power loss may empty what the store had on the disk
+    inodes = {path.stat().st_ino for file, path in objects.items() if file != weights}
+    assert inodes <= set(flushed)  # else a power loss may empty what the store had on the disk
     for file in files:
         own = store / file.relative_to(RUN)
         assert own.samefile(objects[file]) == (file != weights)

@@ -1,6 +1,7 @@
 """Batches: who joins one, what is taken from the store, and what is left alone."""
 
 import functools
+import shutil
 import sys
 import threading
 import weakref
@@ -65,6 +66,33 @@ def test_train_trains_exactly_what_it_is_asked_for(
     train("one", 2, 2)
     assert trained() == ["one/L2/s0", "one/L2/s1", "one/L2/s2"]
     assert "taken from the store" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_data_that_change_before_they_are_read_train_nothing(
+    back: bool, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another command. Red: other data's result under the name of these, if they were compared before."""
+    [first, *_] = sweep_fingerprints(load_params(), load_params().compute)
+    shutil.copytree("data/prepared/one", "same")
+    prepare_sweep([2], [0], one=experiment_tree(data=experiment_tree()["data"] | {"seed": 1}))
+    shutil.move("data/prepared/one", "other")
+    shutil.copytree("same", "data/prepared/one")
+    read = batches.read_prepared
+
+    def read_other(folder: Path) -> Prepared:
+        shutil.rmtree(folder)
+        shutil.copytree("other", folder)
+        data = read(folder)
+        if back:
+            shutil.rmtree(folder)
+            shutil.copytree("same", folder)
+        return data
+
+    monkeypatch.setattr(batches, "read_prepared", read_other)
+    with pytest.raises(InputError, match="data/prepared/one: changed while the command ran"):
+        train_batches([[first]], 1, 60.0, Progress("train", 1, 1.0), lambda fingerprint: 1.0)
+    assert not has(first.key())
 
 
 def test_the_bar_counts_all_runs_and_goes_on_from_the_checkpoint(

@@ -178,13 +178,14 @@ def _train_some(
         return fingerprints[1:]
     check_code(fingerprints[0])  # a batch that waited for others may not train for nothing
     folder = PREPARED / fingerprints[0].run.data
-    if data_checksum(folder) != fingerprints[0].data:
+    data = None if own_loop(fingerprints[0].run.spec) else read_prepared(folder)
+    checksums = {data_checksum(folder)} | ({data.checksum} if data else set())  # now that they are read
+    if checksums != {fingerprints[0].data}:
         raise InputError(f"{folder}: changed while the command ran; start it again")
-    if own_loop(fingerprints[0].run.spec):
+    if data is None:
         work = work_per_epoch(fingerprints[0])
         train_elsewhere(fingerprints[0], checkpoint_seconds, progress, work, stop, claim)
         return []
-    data = read_prepared(folder)
     device = prepare_device(fingerprints[0].compute)  # settings are per thread
     say(f"train {_announcement(fingerprints, data, str(device))}")
     checkpoints = Checkpoints(

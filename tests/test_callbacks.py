@@ -306,7 +306,7 @@ def test_lightning_of_a_causal_model(period: dict[str, int], steps: list[int], t
     [
         ({"classifier": "fc"},
          r"^classifier: the model has no layer 'fc'; its Linear layers: body\.0, head$"),
-        ({"test_loader": []}, r"^test_loader: it gave no batches"),
+        ({"test_loader": []}, r"^test_loader: it gave no samples"),
     ],
 )  # fmt: skip
 def test_lightning_mistakes_are_one_line_before_the_first_step(

@@ -70,7 +70,8 @@ class Classifier:
         hooks = (
             self.module.register_forward_pre_hook(self._read, with_kwargs=True),
             self.module.register_forward_hook(self._compare, with_kwargs=True),
-            self.module.register_forward_hook(lambda module, args, output: logits.append(output)),
+            # A copy, because the model may change them in place.
+            self.module.register_forward_hook(lambda module, args, output: logits.append(output.clone())),
         )
         try:
             yield logits
@@ -90,7 +91,7 @@ class Classifier:
         logits: what the layer gave in the same forward pass. They may be shifted by a number for each sample
         (log-softmax), or be their softmax. Warns where the output holds no tensor to compare.
         """
-        tensors = [t for t in _tensors(output) if t.is_floating_point() and t.dim() > 1]
+        tensors = [t for t in tensors_in(output) if t.is_floating_point() and t.dim() > 1]
         if not tensors:
             warnings.warn(
                 f"the model returns no logits, so it was not checked that they are those of {self.name!r}",
@@ -128,7 +129,7 @@ class Classifier:
 
     def _compare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         few = _few(args[0] if args else next(iter(kwargs.values())))
-        if self.precision is not None and not self._gives(few, _few(output)):
+        if not isinstance(output, Tensor) or not self._gives(few, _few(output)):
             raise InputError(f"{self._refused()}: a hook changes them; remove it, or measure without it")
 
     def _refused(self) -> str:
@@ -208,13 +209,13 @@ def _few(value: Any) -> Any:
     return value[(slice(FEW),) * (value.dim() - 1)] if isinstance(value, Tensor) else value
 
 
-def _tensors(output: Any) -> Iterator[Tensor]:
+def tensors_in(output: Any) -> Iterator[Tensor]:
     """Yield the tensors of nested tuples, lists and mappings."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping | tuple | list):
         for each in output.values() if isinstance(output, Mapping) else output:
-            yield from _tensors(each)
+            yield from tensors_in(each)
 
 
 def _close(a: Tensor, b: Tensor, allowed: float) -> bool:

@@ -51,7 +51,7 @@ def test_a_name_that_several_values_have_or_none_is_one_line() -> None:
             "there is ['last', 'train', 'cdnv'], ['last', 'test', 'cdnv']",
         ),
         (("fc", "train", "nc2_etf"), "there is ['last', 'weights', 'nc2_etf']"),
-        ("accuracy", "there is nc0_row_sum, nc0_relative, nc1_trace_ratio, nc1_pinv, "),
+        ("accuracy", "there is nc0_row_sum, nc0_relative, nc2_etf, "),
     ):
         with pytest.raises(KeyError) as error:
             values()[key]  # type: ignore[index]

@@ -433,7 +433,7 @@ def test_a_layout_that_is_not_known_is_asked_for(
     make: Any, head: str, layer: str, side: int, pool: Any
 ) -> None:
     model, loader = make(), pixels(side)
-    with pytest.raises(InputError, match=rf"layers=\{{'{layer}': channels_first\}} or channels_last"):
+    with pytest.raises(InputError, match=rf"layers=\{{'{layer}': nc.channels_first\}} or nc.channels_last"):
         measure_model(model, head, loader, layers=[layer])
     assert [r for r in measure_model(model, head, loader, layers={layer: pool}) if r.layer == layer]
 

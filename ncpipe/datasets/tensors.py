@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.masked import MaskedTensor
 
 from ncpipe.system.errors import InputError, shown
@@ -17,6 +17,7 @@ Array: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 LARGEST = 2**63 - 1
 UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # PyTorch finds no largest one of these
 TAKEN_AS_THEY_ARE = tuple(np.dtype(name) for name in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "?"))
+PLAIN = (Tensor, nn.Parameter)
 WHOLE = (numbers.Integral, np.bool_)
 REAL = (numbers.Real, Decimal, np.bool_)
 
@@ -67,7 +68,7 @@ def _plain(tensor: Tensor, name: str) -> Tensor:
         "a distributed tensor; give its full_tensor()": hasattr(tensor, "full_tensor"),
         "a quantised tensor; give its dequantize()": tensor.is_quantized,
         "a sparse tensor; give its to_dense()": not tensor.is_nested and tensor.layout != torch.strided,
-        "a tensor on the device meta, which holds no numbers": tensor.is_meta,
+        "a tensor on the device meta, which holds no numbers": tensor.is_meta and type(tensor) in PLAIN,
     }
     for what, applies in refused.items():
         if applies:

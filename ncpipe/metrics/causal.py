@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ncpipe.metrics.alignment import check_labels, own_shift
 from ncpipe.metrics.classifier import Classifier, find_classifier
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
-from ncpipe.metrics.hooks import Forward, batches_of, call, to_device
+from ncpipe.metrics.hooks import Forward, batches_of, call, check_loader, to_device
 from ncpipe.metrics.layers import is_linear, linear_layers, with_article
 from ncpipe.metrics.measurements import Measurements
 from ncpipe.metrics.selection import IGNORE_INDEX
@@ -72,6 +72,7 @@ def measure_causal_lm(
     given, batches without labels, labels beyond the vocabulary, features that are not finite, fewer than two
     classes, and statistics that do not fit into memory.
     """
+    check_loader("loader", loader)
     called, head = _unembedding(model, unembedding)
     with eval_mode(unwrapped(model), device, loader, test_loader, forward):
         given = _alignment(called, head, shift)

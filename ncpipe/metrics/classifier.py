@@ -201,6 +201,10 @@ def find_classifier(
         raise InputError(f"{argument}: {name} is a part of {whole}, which gives the logits; name {whole}")
     if int(found.out_features) < least:  # type: ignore[arg-type]
         raise InputError("the classifier has one output; the metrics need a row of weights for each class")
+    tensors = [*model.parameters(), *model.buffers()]
+    offloaded = any(hasattr(module, "_hf_hook") for module in model.modules())  # by accelerate
+    if tensors and all(tensor.is_meta for tensor in tensors) and not offloaded:
+        raise InputError("the model is on the device meta, which holds no numbers; load its weights")
     return Classifier(found, name, argument)
 
 

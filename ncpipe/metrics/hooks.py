@@ -27,7 +27,7 @@ from ncpipe.metrics.regression import check_target_batch, measure_regression
 from ncpipe.metrics.sample_statistics import Classifiers, first_pass, same_samples, second_pass
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, renumber, select_classes
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure, measure_layer, measure_weights
-from ncpipe.system.errors import InputError, MeasurementWarning
+from ncpipe.system.errors import InputError, MeasurementWarning, shown
 
 Forward = Callable[[nn.Module, Any], Any]
 Mask = str | Callable[[Any], Tensor]
@@ -84,6 +84,7 @@ def measure_model(
     Raises InputError, and warns of what can be measured but says little (MeasurementWarning), as
     `ncpipe metrics` does.
     """
+    check_loader("loader", loader)
     head = find_classifier(model, classifier, least=1 if targets else 2)
     if ood_loader is not None and (test_loader is None or ood_loader is loader or ood_loader is test_loader):
         raise InputError(
@@ -138,6 +139,7 @@ def collect_features(
     (K, d), bias (K,) if there is one, test_features, test_labels and ood_features. Arguments as in
     `measure_model`.
     """
+    check_loader("loader", loader)
     head = find_classifier(model, classifier)
     points = [HookPoint(LAST_LAYER, head.module, select, output=False)]
     read = _Reader(model, head, points, forward or call, labels_key)
@@ -210,6 +212,7 @@ class _Reader:
         if labels.dim() not in (1, 2) or labels.is_floating_point():
             shape = tuple(labels.shape)
             hint = "; floats (n, t) of regression take targets=True" if labels.is_floating_point() else ""
+            hint = "; batches of single samples need a DataLoader" if labels.dim() == 0 else hint
             raise InputError(
                 f"labels are {labels.dtype} {shape}; they must be whole numbers (n,) or (n, T){hint}"
             )
@@ -246,6 +249,7 @@ def _loader_pass(
     """
     if loader is None:
         return None
+    check_loader(name, loader)
     # A class may start anew in its `__iter__`; others end at the first pass.
     if isinstance(loader, Iterator) and not isfunction(type(loader).__iter__):
         raise InputError(f"{name}: {ONE_PASS}")
@@ -386,6 +390,12 @@ def call(model: nn.Module, inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
 
 
+def check_loader(name: str, loader: object) -> None:
+    """Raise InputError unless a loader can be iterated over."""
+    if isinstance(loader, str) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        raise InputError(f"{name}: give a DataLoader or a list of batches, not {shown(loader)}")
+
+
 def batches_of(loader: Iterable[Any], model: nn.Module, key: str) -> Iterator[tuple[Any, Tensor]]:
     """Yield inputs and labels of the batches that have samples; collators give None, too, without any.
 
@@ -456,7 +466,12 @@ def _check_shapes(hook_points: dict[str, Tensor], labels: Tensor) -> None:
         if values.shape[:-1] != labels.shape:
             shape, wanted = tuple(values.shape), tuple(labels.shape)
             count = f"{len(labels)} labels" if labels.dim() == 1 else f"labels of shape {wanted}"
-            raise InputError(f"layer {name!r}: {shape} for {count}; expected one row for each label")
+            hint = (
+                "; one class a sample is (n,), several take tags=True"
+                if labels.dim() > values.dim() - 1
+                else ""
+            )
+            raise InputError(f"layer {name!r}: {shape} for {count}; expected one row for each label{hint}")
 
 
 def _to_numpy(tensor: Tensor) -> np.ndarray:

@@ -16,6 +16,7 @@ import scipy.sparse
 import torch
 from torch import Tensor, nn
 from torch.masked import masked_tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import ncpipe as nc
 from ncpipe.integrations.torchmetrics import ClassCollapse, SampleCollapse
@@ -546,3 +547,65 @@ def test_a_loader_may_fill_the_same_tensors_again(targets: str) -> None:
     if targets == "labels":
         got, wanted = (nc.collect_features(net, "fc", each) for each in (Refilled(batches), batches))
         assert all(np.array_equal(got[name], wanted[name]) for name in wanted)
+
+
+class Rows(IterableDataset):
+    """Its workers read all rows, or every one its own."""
+
+    def __init__(self, shared: bool) -> None:
+        self.shared = shared
+
+    def __iter__(self) -> Iterator[Any]:
+        h, labels = drawn(5)
+        info = get_worker_info()
+        step = (info.id, None, info.num_workers) if self.shared and info else (0, None, 1)
+        yield from zip(h[slice(*step)], labels[slice(*step)], strict=True)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_workers_that_give_the_same_samples_are_named(shared: bool) -> None:
+    """Red: each sample counted twice, in silence."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = nc.collect_features(Head(5), "fc", DataLoader(Rows(shared), 60, num_workers=2))
+    said = [str(warning.message) for warning in caught if warning.category is MeasurementWarning]
+    assert len(found["labels"]) == (N if shared else 2 * N)
+    assert [line[:66] for line in said] == (
+        [] if shared else ["the 2 workers of the loader's IterableDataset give the same samples"[:66]]
+    )
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(D, 2, 8, batch_first=True)
+        self.encoder, self.fc = nn.TransformerEncoder(layer, 2), nn.Linear(D, 5)
+
+    def forward(self, tokens: Tensor, padded: Tensor) -> Tensor:
+        logits: Tensor = self.fc(self.encoder(tokens, src_key_padding_mask=padded)[:, 0])
+        return logits
+
+
+def test_inner_layers_of_an_encoder_with_padding_are_measured_or_one_line() -> None:
+    """Red: NotImplementedError of a nested tensor."""
+    draw = torch.Generator().manual_seed(0)
+    tokens, padded = (
+        torch.randn(60, 4, D, generator=draw),
+        torch.arange(4) >= torch.arange(60).view(-1, 1) % 4 + 1,
+    )
+    net, labels = Encoder(), torch.arange(60) % 5
+    inner: Any = {"encoder.layers.0": lambda values, inputs: values[:, 0]}
+    with pytest.raises(
+        nc.InputError, match=r"^layer 'encoder.layers.0' gives a nested tensor, without padding;"
+    ):
+        measure_model(net, "fc", [(tokens, padded, labels)], layers=inner)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        found = measure_model(net, "fc", [(tokens, padded, labels)], layers=inner)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    with torch.no_grad():
+        first = net.eval().encoder.layers[0](tokens, src_key_padding_mask=padded)[:, 0]
+    wanted = measure(first, labels)["last", "train", "cdnv"]
+    assert found["encoder.layers.0", "train", "cdnv"] == pytest.approx(wanted, rel=1e-4)

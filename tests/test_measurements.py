@@ -43,8 +43,21 @@ def test_a_name_that_several_values_have_or_none_is_one_line() -> None:
         "'cdnv' has 2 values; write ['last', 'train', 'cdnv'] or ['last', 'test', 'cdnv'], or select a split "
         "or a layer",
     )
-    with pytest.raises(KeyError, match="'nc1_trace_ration' was not measured; is it nc1_trace_ratio"):
-        values()["nc1_trace_ration"]
+    for key, hint in (
+        ("nc1_trace_ration", "is it nc1_trace_ratio"),
+        (("last", "train", "nc1"), "is it nc1_trace_ratio or nc1_pinv or nc1_pinv_rank?"),
+        (
+            ("last", "val", "cdnv"),
+            "there is ['last', 'train', 'cdnv'], ['last', 'test', 'cdnv']",
+        ),
+        (("fc", "train", "nc2_etf"), "there is ['last', 'weights', 'nc2_etf']"),
+        ("accuracy", "there is nc0_row_sum, nc0_relative, nc2_etf, "),
+    ):
+        with pytest.raises(KeyError) as error:
+            values()[key]  # type: ignore[index]
+        [line] = error.value.args
+        assert line.startswith(f"{key!r} was not measured; {hint}")
+        assert "\n" not in line
     with pytest.raises(nc.InputError, match="split 'tset' was not measured; there is weights, train, test"):
         values().select(split="tset")
     assert "nc9" not in values()

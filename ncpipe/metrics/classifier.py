@@ -69,7 +69,8 @@ class Classifier:
         hooks = (
             self.module.register_forward_pre_hook(self._read, with_kwargs=True),
             self.module.register_forward_hook(self._compare, with_kwargs=True),
-            self.module.register_forward_hook(lambda module, args, output: logits.append(output)),
+            # A copy, because the model may change them in place.
+            self.module.register_forward_hook(lambda module, args, output: logits.append(output.clone())),
         )
         try:
             yield logits
@@ -89,7 +90,7 @@ class Classifier:
         logits: what the layer gave in the same forward pass. They may be shifted by a number for each sample
         (log-softmax), or be their softmax. Warns where the output holds no tensor to compare.
         """
-        tensors = [t for t in _tensors(output) if t.is_floating_point() and t.dim() > 1]
+        tensors = [t for t in tensors_in(output) if t.is_floating_point() and t.dim() > 1]
         if not tensors:
             warn(f"the model returns no logits, so it was not checked that they are those of {self.name!r}")
             return
@@ -123,7 +124,7 @@ class Classifier:
 
     def _compare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         few = _few(args[0] if args else next(iter(kwargs.values())))
-        if self.precision is not None and not self._gives(few, _few(output)):
+        if not isinstance(output, Tensor) or not self._gives(few, _few(output)):
             raise InputError(f"{self._refused()}: a hook changes them; remove it, or measure without it")
 
     def _refused(self) -> str:
@@ -195,6 +196,10 @@ def find_classifier(
         raise InputError(f"{argument}: {name} is a part of {whole}, which gives the logits; name {whole}")
     if int(found.out_features) < least:  # type: ignore[arg-type]
         raise InputError("the classifier has one output; the metrics need a row of weights for each class")
+    tensors = [*model.parameters(), *model.buffers()]
+    offloaded = any(hasattr(module, "_hf_hook") for module in model.modules())  # by accelerate
+    if tensors and all(tensor.is_meta for tensor in tensors) and not offloaded:
+        raise InputError("the model is on the device meta, which holds no numbers; load its weights")
     return Classifier(found, name, argument)
 
 
@@ -203,13 +208,13 @@ def _few(value: Any) -> Any:
     return value[(slice(FEW),) * (value.dim() - 1)] if isinstance(value, Tensor) else value
 
 
-def _tensors(output: Any) -> Iterator[Tensor]:
+def tensors_in(output: Any) -> Iterator[Tensor]:
     """Yield the tensors of nested tuples, lists and mappings."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping | tuple | list):
         for each in output.values() if isinstance(output, Mapping) else output:
-            yield from _tensors(each)
+            yield from tensors_in(each)
 
 
 def _close(a: Tensor, b: Tensor, allowed: float) -> bool:

@@ -41,11 +41,11 @@ def select_classes(classes: Classes, total: int, batches: Callable[[], Iterable[
     are listed twice, and fewer than two classes.
     """
     if isinstance(classes, str) and classes == "all":
-        return torch.arange(total)
+        return torch.arange(total, device="cpu")
     if isinstance(classes, str) and classes != "present":
         raise InputError(f"classes: {classes!r} is unknown; take 'all', 'present' or a list of numbers")
     if isinstance(classes, str):
-        counts = torch.zeros(total, dtype=torch.int64)
+        counts = torch.zeros(total, dtype=torch.int64, device="cpu")
         for labels in batches():
             labels = labels.cpu().long()
             check_range(labels, total)
@@ -55,7 +55,7 @@ def select_classes(classes: Classes, total: int, batches: Callable[[], Iterable[
         listed = [int(each) for each in classes]
         if len(set(listed)) < len(listed):
             raise InputError("classes: a number is listed twice; list each once")
-        found = torch.tensor(sorted(listed), dtype=torch.int64)
+        found = torch.tensor(sorted(listed), dtype=torch.int64, device="cpu")
         check_range(found, total)
     if len(found) < 2:
         raise InputError(f"classes: {len(found)} of them to measure; the metrics compare at least two")
@@ -66,9 +66,9 @@ def renumber(labels: Tensor, chosen: Tensor, total: int) -> Tensor:
     """Return the index of each label (m,) in `chosen` (K',); -1 for a class that is not in it."""
     labels = labels.long()
     check_range(labels, total)
-    places = torch.full((total,), -1, dtype=torch.int64)
-    places[chosen.cpu()] = torch.arange(len(chosen))
-    return places.to(labels.device)[labels]
+    places = torch.full((total,), -1, dtype=torch.int64, device=labels.device)
+    places[chosen.to(labels.device)] = torch.arange(len(chosen), device=labels.device)
+    return places[labels]
 
 
 def check_range(labels: Tensor, total: int) -> None:

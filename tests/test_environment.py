@@ -68,8 +68,8 @@ def test_a_study_is_committed_where_it_is(
 
 
 def test_variables_for_another_place_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no others. Red: a variable that newer versions of git list and this one keeps; jobs that squeue does
-    not show, and that are submitted again; an account that is lost."""
+    """And no others. Red: a variable that newer versions of git list and this one keeps; jobs that
+    squeue hides, so that they are submitted again; an account that is lost."""
     for name in (*ELSEWHERE, *WHO, *HIDDEN, *SUBMITTED):
         monkeypatch.setenv(name, "given")
     monkeypatch.setenv("SLURM_CLUSTERS", "wice")

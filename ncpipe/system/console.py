@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import sys
 import threading
 import time
@@ -132,13 +133,13 @@ class NoProgress:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a number with its noun for a message: 1 run, 2 runs, 3 batches, 4 entries.
+    """Return a number with its noun for a message: 1 run, 2 runs, 3 batches, 4 entries, 5 arrays.
 
     Not for results: the digests of stages leave out this module.
     """
     if count == 1:
         return f"1 {noun}"
-    if noun.endswith("y"):
+    if re.search("[^aeiou]y$", noun):
         return f"{count} {noun[:-1]}ies"
     return f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"
 

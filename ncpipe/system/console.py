@@ -87,7 +87,8 @@ class Progress:
             self._training.pop(batch, None)
             self.bar.set_description_str(self._state())
             if self.bar.disable and self.finished < self.runs and self.seconds() > SETTLED:
-                say(f"{self.name}: {self._count()}, about {duration(self.left() or 0.0)} to go")
+                left = self.left() or 0.0  # an estimate, which may have passed while runs still train
+                say(f"{self.name}: {self._count()}" + f", about {duration(left)} to go" * (left >= 1.0))
 
     def seconds(self) -> float:
         """Return the seconds since the start."""

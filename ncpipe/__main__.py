@@ -24,8 +24,10 @@ def main() -> None:
     DVC runs queued experiments in copies of the repository and keeps the copy's code with their results,
     so it must be the copy that runs, not the checkout that happens to be installed.
     """
+    from ncpipe.system.environment import clean_environment
     from ncpipe.system.signals import ctrl_c_was_lost, note_ctrl_c
 
+    clean_environment()
     note_ctrl_c()
     code: Any = None
     try:

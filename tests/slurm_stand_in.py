@@ -6,6 +6,9 @@ sbatch prints as it refuses, no_requeue what scontrol prints, scancel what scanc
 signal that comes before the time limit. While there is a hold, no job begins. It writes a line to `started`
 for each start of a job.
 
+Jobs are on a cluster: the last that --clusters names, or the default one. squeue and scancel know the jobs of
+the clusters that they are asked about alone; `all` are all.
+
 As in Slurm, each task of an array has a number of its own, and that of the last one is the array's, whose
 requeueing requeues all tasks, also those that have ended.
 """
@@ -48,6 +51,12 @@ def options(words: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in (w[2:].partition("=") for w in words if w.startswith("--"))}
 
 
+def clusters(words: list[str], *variables: str) -> list[str]:
+    given = options(words)
+    asked = [given.get("clusters"), given.get("cluster"), *map(os.environ.get, variables)]
+    return next(filter(None, asked), "").split(",")
+
+
 def sbatch(words: list[str]) -> int:
     script, given = sys.stdin.read(), options(words)
     if (said := told("refuse")) is not None:
@@ -59,6 +68,8 @@ def sbatch(words: list[str]) -> int:
     number = len(list(STATE.glob("array-*"))) + 1
     (STATE / f"array-{number}").write_text("\n".join([given["job-name"], *words]))
     (STATE / f"script-{number}").write_text(script)
+    cluster = clusters(words, "SBATCH_CLUSTERS", "SLURM_CLUSTERS")[-1]
+    (STATE / f"cluster-{number}").write_text(cluster)
     first, last = map(int, given["array"].partition("%")[0].split("-"))
     for index in range(first, last + 1):
         write(f"{number}_{index}", "PENDING")
@@ -67,7 +78,7 @@ def sbatch(words: list[str]) -> int:
         control, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    print(number)
+    print(f"{number};{cluster}" if cluster else number)
     return 0
 
 
@@ -116,14 +127,22 @@ def control(number: str) -> int:
     return 0
 
 
-def jobs() -> list[tuple[str, str]]:
-    return [(file.name, file.read_text()) for file in sorted((STATE / "jobs").glob("[0-9]*"))]
+def jobs(asked: list[str]) -> list[tuple[str, str]]:
+    found = [(file.name, file.read_text()) for file in sorted((STATE / "jobs").glob("[0-9]*"))]
+    return [(job, state) for job, state in found if asked == ["all"] or cluster_of(job) in asked]
+
+
+def cluster_of(job: str) -> str:
+    return told(f"cluster-{job.partition('_')[0]}") or ""
+
+
+def names() -> dict[str, str]:
+    return {file.name[6:]: file.read_text().split("\n")[0] for file in STATE.glob("array-*")}
 
 
 def squeue(words: list[str]) -> int:
-    names = {file.name[6:]: file.read_text().split("\n")[0] for file in STATE.glob("array-*")}
-    for job, state in jobs():
-        print(f"{job}|{names[job.partition('_')[0]]}|{state.split()[0]}|None")
+    for job, state in jobs(clusters(words, "SLURM_CLUSTERS")):
+        print(f"{job}|{names()[job.partition('_')[0]]}|{state.split()[0]}|None")
     return 0
 
 
@@ -131,8 +150,10 @@ def scancel(words: list[str]) -> int:
     if (said := told("scancel")) is not None:
         print(f"scancel: error: {said}", file=sys.stderr)
         return 1
-    for job, state in jobs():
-        if job in words or job.partition("_")[0] in words:
+    named = options(words).get("jobname")
+    for job, state in jobs(clusters(words, "SLURM_CLUSTERS")):
+        array = job.partition("_")[0]
+        if job in words or array in words or named == names()[array]:
             if state.startswith("RUNNING"):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(int(state.split()[1]), signal.SIGTERM)
@@ -145,7 +166,7 @@ def scontrol(words: list[str]) -> int:
     if (said := told("no_requeue")) is not None:
         print(said, file=sys.stderr)
         return 1
-    for job, _ in jobs():
+    for job, _ in jobs(["all"]):
         number, _, index = job.partition("_")
         if words[1] in (job, number, f"{number}00{index}"):
             (STATE / f"requeue-{job}").touch()

@@ -1,17 +1,37 @@
-"""What a benchmark times by difference: a number that is positive and steady, or none."""
+"""Scripts beside the package: their names, and what a benchmark times by difference."""
 
+import importlib.metadata
+import importlib.util
 import itertools
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import loaded
 
-training = loaded(Path(__file__).resolve().parent.parent / "benchmarks" / "training.py")
+ROOT = Path(__file__).resolve().parent.parent
+training = loaded(ROOT / "benchmarks" / "training.py")
 
 
 def times(*seconds: float) -> Callable[[], float]:
     return itertools.cycle(seconds).__next__
+
+
+def test_no_script_has_the_name_of_a_module_that_others_import() -> None:
+    """Python finds what lies beside a script first. Red: a `coverage.py`, which numba then imports, though it
+    does without where there is none."""
+    scripts = [path for folder in ("benchmarks", "docs", "stages") for path in (ROOT / folder).rglob("*.py")]
+    names = "|".join({path.stem for path in scripts})
+    taken = sys.stdlib_module_names | importlib.metadata.packages_distributions().keys()
+    imported = re.compile(rf"^ *(?:import|from) ({names})\b".encode(), re.M)
+    for package in ("matplotlib", "numba", "pandas", "seaborn", "torch"):
+        origin = importlib.util.find_spec(package).origin
+        for file in Path(origin).parent.rglob("*.py"):
+            taken |= {name.decode() for name in imported.findall(file.read_bytes())}
+    assert len(scripts) > 20
+    assert [str(path) for path in scripts if path.stem in taken] == []
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,18 @@ def test_only_the_whole_interval_agrees(expect, number, verdict):
     assert judge(claim(expect=expect, identity=identity), Answer(*number)).verdict == verdict
 
 
+@pytest.mark.parametrize("quantity", ["slope", "spearman"])
+@pytest.mark.parametrize(("depths", "verdict"), [((2, 3), "undecided"), ((2, 3, 5), "agrees")])
+def test_a_trend_takes_three_depths(quantity, depths, verdict):
+    """However many runs these have. Red: a trend between two points that agrees."""
+    runs = grid(depths=depths, seeds=tuple(range(8)))
+    tables = tables_of(runs, measure(runs, noisy), measure(runs, lambda depth, seed: seed, "other"))
+    number = answer(claim(quantity), tables, RULE)
+    found = judge(claim(quantity), number)
+    assert found.verdict == verdict
+    assert ("2 depths, a trend takes 3" in ledger_page([found])) == (verdict == "undecided")
+
+
 @pytest.mark.parametrize(
     ("number", "verdict", "why"),
     [

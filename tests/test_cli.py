@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from conftest import experiment_tree
 from conftest import write_params as write_small_params
@@ -19,6 +20,7 @@ from ruamel.yaml import YAML
 from ncpipe import __version__
 from ncpipe.__main__ import PIPELINE, main
 from ncpipe.commands.cli import app
+from ncpipe.tables.files import TEXT
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = (
@@ -42,11 +44,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         write_params()
         for step in STEPS:
-            patch.setattr(sys, "argv", ["ncpipe", *step.split()])
-            with pytest.raises(SystemExit) as stop:
-                main()
-            assert not stop.value.code, stop.value.code
+            succeed(patch, step)
     return folder / "data"
+
+
+def succeed(patch: pytest.MonkeyPatch, arguments: str) -> None:
+    patch.setattr(sys, "argv", ["ncpipe", *arguments.split()])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code, f"{arguments}: {stop.value.code}"
 
 
 @pytest.fixture
@@ -162,6 +168,50 @@ def test_facts_of_a_wrong_kind_are_damaged(content: str, finished: Path, fail: F
     path.write_text(content.replace("SUM", json.loads(path.read_text())["checksum"]))
     for arguments in ("train one 2 7", "extract --experiment one"):
         assert "data/prepared/one/facts.json: damaged" in fail(arguments)
+
+
+NAMED = """\
+- id: "NA"
+  ref: "null"
+  statement: "nan"
+  quantity: slope
+  experiment: {}
+  metric: nc1_trace_ratio
+  expect: {{below: 0}}
+"""
+
+
+def test_every_command_reads_an_experiment_that_is_called_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Red: a name that some table is read with as a missing value, after all training; a column of text that
+    `tables.files` does not know, which would be read as numbers if its names look so."""
+    monkeypatch.chdir(tmp_path)
+    name = "None"
+    write_small_params([2, 3], [0, 1], **{name: experiment_tree()})
+    Path("claims.yaml").write_text(NAMED.format(json.dumps(name)))
+    steps = ["code", "grid", "fetch --experiment None", "fill", "train None"]
+    steps += [
+        "extract --experiment None",
+        "measure --experiment None",
+        "aggregate",
+        "plot",
+        "claims",
+        "report",
+    ]
+    for step in (*steps, "publish published", "plot --from published --to figures", "status"):
+        succeed(monkeypatch, step)
+    assert re.search(rf"^{name} +2 +2 +2$", capsys.readouterr().out, re.M)
+    assert f"curves_{name}.svg" in os.listdir("data/figures")
+    assert f">{name}<" in Path("data/report.html").read_text()
+    for path in [*Path("data/metrics").rglob("*.csv"), *Path("data").glob("[rc]*/*.csv")]:
+        cells = pd.read_csv(path, dtype="str", keep_default_na=False)
+        for column in cells.columns[[not is_numeric(cells[column]) for column in cells]]:
+            assert column in TEXT or (path.name, column) == ("claims.csv", "runs"), f"{path}: {column}"
+
+
+def is_numeric(cells: pd.Series) -> bool:
+    return all(re.fullmatch(r"|True|False|-?inf|-?\d+(\.\d+)?(e[-+]?\d+)?", cell) for cell in cells)
 
 
 # The program itself

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import clear_code_digests, contents, experiment_tree, write_params
+from conftest import clear_code_digests, contents, experiment_tree, params_tree, write_params
 from ruamel.yaml import YAML
 from traced import Traced
 
@@ -20,6 +20,7 @@ from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
+from ncpipe.commands.new import render
 from ncpipe.commands.plot import plot
 from ncpipe.commands.report import report
 from ncpipe.commands.train import train
@@ -318,6 +319,28 @@ def test_what_params_yaml_says_of_runs_is_in_their_file(tmp_path, monkeypatch):
     write_params([3, 2], [5], **{name: dict(reversed(each.items())) for name, each in reversed(tree.items())})
     write_code()
     assert {name: file.read_bytes() for name, file in files.items()} == before
+
+
+def test_an_axis_without_its_stages_is_refused_with_the_edit(tmp_path, monkeypatch):
+    """Made as it is printed, the edit gives the dvc.yaml of a new study with an axis. Red: minutes of trials,
+    and then a stage that fails for want of a value."""
+    monkeypatch.chdir(tmp_path)
+    kind = {"kind": "mixture", "separate": True}
+    text = render("dvc.yaml", kind)
+    Path("dvc.yaml").write_text(text)
+    tree = params_tree([2], [0], one=experiment_tree())
+    tree["sweep"] |= {"axis": "model.width", "values": [4, 8]}
+    tree |= {"about": None}
+    with open("params.yaml", "w") as file:
+        YAML().dump(tree, file)
+    with pytest.raises(InputError, match=r"sweep\.axis: dvc\.yaml has no stage for each") as refused:
+        write_code()
+    axis = render("dvc.yaml", kind | {"axis": "model.width", "values": [4, 8], "depth": 2})
+    without, with_axis = ({line.strip(" -") for line in each.splitlines()} for each in (text, axis))
+    unsaid = {line for line in with_axis - without if line not in str(refused.value)}
+    assert unsaid == {"x_label: model.width"}
+    Path("dvc.yaml").write_text(axis)
+    write_code()
 
 
 def test_experiments_that_share_a_mapping_are_refused(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from made_tables import DEPTHS, grid, measure, noisy, set_converged
 from scipy import stats
 
-from ncpipe.commands.compare import compare, different_parameters
+from ncpipe.commands.compare import compare, different_parameters, result_rows
 from ncpipe.config.params import Slopes
 from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import Results, WeightedRuns, compare_results, difference_interval
@@ -124,6 +124,40 @@ def test_an_experiment_without_values_has_counts_only():
     assert math.isnan(table.loc[("slope", "other"), "value"])
     assert math.isnan(table.loc[("slope", "other"), "difference"])
     assert "log10" not in table.index
+
+
+def varied(change=1.0, values=(2, 4, 8)):
+    """Results of a study with an axis: NC1 falls as x^-0.3 at L = 2, and faster at L = 3."""
+    parts = []
+    for x in values:
+        runs = grid(depths=(2, 3)).assign(axis="model.width", x=x)
+        table = measure(runs, lambda depth, seed, x=x: noisy(depth, seed + x) * x ** (-0.15 * depth * change))
+        parts.append((runs, table.assign(axis="model.width", x=x)))
+    runs, measured = (pd.concat(own, ignore_index=True) for own in zip(*parts, strict=True))
+    return Results(usable_points(measured, runs), runs), loglog_slopes(measured, runs, RULE)
+
+
+def test_an_axis_has_a_slope_for_each_depth_and_a_mean_for_each_value():
+    """Red: slopes that are missing; a mean over all values of the axis."""
+    base, slopes = varied()
+    other, _ = varied(change=2.0)
+    table = compare_results({"base": base, "other": other}, "a", NC1, RULE)
+    own = table[(table["revision"] == "base") & (table["quantity"] == "slope")]
+    assert own["depth"].tolist() == slopes["depth"].tolist() == [2, 3]
+    for column, fitted in (("value", "slope"), ("low", "low"), ("high", "high")):
+        assert own[column].tolist() == pytest.approx(slopes[fitted].tolist(), rel=1e-12)
+    for name, revision in (("base", base), ("other", other)):
+        means = table[(table["revision"] == name) & (table["quantity"] == "log10")]
+        at = revision.points[revision.points["depth"] == 3]
+        expected = [np.log10(at.loc[at["x"] == x, "value"]).mean() for x in (2, 4, 8)]
+        assert means["x"].tolist() == [2, 4, 8]
+        assert set(means["depth"]) == {3}
+        assert means["value"].tolist() == pytest.approx(expected, rel=1e-12)
+    shown = [row[0] for row in result_rows(table, ["base", "other"])]
+    named = [f"log10 nc1_trace_ratio at L = 3, model.width = {x}" for x in (2, 4, 8)]
+    assert shown == [
+        "runs", "converged", *(f"slope nc1_trace_ratio at L = {depth}" for depth in (2, 3)), *named,
+    ]  # fmt: skip
 
 
 def test_parameters_that_differ_and_no_others():

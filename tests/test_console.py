@@ -79,6 +79,19 @@ def test_after_a_resume_the_bar_starts_at_the_checkpoint(monkeypatch: pytest.Mon
     progress.close()
 
 
+def test_an_estimate_that_has_passed_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While the last run still trains. Red: about 0 s to go, for minutes."""
+    for work, said in ((100.0, "some: 3 of 4 runs, 18 a minute"), (50.0, "a minute, about 10 s to go")):
+        progress = Progress("some", 4, 100.0)
+        monkeypatch.setattr(progress, "seconds", lambda: 10.0)
+        progress.add(work, "one", "3 of 3", lambda: 0.0)
+        progress.finish("one", 3)
+        progress.close()
+        assert capsys.readouterr().err.endswith(f"{said}\n")
+
+
 def test_off_a_terminal_no_loss_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     """It would make a GPU wait."""
     progress = Progress("some", 1, 100.0)

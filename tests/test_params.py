@@ -104,6 +104,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("experiments", {"one": experiment_tree(), "a-b": experiment_tree()}, "experiments.a-b: a name is"),
         ("experiments.one.data", TEXT, "L-RN1 takes vectors or images, imdb is token sequences"),
         ("experiments.one", experiment_tree(optimizer=LBFGS, batch_size=4), "lbfgs needs `full`"),
+        ("experiments.one", experiment_tree(batch_size=25), "25, but there are at most 24 samples"),
         ("experiments.one.schedule", STEPS | {"milestones": []}, "one.schedule: milestones: empty; list"),
         ("experiments.one.schedule", STEPS | {"milestones": [0.5, 0.25]}, "schedule: milestones: must asc"),
         ("experiments.one", experiment_tree(data=TEXT, model=architecture("L-T11", "pre", patch=2)),

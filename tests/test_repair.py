@@ -103,12 +103,43 @@ def test_a_torn_lock_costs_no_run(project: Path) -> None:
     assert results == [Path(f"data/a/out{item}").read_text() for item in (1, 2)]
 
 
-@pytest.mark.parametrize("text", ["<<<<<<< HEAD\nschema: '2.0'\n=======\n>>>>>>> theirs\n", "[]\n"])
-def test_a_lock_that_dvc_refuses_is_named(text: str, project: Path) -> None:
-    """After a merge or a kill. Red: "found no damage", at which DVC stops all the same."""
-    LOCK.write_text(text)
-    with pytest.raises(InputError, match=r"^dvc\.lock: damaged \([^\n]*\); run git checkout dvc\.lock, or "):
+@pytest.mark.parametrize(
+    "state", ["torn", "conflict staged", "merge", "rebase", "cherry-pick", "both added", "none committed"]
+)
+def test_the_advice_for_a_lock_that_dvc_refuses_helps(state: str, project: Path) -> None:
+    """Typed as it is printed. Red: "found no damage", at which DVC stops all the same; a path that git
+    does not check out, since it is unmerged."""
+
+    def git(*words: str, fails: bool = False) -> None:
+        who = ["-c", "user.name=A test", "-c", "user.email=test@example.org", "-c", "core.editor=true"]
+        done = subprocess.run(["git", *who, *words], capture_output=True, text=True)
+        assert bool(done.returncode) == fails, done.stderr
+
+    text = LOCK.read_text()
+    if state in ("both added", "none committed"):
+        git("rm", "--quiet", "--cached", "dvc.lock")
+        git("commit", "--quiet", "--message", "none")
+    if state in ("torn", "none committed"):
+        LOCK.write_text(f"{text}  deps: [")
+    elif state == "conflict staged":
+        LOCK.write_text(f"<<<<<<< HEAD\n{text}=======\n>>>>>>> theirs\n")
+        git("add", "dvc.lock")
+    else:
+        for name in ("theirs", "ours"):
+            git("checkout", "--quiet", "-b", name, *(["theirs~1"] if name == "ours" else []))
+            LOCK.write_text(f"{text}# {name}\n")
+            git("add", "--all")
+            git("commit", "--quiet", "--message", name)
+        git("merge" if state == "both added" else state, "theirs", fails=True)
+    with pytest.raises(InputError, match=r"^dvc\.lock: damaged \([^\n]*\); run ") as refused:
         repair()
+    first, second = str(refused.value).partition("); run ")[2].partition(" if no whole")[0].split(", or ")
+    done = subprocess.run(first.split(), capture_output=True)
+    assert bool(done.returncode) == (state == "none committed")
+    if done.returncode:
+        subprocess.run(second.split(), check=True)
+    repair()
+    dvc("status")
 
 
 def test_nothing_is_touched_while_dvc_is_at_work(project: Path) -> None:

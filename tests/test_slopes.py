@@ -1,6 +1,6 @@
 """Slopes with their intervals, the test of the line and fits without small depths, against naive twins.
 
-How often intervals cover is simulated in benchmarks/coverage.py.
+How often intervals cover is simulated in benchmarks/interval_coverage.py.
 """
 
 import math

@@ -90,7 +90,9 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr("ncpipe.runs.engines.slurm.DISK_DELAY", 0.0)
     yield place
     (place / "scancel").unlink(missing_ok=True)
-    subprocess.run(["scancel", *(file.name for file in (place / "jobs").iterdir())], check=True)
+    subprocess.run(
+        ["scancel", "--clusters=all", *(file.name for file in (place / "jobs").iterdir())], check=True
+    )
     (place / "hold").unlink(missing_ok=True)  # else who starts the jobs would wait for ever
 
 
@@ -375,6 +377,20 @@ def test_what_slurm_would_refuse_is_refused_before(folder: Path, stand_in: Path)
     check_submission(Slurm())
 
 
+def test_a_plan_shows_the_script_that_slurm_does_not_take(
+    folder: Path, stand_in: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where no controller answers. Red: a plan without it."""
+    prepare_sweep([2], [0], one=experiment_tree())
+    (stand_in / "refuse").write_text("Unable to contact slurm controller (connect failure)")
+    params = load_params()
+    with pytest.raises(InputError, match=r"would refuse the jobs: Unable to contact slurm controller"):
+        sweep.print_plan(params, params.compute, None, Options("slurm", HERE))
+    shown = capsys.readouterr().out
+    assert "#!/bin/bash" in shown
+    assert "sbatch --parsable" in shown
+
+
 def arguments(stand_in: Path, number: str) -> dict[str, str]:
     """What sbatch was given."""
     return slurm_stand_in.options((stand_in / f"array-{number}").read_text().split("\n"))
@@ -516,6 +532,44 @@ def test_cancel_believes_scancel_only_when_it_succeeds(folder: Path, stand_in: P
     sweep.cancel_jobs()
     assert read_arrays() == []
     assert {file.read_text() for file in (stand_in / "jobs").iterdir()} == {"CANCELLED"}
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["numbered", "without a number"])
+@pytest.mark.parametrize(
+    ("given", "variable"),
+    [(["--clusters=wice"], ""), (["--cluster=wice"], ""), (["--clusters=genius,wice"], ""), ([], "wice")],
+)
+def test_jobs_are_watched_and_cancelled_on_their_cluster(
+    given: list[str], variable: str, dies: bool, folder: Path, stand_in: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Beside an array of the default cluster. Red: jobs that wait there and count as ended, so that they are
+    submitted again; jobs that are not cancelled and that nobody knows."""
+    (stand_in / "hold").touch()
+    prepare_sweep([2], [0, 1], one=experiment_tree())
+    by_slurm(wait=False)
+    prepare_sweep([2], [2, 3], one=experiment_tree())
+    monkeypatch.setenv("SBATCH_CLUSTERS", variable)
+    elsewhere = Slurm(array=2, sbatch=tuple(given))
+    if dies:
+        monkeypatch.setattr("ncpipe.runs.engines.slurm.replace", lambda array, **changes: array)
+    by_slurm(elsewhere, wait=False)
+    monkeypatch.setenv("SBATCH_CLUSTERS", "")
+    by_slurm(elsewhere, wait=False)
+    arrays = read_arrays()
+    assert len(arrays) == 2
+    assert ("1", "") in {(array.number, array.cluster) for array in arrays}
+    assert summary(array_states(arrays)) == "4 jobs waiting"
+    (stand_in / "scancel").write_text("no")
+    with pytest.raises(InputError, match="2 arrays may still run") as refused:
+        sweep.cancel_jobs()
+    (stand_in / "scancel").unlink()
+    advised = str(refused.value).partition(", or ")[2]
+    subprocess.run(["sh", "-c", advised], check=True)
+    assert {file.read_text() for file in (stand_in / "jobs").iterdir()} == {"CANCELLED"}
+    sweep.cancel_jobs()
+    assert "cancelled 2 arrays" in capsys.readouterr().err
+    assert read_arrays() == []
 
 
 def test_each_run_gets_the_resources_of_its_rule(folder: Path, stand_in: Path) -> None:

@@ -387,6 +387,12 @@ def test_clean_removes_what_nobody_has_used_for_long(
     clean(None, False)
     listed = capsys.readouterr().out.splitlines()
     assert len(stored_runs()) == 2
+    assert len({line.partition("  ")[0] for line in listed if line.startswith("one L=2 seed=")}) == 2
+    for dry_run in (True, False):
+        with pytest.raises(InputError, match="--experiment 'other': no such runs are stored"):
+            clean("0h", dry_run, "other")
+    clean("0h", True, "one")
+    assert len(capsys.readouterr().out.splitlines()) == 2
     assert [len(listed), len([line for line in listed if " run " in line])] == [4, 3]
     for text in ("30", "d", "-3d", "3 d"):
         with pytest.raises(InputError, match="write a number with h, d or w, for example 30d"):

@@ -3,21 +3,37 @@
 import dataclasses
 import json
 import math
+from functools import cache
 
 import numpy as np
 import pandas as pd
 import pytest
+from made_study import tables as made_tables
 from made_tables import DEPTHS, grid, measure, noisy, set_converged
 
+from ncpipe.claims import published
+from ncpipe.commands.compare import parse_table
 from ncpipe.config.params import Convergence, Slopes
 from ncpipe.system.errors import InputError
 from ncpipe.tables.convergence import failure_lines, judge_run, judge_runs
+from ncpipe.tables.files import read_table
 from ncpipe.tables.gaps import unbounded_lines
 from ncpipe.tables.keys import RUN
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
 from ncpipe.tables.slopes import loglog_slopes
 from ncpipe.tables.summary import summarise
+
+NAMES = (
+    "None", "NaN", "nan", "null", "NULL", "NA", "N/A", "n/a", "<NA>", "inf", "-Infinity", "true", "False",
+    "1", "01", "1e5", "-",
+)  # fmt: skip
+READERS = {
+    "of runs": lambda path: read_table(path, "aggregate"),
+    "of a paper": lambda path: read_table(path, "series"),
+    "of a revision": lambda path: parse_table("HEAD", path.read_text()),
+    "published": published._table,
+}
 
 RULE = Convergence(train_error=0.0, window=0.1, tolerance=0.01)
 SLOPES = Slopes(seed=0, level=0.95)
@@ -30,6 +46,26 @@ def history_of(losses, train_error=0.0, every=10):
     return pd.DataFrame(
         {"epoch": epoch, "loss": loss, "fit": loss / 2, "penalty": loss / 2, "train_error": train_error}
     )
+
+
+@cache
+def study_of_one():
+    made = made_tables(experiments=("one",), metrics=[("own", "train")])
+    return {name: table.reset_index(drop=True) for name, table in made.items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_a_table_is_read_with_the_types_it_was_written_with(reader, name, tmp_path):
+    """Red: a name, layer or metric that is a number, a truth value or missing when it is read again."""
+    path = tmp_path / "table.csv"
+    for table in study_of_one().values():
+        table = table.assign(axis=name, reason=name).replace(dict.fromkeys(("one", "own", "last"), name))
+        table.to_csv(path, index=False, lineterminator="\n")
+        found, written = (
+            each.astype(object).where(each.notna() & (each != ""), None) for each in (reader(path), table)
+        )
+        pd.testing.assert_frame_equal(found[written.columns], written)
 
 
 # Convergence

@@ -28,8 +28,10 @@ from ncpipe.tables.compare import (
 from ncpipe.tables.keys import run_keys, x_column
 from ncpipe.tables.points import LAST
 from ncpipe.tables.ranks import rank_correlation
+from ncpipe.tables.slopes import FEWEST_DEPTHS
 
 LEAST_SHARE = 0.5  # of a number's runs that must be used
+TRENDS = ("slope", "spearman")  # quantities that are about depths, or values of the axis
 
 
 class Answer(NamedTuple):
@@ -43,6 +45,7 @@ class Answer(NamedTuple):
     rejected: whether the test rejects at 1 - `slopes.level`.
     error, freedom: standard error and degrees of freedom of Student's interval; NaN for other intervals.
     depends: which selections of runs give which verdict, if they differ (`ncpipe.claims.selections`).
+    few: why the number is of too few depths for a verdict.
     """
 
     value: float = math.nan
@@ -56,6 +59,7 @@ class Answer(NamedTuple):
     depends: str = ""
     error: float = math.nan
     freedom: float = math.nan
+    few: str = ""
 
 
 def answer(claim: Claim, tables: Tables, rule: Slopes) -> Answer:
@@ -88,6 +92,11 @@ def answer(claim: Claim, tables: Tables, rule: Slopes) -> Answer:
         found = _ranked_along(claim, used, tables, rule) if claim.along else _ranked(claim, used, rule)
     else:
         found = _mean(table, used, rule)
+    if claim.quantity in TRENDS and not claim.over and not claim.along:
+        count = used[x_column(used)].nunique() - claim.without
+        if count < FEWEST_DEPTHS:
+            noun = "depths" if x_column(used) == "depth" else "values"
+            found = found._replace(few=f"{count} {noun}, a trend takes {FEWEST_DEPTHS}")
     return found if found.missing or found.runs else found._replace(runs=runs)
 
 

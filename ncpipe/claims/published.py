@@ -14,6 +14,7 @@ import yaml
 
 from ncpipe.system.artifacts import CLAIMS_TABLE
 from ncpipe.system.errors import InputError
+from ncpipe.tables.files import read_csv
 
 VERDICTS = ("agrees", "undecided", "disagrees")
 OTHERS = "others"
@@ -269,7 +270,7 @@ def command(ledger: Ledger, study: str) -> str:
 def _table(path: Path) -> pd.DataFrame:
     study = path.parent
     figure = next((f"results/{study.name}/{name}" for name in FIGURES if (study / name).is_file()), "")
-    return pd.read_csv(path).assign(study=study.name, figure=figure)
+    return read_csv(path).assign(study=study.name, figure=figure)
 
 
 def _yaml(path: Path) -> Any:

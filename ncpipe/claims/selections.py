@@ -33,9 +33,8 @@ def _depends_on_runs(claim: Claim) -> bool:
 def _judge(own: Judged, others: Mapping[str, Tables], rule: Slopes) -> Judged:
     if own.verdict == ABSENT:
         return own
-    verdicts = {
-        name: judge(own.claim, answer(own.claim, tables, rule)).verdict for name, tables in others.items()
-    }
+    answers = {name: answer(own.claim, tables, rule) for name, tables in others.items()}
+    verdicts = {name: judge(own.claim, found).verdict for name, found in answers.items() if not found.few}
     verdicts = {name: verdict for name, verdict in verdicts.items() if verdict != ABSENT}
     if set(verdicts.values()) <= {own.verdict}:
         return own

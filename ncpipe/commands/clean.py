@@ -2,16 +2,18 @@
 
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ncpipe.config.params import check_there
 from ncpipe.runs.dvc import dvc_folder
+from ncpipe.runs.fingerprint import RUN_RECORD
 from ncpipe.runs.store import CHECKPOINT, link_to_dvc_cache
 from ncpipe.runs.store_layout import store_folder
-from ncpipe.system.artifacts import remove
+from ncpipe.system.artifacts import read_json, remove
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError, shown
 
@@ -32,6 +34,9 @@ def clean(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be removed; remove nothing.")
     ] = False,
+    experiment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only finished runs of this experiment.")
+    ] = None,
 ) -> None:
     """List stored runs and checkpoints by the time of their last use; with --older-than, remove old ones.
 
@@ -46,10 +51,17 @@ def clean(
     link_to_dvc_cache()
     for path in store.glob("*"):
         age, kind = now - _last_use(path), _kind(path)
+        inputs = _inputs(path)
+        if experiment is not None and inputs.get("experiment") != experiment:
+            continue
         if kind and age >= (max(seconds, HOUR) if kind == "partial" else seconds):
-            rows.append((age, path.name, kind, _bytes_freed(path)))
-    for age, name, kind, size in sorted(rows, reverse=True):
-        print(f"{name[:16]:<16}  {kind:<11}  {age / UNITS['d']:8.1f} days  {size / 1e6:8.2f} MB")
+            rows.append((age, path.name, kind, _bytes_freed(path), _run_name(inputs)))
+    if experiment is not None and not rows:
+        raise InputError(f"--experiment {shown(experiment)}: no such runs are stored; ncpipe clean lists all")
+    width = max((len(row[4]) for row in rows), default=0)
+    for age, name, kind, size, run in sorted(rows, reverse=True):
+        days, megabytes = age / UNITS["d"], size / 1e6
+        print(f"{run:<{width}}  {kind:<10}  {days:7.1f} days  {megabytes:9.2f} MB  {name[:16]}")
         if removes:
             remove(store / name)
     count, megabytes = plural(len(rows), "entry"), sum(row[3] for row in rows) / 1e6
@@ -64,6 +76,25 @@ def _seconds(text: str) -> float:
     if match is None:
         raise InputError(f"--older-than {shown(text)}: write a number with h, d or w, for example 30d")
     return float(match[1]) * UNITS[match[2]]
+
+
+def _inputs(path: Path) -> dict[str, Any]:
+    """Return what identifies a finished run, from its record; empty for anything else."""
+    try:
+        return dict(read_json(path.parent / path.name.partition(".")[0] / RUN_RECORD)["inputs"])
+    except (InputError, OSError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def _run_name(inputs: Mapping[str, Any]) -> str:
+    """Return experiment, depth, value of the axis and seed, as `rn1 L=2 seed=0`."""
+    if not inputs:
+        return "-"
+    value, axis = inputs.get("spec"), inputs.get("axis")
+    for key in axis.split(".") if axis else ():
+        value = value.get(key) if isinstance(value, Mapping) else None
+    varied = f" {axis}={value}" if axis else ""
+    return f"{inputs.get('experiment')} L={inputs.get('depth')}{varied} seed={inputs.get('seed')}"
 
 
 def _last_use(path: Path) -> float:

@@ -45,6 +45,7 @@ def write_code() -> None:
     _check_link()
     if params is not None:
         _check_keys()
+        _check_axis(params)
     if Path(FILE).is_file():
         _check_files()
     if params is not None:
@@ -164,6 +165,21 @@ def _check_keys() -> None:
                     f"{PARAMS_FILE}: {first}: missing; DVC needs it for the stage {stage}, so write "
                     f"`{first}: null`"
                 )
+
+
+def _check_axis(params: Params) -> None:
+    """Raise InputError with the edit of dvc.yaml if that has no stage for each value of the study's axis."""
+    stages_ = (read_yaml(PIPELINE) or {}).get("stages") or {} if PIPELINE.is_file() else {}
+    matrix = stages_.get("fetch", {}).get("matrix")
+    if params.sweep.axis is not None and matrix is not None and "value" not in matrix:
+        raise InputError(
+            f"{PARAMS_FILE}: sweep.axis: {PIPELINE} has no stage for each of its values; edit {PIPELINE}:\n"
+            "  matrix of fetch, and of train before seed: add `value: ${sweep.values}`\n"
+            "  params of fetch: add `- sweep.axis`\n"
+            "  outs of fetch, and deps of train: data/prepared/${item.experiment}/x${item.value}\n"
+            "  outs of train: data/runs/${item.experiment}/L${item.depth}/x${item.value}/s${item.seed}\n"
+            "  plots: `data/results/x:` with `x: x`, in place of `data/results/depth:` with `x: depth`"
+        )
 
 
 def _check_files() -> None:

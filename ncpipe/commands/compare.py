@@ -22,7 +22,7 @@ from ncpipe.system.text_table import aligned
 from ncpipe.tables.compare import Results, compare_results
 from ncpipe.tables.files import read_keyed
 from ncpipe.tables.headlines import paper_series
-from ncpipe.tables.keys import run_keys
+from ncpipe.tables.keys import run_keys, symbol
 from ncpipe.tables.points import SERIES
 
 FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
@@ -46,6 +46,12 @@ def compare(
     """Compare revisions: print parameters that differ, and slopes, gaps and counts of each experiment."""
     trees, results = read_revisions(revisions)
     first = revisions[0]
+    axis = symbol(results[first].runs)
+    for revision, own in results.items():
+        if (other := symbol(own.runs)) != axis:
+            raise InputError(
+                f"compare: {first} varies {axis} and {revision} {other}; compare them in one axis"
+            )
     try:
         rule = read(Slopes, trees[first].get("slopes"), "slopes")
     except InputError as error:
@@ -63,8 +69,9 @@ def compare(
     for experiment, table in tables.items():
         heading = [experiment, *result_columns(revisions)]
         print("", *aligned([heading, *result_rows(table, revisions)]), sep="\n")
+    places = "depths" if axis == "L" else f"values of {axis}"
     print(
-        f"[..]: {100 * rule.level:g} % intervals. pairs: depths at which both have the same seeds, so that "
+        f"[..]: {100 * rule.level:g} % intervals. pairs: {places} at which both have the same seeds, so that "
         "their runs are compared one by one."
     )
 
@@ -238,7 +245,8 @@ def result_columns(revisions: Sequence[str]) -> list[str]:
 def result_rows(table: pd.DataFrame, revisions: Sequence[str]) -> Iterator[list[str]]:
     """Yield a row for each quantity: its name, then numbers with their intervals."""
     first = revisions[0]
-    for _, rows in table.groupby(["quantity", "series"], sort=False):
+    keys = [key for key in ("quantity", "series", "depth", "x") if key in table]
+    for _, rows in table.groupby(keys, sort=False, dropna=False):
         quantity, series, depth = rows[["quantity", "series", "depth"]].iloc[0]
         counted = quantity in ("runs", "converged")
         cells = []
@@ -248,6 +256,8 @@ def result_rows(table: pd.DataFrame, revisions: Sequence[str]) -> Iterator[list[
                 change = (row["difference"], row["difference_low"], row["difference_high"])
                 cells += [_number(change, counted, "+"), row["pairs"]]
         setting = "" if pd.isna(depth) else f" at L = {depth}"
+        if "x" in rows and not pd.isna(x := rows["x"].iloc[0]):
+            setting += f", {rows['axis'].iloc[0]} = {x:g}"
         yield [" ".join(filter(None, [quantity, series])) + setting, *cells]
 
 

@@ -32,7 +32,7 @@ from ncpipe.system.artifacts import (
     read_json,
 )
 from ncpipe.system.errors import InputError
-from ncpipe.tables.files import read_table
+from ncpipe.tables.files import read_csv, read_table
 from ncpipe.tables.keys import symbol, x_column
 
 
@@ -143,7 +143,7 @@ def read_published(sources: Sequence[Path]) -> Published:
         scales |= {name: scale} if scale else {}
     tables = {name: pd.concat(own, ignore_index=True) for name, own in parts.items()}
     if len(sources) == 1 and (panels := sources[0] / CLAIMS_POINTS).is_file():
-        tables["panels"] = pd.read_csv(panels, keep_default_na=False, na_values={"x": ""})
+        tables["panels"] = read_csv(panels).fillna({"name": "", "xlabel": ""})
     further: Mapping[str, list[str]] = {}
     if len(sources) == 1 and (provenance := sources[0] / PROVENANCE).is_file():
         further = read_json(provenance).get("figures", {})
@@ -163,7 +163,7 @@ def _scale_of_claims(source: Path, experiment: str) -> str:
     path = source / CLAIMS_TABLE
     if not path.is_file():
         return ""
-    rows = pd.read_csv(path)
+    rows = read_csv(path)
     found = set(rows.loc[rows["about"].str.split(",").str[0] == experiment, "scale"])
     return next((scale for scale in reversed(get_args(Scale)) if scale in found), "")
 

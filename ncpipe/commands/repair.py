@@ -50,7 +50,8 @@ def _check_lock() -> None:
         problem = str(error)
     if problem:
         raise InputError(
-            f"{LOCK}: damaged ({problem}); run git checkout {LOCK}, or rm {LOCK} if none is committed"
+            f"{LOCK}: damaged ({problem}); run git checkout HEAD {LOCK}, or rm {LOCK} if no whole one is "
+            "committed; then run dvc repro"
         )
 
 

@@ -100,10 +100,10 @@ def report(
 
 
 def write_page(target: Path, page: Contents) -> None:
-    """Write a page and print its path and size."""
+    """Write a page, and print where to open it and its size."""
     with publish_file(target) as partial:
         partial.write_text(render(page), encoding="utf-8", newline="\n")
-    say(f"report: {target}, {target.stat().st_size / 1e6:.1f} MB")
+    say(f"report: open {target} ({target.stat().st_size / 1e6:.1f} MB)")
 
 
 def contents(here: Mapping[str, str] | None = None) -> Contents:

@@ -25,6 +25,7 @@ from ncpipe.config.study import loaded, study_error, study_errors
 from ncpipe.metrics.study_metrics import own_metrics, wrong_place
 from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.system.artifacts import PREPARED, RAW
+from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, cut
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def check_study(params: Params) -> None:
         uses_study = any(type(part) in study.tables[table] for part, table in zip(parts, TABLES, strict=True))
         if uses_study or (study.metrics and not metrics_checked):
             runs = params.runs_of(name)
+            say(f"code: building the networks of {name}, and taking one step with a few samples")
             with study_errors():
                 _check_runs([runs[0], runs[-1]])
             metrics_checked = True
@@ -94,13 +96,16 @@ def check_own_loop(run: Run, compute: Compute) -> None:
     loop = own_loop(run.spec)
     assert loop is not None
     device = prepare_device(compute)
+    say(f"code: reading two batches of each of {run.experiment}'s loaders, twice")
     loader_digests(run, BATCHES)
+    say(f"code: passing them through the network of {run.experiment}")
     with own_passes(run, None, device, BATCHES) as (_, _, found):
         for run_through in found.values():
             for _ in run_through():
                 pass
     training: Any = loop.training
     short: Any = dataclasses.replace(loop, training=dataclasses.replace(training, epochs=1), history=None)
+    say(f"code: training {run.experiment} for one epoch of two batches, and reading its checkpoint")
     with few_batches(BATCHES):
         trained = train_own(dataclasses.replace(run, spec=short), device)
     if trained.diverged_at is not None:

@@ -177,6 +177,7 @@ def print_plan(
     known = {fingerprint.run for fingerprint in prepared}
     unprepared = [fingerprint_of(run, UNKNOWN, compute) for run in params.grid() if run not in known]
     missing = [fingerprint for fingerprint in prepared if needs_training(fingerprint)]
+    problems: list[str] = []
     if arrays := _arrays_of(missing, read_arrays()):
         print(f"{plural(len(arrays), 'array')} of an earlier sweep still in the queue or running")
         taken = {key for array in arrays for key in array.keys}
@@ -187,7 +188,9 @@ def print_plan(
         from ncpipe.training.checkpoints import epochs_done
 
         settings = Settings(compute, workers, 0.0, True, len(todo))
-        lines = slurm_dry_run(todo, options.slurm, settings) if options.engine == "slurm" else []
+        lines, problems = (
+            slurm_dry_run(todo, options.slurm, settings) if options.engine == "slurm" else ([], [])
+        )
         print(f"{'shape':<40} {'runs':>5} {'epochs':>7}")
         for group in groups(todo):
             left = group[0].run.spec.epochs - epochs_done(checkpoint_of(group[0]))
@@ -202,6 +205,8 @@ def print_plan(
             f"up to {plural(len(unprepared), 'run')} of {names}: their data are not prepared, so the store "
             "may have some of them; dvc repro fetch prepares the data"
         )
+    if problems:
+        raise InputError("\n".join(problems))
 
 
 def _arrays_of(fingerprints: Sequence[RunFingerprint], arrays: Sequence[Array]) -> list[Array]:

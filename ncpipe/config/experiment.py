@@ -189,6 +189,10 @@ class Experiment:
         searches = isinstance(self.optimizer, Lbfgs)
         if searches and self.batch_size != "full":
             return "batch_size: lbfgs needs `full`"
+        of_each, classes = (getattr(self.data, key, None) for key in ("per_class", "classes"))
+        if of_each and classes and self.batch_size != "full" and self.batch_size > classes * of_each:
+            most = classes * of_each
+            return f"batch_size: {self.batch_size}, but there are at most {most} samples; take `full`"
         if self.augmentation is not None and not self.model.reads_images:
             return f"augmentation: {self.model.architecture} does not read images as such"
         if self.augmentation is not None and searches:

@@ -29,8 +29,8 @@ def dvc(*arguments: str, quiet: bool = False) -> None:
     if result.returncode:
         sys.stderr.write(result.stdout or "")
         raise InputError(
-            f"dvc {' '.join(arguments)} failed, see above (after a kill: git checkout {LOCK}, "
-            "rm .dvc/tmp/rwlock)"
+            f"dvc {' '.join(arguments)} failed, see above (after a kill or a merge: "
+            f"git checkout HEAD {LOCK}; after a kill also rm -f .dvc/tmp/rwlock)"
         )
 
 

@@ -1,6 +1,7 @@
 """What commands tell the user while they work: lines and bars on standard error."""
 
 import math
+import re
 import sys
 import threading
 import time
@@ -70,7 +71,8 @@ class Progress:
             self._training.pop(batch, None)
             self.bar.set_description_str(self._state())
             if self.bar.disable and self.finished < self.runs and self.seconds() > SETTLED:
-                say(f"{self.name}: {self._count()}, about {duration(self.left() or 0.0)} to go")
+                left = self.left() or 0.0  # an estimate, which may have passed while runs still train
+                say(f"{self.name}: {self._count()}" + f", about {duration(left)} to go" * (left >= 1.0))
 
     def seconds(self) -> float:
         """Return the seconds since the start."""
@@ -95,13 +97,13 @@ class Progress:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a number with its noun for a message: 1 run, 2 runs, 3 batches, 4 entries.
+    """Return a number with its noun for a message: 1 run, 2 runs, 3 batches, 4 entries, 5 arrays.
 
     Not for results: the digests of stages leave out this module.
     """
     if count == 1:
         return f"1 {noun}"
-    if noun.endswith("y"):
+    if re.search("[^aeiou]y$", noun):
         return f"{count} {noun[:-1]}ies"
     return f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"
 

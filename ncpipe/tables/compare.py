@@ -13,12 +13,12 @@ import pandas as pd
 from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import series_name
 from ncpipe.tables.intervals import combination_interval, standard_error
-from ncpipe.tables.keys import rows_at
+from ncpipe.tables.keys import VARIED, rows_at, symbol, x_column
 from ncpipe.tables.points import LAST
 from ncpipe.tables.slopes import FEWEST_DEPTHS, slope_weights
 
 QUANTITIES = ("runs", "converged", "slope", "log10")
-KEYS = ["experiment", "quantity", "series", "depth"]
+KEYS = ["experiment", "quantity", "series", "depth", *VARIED]
 ESTIMATE = ["value", "low", "high"]
 CHANGE = ["difference", "difference_low", "difference_high", "pairs"]
 COLUMNS = [*KEYS, "revision", *ESTIMATE, *CHANGE]
@@ -32,14 +32,18 @@ class Results(NamedTuple):
 
 
 class WeightedRuns(NamedTuple):
-    """Holds the used runs at one depth, log10 value by seed, and their mean's weight in a combination."""
+    """Holds the used runs at one depth, log10 value by seed, and their mean's weight in a combination.
 
-    depth: int
+    In a study with an axis, depth is the value of the axis.
+    """
+
+    depth: float
     weight: float
     values: pd.Series
 
 
 Combination = list[WeightedRuns]
+Lines = dict[int, dict[Any, pd.Series]]
 
 
 def compare_results(
@@ -50,7 +54,8 @@ def compare_results(
     series: (metric, split), of the last layer. quantity: `runs` and `converged` (counts); `slope`, of
     log10 value on log10 L; `log10`, the mean of log10 value at the deepest depth at which every revision has
     used runs. depth: that depth, else empty. value, low, high: as in `slopes.loglog_slopes`; NaN if there is
-    none.
+    none. In a study with an axis, `slope` is on log10 x, with a row for each depth, and `log10` has a row for
+    each value x at that depth; the table then has the columns axis and x.
 
     difference: the value minus that of the first revision, with its interval from `difference_interval`.
     pairs: number of depths at which runs are compared as pairs, as '5 of 5'. Both are empty in the rows of
@@ -59,17 +64,19 @@ def compare_results(
     rows = _counts(revisions, experiment)
     for metric, split in series:
         named = {
-            name: _by_depth(results.points, experiment, metric, split) for name, results in revisions.items()
+            name: _lines(results.points, experiment, metric, split) for name, results in revisions.items()
         }
         label = series_name(split, metric)
-        for quantity, depth, terms in _quantities(named):
+        for quantity, place, terms in _quantities(named):
             base = next(iter(terms.values()))
             for index, (name, own) in enumerate(terms.items()):
                 change = _change(base, own, rule.level) if index else {}
-                keys = {"quantity": quantity, "series": label, "depth": depth, "revision": name, "pairs": ""}
+                keys = {"quantity": quantity, "series": label, "revision": name, "pairs": ""} | place
                 rows.append(keys | dict(zip(ESTIMATE, _estimate(own, rule.level), strict=True)) | change)
     rows.sort(key=lambda row: QUANTITIES.index(row["quantity"]))
     table = pd.DataFrame(rows).assign(experiment=experiment).reindex(columns=COLUMNS)
+    axis = symbol(next(iter(revisions.values())).runs)
+    table = table.drop(columns=VARIED) if axis == "L" else table.assign(axis=axis)
     return table.astype({"depth": "Int64"})
 
 
@@ -119,7 +126,7 @@ def _largest(u_low: float, u_high: float, v_low: float, v_high: float) -> float:
     return float(np.maximum(np.minimum(u_high, v_high), np.minimum(-u_low, -v_low)))
 
 
-def paired_depths(base: Combination, other: Combination) -> set[int]:
+def paired_depths(base: Combination, other: Combination) -> set[float]:
     """Return the depths at which both have used runs of the same seeds."""
     seeds = {term.depth: set(term.values.index) for term in base}
     return {term.depth for term in other if seeds.get(term.depth) == set(term.values.index)}
@@ -172,27 +179,31 @@ def _change(base: Combination, other: Combination, level: float) -> dict[str, An
     return dict(zip(CHANGE, (*difference_interval(base, other, level), pairs), strict=True))
 
 
-def _quantities(
-    named: Mapping[str, Mapping[int, pd.Series]],
-) -> Iterator[tuple[str, Any, dict[str, Combination]]]:
-    """Yield each quantity, its depth if it has one, and the terms of each revision."""
-    yield "slope", None, {name: slope_combination(groups) for name, groups in named.items()}
-    common = set.intersection(*(set(groups) for groups in named.values()))
-    if common:
-        deepest = max(common)
-        means = {
-            name: [WeightedRuns(depth, float(depth == deepest), values) for depth, values in groups.items()]
-            for name, groups in named.items()
-        }
-        yield "log10", deepest, means
+def _quantities(named: Mapping[str, Lines]) -> Iterator[tuple[str, dict[str, Any], dict[str, Combination]]]:
+    """Yield each quantity, its depth and value of the axis if it has them, and the terms of each revision."""
+    lines = sorted(set().union(*named.values()))
+    for line in lines:
+        slopes = {name: slope_combination(own.get(line, {})) for name, own in named.items()}
+        yield "slope", {"depth": line} if line else {}, slopes
+    for line in reversed(lines):
+        groups = {name: own.get(line, {}) for name, own in named.items()}
+        if common := set.intersection(*map(set, groups.values())):
+            for place in sorted(common) if line else [max(common)]:
+                means = {
+                    name: [WeightedRuns(at, float(at == place), values) for at, values in own.items()]
+                    for name, own in groups.items()
+                }
+                yield "log10", {"depth": line, "x": place} if line else {"depth": place}, means
+            break
 
 
 def slope_combination(groups: Mapping[Any, pd.Series]) -> Combination:
     """Return the terms whose combination is the slope on log10 L; empty for fewer than two depths.
 
-    groups: log10 values by depth, or by another positive number, which then takes the place of L.
+    groups: log10 values by depth, or by another number, which then takes the place of L; empty if it is not
+    positive everywhere.
     """
-    if len(groups) < 2:
+    if len(groups) < 2 or min(groups) <= 0:
         return []
     counts = np.array([len(values) for values in groups.values()])
     weights = slope_weights(np.log10(list(groups)), counts)
@@ -214,9 +225,17 @@ def drift_combination(groups: Mapping[int, pd.Series], without: int) -> Combinat
     ]
 
 
-def _by_depth(points: pd.DataFrame, experiment: str, metric: str, split: str) -> dict[int, pd.Series]:
-    """Return the log10 values of the used runs, by depth (ascending) and seed."""
+def _lines(points: pd.DataFrame, experiment: str, metric: str, split: str) -> Lines:
+    """Return the log10 values of the used runs by line, x and seed, both ascending.
+
+    A line is a depth, and x the value of the axis; without an axis, there is one line, 0, and x is the depth.
+    """
     keys = {"experiment": experiment, "layer": LAST, "metric": metric, "split": split, "used": True}
-    own = rows_at(points, keys).sort_values(["depth", "seed"])
-    tables = (table.set_index("seed") for _, table in own.groupby("depth"))
-    return {int(table["depth"].iloc[0]): table["log10"] for table in tables}
+    own = rows_at(points, keys).sort_values("seed")
+    x = x_column(own)
+    lines: Lines = {} if x != "depth" else {0: {}}
+    group: Any
+    for group, values in own.set_index("seed").groupby(["depth", x])["log10"]:
+        depth, at = group
+        lines.setdefault(int(depth) if x != "depth" else 0, {})[at] = values
+    return lines

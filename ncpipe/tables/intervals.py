@@ -23,9 +23,9 @@ def combination_interval(
     each variance. A value that is rounding has 0 in its interval.
 
     Runs count as independent of each other and of runs at other depths (docs/depth_rates.md has the effect of
-    shared seeds). In simulations with normal errors (`benchmarks/coverage.py`) 95 % intervals cover 94.5 to
-    95.4 % with five seeds, 93.6 to 96.2 % with three and 91 to 98 % with two, at five and seven depths, for
-    deviations that are equal or change tenfold over the depths.
+    shared seeds). In simulations with normal errors (`benchmarks/interval_coverage.py`) 95 % intervals cover
+    94.5 to 95.4 % with five seeds, 93.6 to 96.2 % with three and 91 to 98 % with two, at five and seven
+    depths, for deviations that are equal or change tenfold over the depths.
     """
     error, freedom = standard_error(weights, groups)
     if math.isnan(error):

@@ -35,6 +35,7 @@ class Array:
     device, workers, checkpoint_seconds: how a job trains.
     epochs: of these runs, done before it was submitted. losses: earlier arrays of them without progress.
     number: of the array in Slurm; empty if the driver ended before it received the number.
+    cluster: that has the array, or those among which sbatch chooses; empty for Slurm's default.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Array:
     epochs: int = 0
     losses: int = 0
     number: str = ""
+    cluster: str = ""
 
     @property
     def folder(self) -> Path:

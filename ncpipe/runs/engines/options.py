@@ -1,6 +1,7 @@
 """Read engine.yaml, which decides where a sweep trains. No result depends on it, so no stage does."""
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -119,6 +120,12 @@ class Slurm(Resources):
     def uses_gpu(self) -> bool:
         """Return whether a job requests a GPU, be it by a further option of sbatch."""
         return bool(self.gpus) or any("gpu" in text for text in (self.gres or "", *self.sbatch))
+
+    @property
+    def cluster(self) -> str:
+        """Return the cluster, or the list of clusters, that jobs are submitted to; empty for the default."""
+        given = (line.partition("=")[2] for line in self.sbatch if re.match("--clusters?=", line))
+        return next(given, os.environ.get("SBATCH_CLUSTERS", ""))
 
     def for_run(self, experiment: str, depth: int) -> "Slurm":
         """Return the options for a run, with the rules applied."""

@@ -129,13 +129,14 @@ def _submit(options: Slurm, fingerprints: Sequence[RunFingerprint], settings: Se
     keys = tuple(each.key() for each in fingerprints)
     array = Array(
         secrets.token_hex(6), job_count(len(keys), workers, options), keys, settings.compute.device, workers,
-        settings.checkpoint_seconds, epochs_of(fingerprints), losses,
+        settings.checkpoint_seconds, epochs_of(fingerprints), losses, cluster=options.cluster,
     )  # fmt: skip
     for each in fingerprints:
         failure_log(each.run).unlink(missing_ok=True)
     try:
         array.prepare()
-        array = replace(array, number=submit(array.name, array.jobs, options))
+        number, cluster = submit(array.name, array.jobs, options)
+        array = replace(array, number=number, cluster=cluster or array.cluster)
     except InputError:
         array.remove()
         raise
@@ -165,22 +166,29 @@ def by_options(
     return list(groups.items())
 
 
-def dry_run(fingerprints: Sequence[RunFingerprint], options: Slurm, settings: Settings) -> list[str]:
-    """Return what `train_by_slurm` would submit. Raises InputError if Slurm would refuse the jobs."""
-    lines, not_checked = [], []
+def dry_run(
+    fingerprints: Sequence[RunFingerprint], options: Slurm, settings: Settings
+) -> tuple[list[str], list[str]]:
+    """Return what `train_by_slurm` would submit, and what Slurm says against it.
+
+    Raises InputError if the jobs' resources do not suit the runs.
+    """
+    lines, not_checked, problems = list[str](), list[str](), list[str]()
     for own, group in by_options(fingerprints, options):
         check_resources(settings.compute, own)
         try:
             check_submission(own)
         except NotInstalled as error:
             not_checked = [f"not checked: {error}"]
+        except InputError as error:  # a refusal, or no answer
+            problems.append(str(error))
         jobs = job_count(len(group), workers_of(settings, own), own)
         lines += [
             f"Slurm: {plural(len(group), 'run')} in an array of {plural(jobs, 'job')}, submitted by",
             shlex.join(submission(ARRAY, jobs, own)),
         ]
     lines.append(f"batch script, where {ARRAY} stands for a new name:\n{batch_script(ARRAY, options)}")
-    return [*lines, *not_checked]
+    return [*lines, *not_checked], list(dict.fromkeys(problems))
 
 
 def check_resources(compute: Compute, options: Slurm) -> None:

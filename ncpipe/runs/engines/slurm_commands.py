@@ -4,7 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +56,25 @@ def array_states(arrays: Sequence[Array]) -> States:
         return {}
     states: States = {array.id: dict.fromkeys(range(array.jobs), (GONE, "")) for array in arrays}
     ids = {f"ncpipe-{array.name}": array.id for array in arrays}
-    queue = run_command(["squeue", "--me", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%r"])
-    if queue.returncode:
-        raise InputError(f"slurm: squeue: {last_line(queue.stderr)}; jobs continue, try again later")
-    for line in queue.stdout.splitlines():
-        job_id, name, state, reason = [*line.strip().split("|"), "", "", ""][:4]
-        index = job_id.rpartition("_")[2]
-        if name in ids and index.isdecimal():
-            states[ids[name]][int(index)] = state, reason
+    asked = ["--me", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%r"]
+    for cluster in _by_cluster(arrays):
+        queue = run_command(["squeue", *cluster, *asked])
+        if queue.returncode:
+            raise InputError(f"slurm: squeue: {last_line(queue.stderr)}; jobs continue, try again later")
+        for line in queue.stdout.splitlines():
+            job_id, name, state, reason = [*line.strip().split("|"), "", "", ""][:4]
+            index = job_id.rpartition("_")[2]
+            if name in ids and index.isdecimal():
+                states[ids[name]][int(index)] = state, reason
     return states
+
+
+def _by_cluster(arrays: Sequence[Array]) -> dict[tuple[str, ...], list[Array]]:
+    """Return arrays by the option that names their cluster to Slurm's commands."""
+    groups: dict[tuple[str, ...], list[Array]] = {}
+    for array in arrays:
+        groups.setdefault((f"--clusters={array.cluster}",) if array.cluster else (), []).append(array)
+    return groups
 
 
 def has_ended(array: Array, states: States) -> bool:
@@ -112,12 +122,12 @@ def cancel(arrays: Sequence[Array]) -> tuple[int, str]:
     Returns the number of cancelled arrays, and a line about those that may still run, if there are any. If
     Slurm does not answer, raises InputError and keeps all records.
     """
-    active, error = _active(arrays), ""
-    if active:
-        arguments = [array.number or f"--jobname=ncpipe-{array.name}" for array in active]
-        done = run_command(["scancel", *arguments])
-        error = last_line(done.stderr) or f"exit code {done.returncode}"
-        active = _active(arrays) if done.returncode else []
+    active, error = list[Array](), ""
+    for command, own in _cancelling(_active(arrays)):
+        done = run_command(command)
+        if done.returncode:
+            error = last_line(done.stderr) or f"exit code {done.returncode}"
+            active += _active(own)
     for array in arrays:
         if array not in active:
             array.remove()
@@ -125,8 +135,21 @@ def cancel(arrays: Sequence[Array]) -> tuple[int, str]:
         return len(arrays), ""
     return len(arrays) - len(active), (
         f"{plural(len(active), 'array')} may still run (scancel: {error}); run ncpipe sweep --cancel again, "
-        f"or scancel {' '.join(array.id for array in active)}"
+        f"or {' && '.join(shlex.join(command) for command, _ in _cancelling(active))}"
     )
+
+
+def _cancelling(arrays: Sequence[Array]) -> Iterator[tuple[list[str], list[Array]]]:
+    """Yield the commands that cancel arrays, each with its arrays.
+
+    An array without a number is cancelled by its name, alone: scancel ends jobs that suit all it is given.
+    """
+    for cluster, own in _by_cluster(arrays).items():
+        if numbered := [array for array in own if array.number]:
+            yield ["scancel", *cluster, *(array.number for array in numbered)], numbered
+        for array in own:
+            if not array.number:
+                yield ["scancel", *cluster, f"--jobname=ncpipe-{array.name}"], [array]
 
 
 def _active(arrays: Sequence[Array]) -> list[Array]:
@@ -135,12 +158,16 @@ def _active(arrays: Sequence[Array]) -> list[Array]:
     return [array for array in arrays if not has_ended(array, states)]
 
 
-def submit(array: str, count: int, options: Slurm) -> str:
-    """Submit an array of `count` jobs and return its number in Slurm. Raises InputError if Slurm refuses."""
+def submit(array: str, count: int, options: Slurm) -> tuple[str, str]:
+    """Submit an array of `count` jobs; return its number, and its cluster if sbatch chose or was given one.
+
+    Raises InputError if Slurm refuses.
+    """
     done = run_command(submission(array, count, options), batch_script(array, options))
     if done.returncode:
         raise InputError(f"slurm: sbatch refused the jobs ({last_line(done.stderr)}); see engine.yaml")
-    return last_line(done.stdout).partition(";")[0]  # number;cluster
+    number, _, cluster = last_line(done.stdout).partition(";")
+    return number, cluster
 
 
 def check_submission(options: Slurm) -> None:

@@ -1,6 +1,6 @@
 """How often 95 % intervals of a slope cover the true slope, in simulated sweeps with normal errors.
 
-    uv run python benchmarks/coverage.py [--sweeps 200000]
+    uv run python benchmarks/interval_coverage.py [--sweeps 200000]
 
 A row for each number of depths and seeds, a column for each course of the standard deviation over the depths.
 The interval is that of `ncpipe.tables.intervals.combination_interval`, for many sweeps at once; the first

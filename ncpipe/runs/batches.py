@@ -12,6 +12,7 @@ import torch
 
 from ncpipe.config.experiment import own_loop
 from ncpipe.config.optimizer_specs import OneAtATime
+from ncpipe.config.reading import Reading
 from ncpipe.config.run import Compute, Run
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
@@ -176,15 +177,17 @@ def _train_some(
     if len(fingerprints) > 1 and isinstance(fingerprints[0].run.spec.optimizer, OneAtATime):
         _train_some(fingerprints[:1], checkpoint_seconds, progress, work_per_epoch, stop, claim)
         return fingerprints[1:]
-    check_code(fingerprints[0])  # a batch that waited for others may not train for nothing
+    check_code(fingerprints[0], Reading())  # whoever edited the code wants no more runs of the code before
     folder = PREPARED / fingerprints[0].run.data
-    if data_checksum(folder) != fingerprints[0].data:
-        raise InputError(f"{folder}: changed while the command ran; start it again")
     if own_loop(fingerprints[0].run.spec):
+        if data_checksum(folder) != fingerprints[0].data:
+            raise InputError(f"{folder}: changed while the command ran; start it again")
         work = work_per_epoch(fingerprints[0])
         train_elsewhere(fingerprints[0], checkpoint_seconds, progress, work, stop, claim)
         return []
     data = read_prepared(folder)
+    if data.checksum != fingerprints[0].data:
+        raise InputError(f"{folder}: changed while the command ran; start it again")
     device = prepare_device(fingerprints[0].compute)  # settings are per thread
     say(f"train {_announcement(fingerprints, data, str(device))}")
     checkpoints = Checkpoints(

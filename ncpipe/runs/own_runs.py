@@ -13,8 +13,9 @@ from concurrent.futures.process import BrokenProcessPool
 
 import torch
 
+from ncpipe.config.reading import at_start
 from ncpipe.config.study import study_errors
-from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.runs.fingerprint import RunFingerprint, check_code
 from ncpipe.runs.pool import LOOK, executor, should_stop, tell, uninterrupted
 from ncpipe.runs.results import store_results
 from ncpipe.runs.run_claims import ClaimWriter
@@ -78,7 +79,11 @@ def train_elsewhere(
 
 
 def train_here(fingerprint: RunFingerprint, checkpoint_seconds: float, gpu: int | None) -> str:
-    """Train a run in this process and put its folder into the store; return how it ended."""
+    """Train a run in this process and put its folder into the store; return how it ended.
+
+    Raises InputError if this process has read other code than the fingerprint is of.
+    """
+    check_code(fingerprint, at_start())
     if gpu is not None:
         torch.cuda.set_device(gpu)
     device = prepare_device(fingerprint.compute)

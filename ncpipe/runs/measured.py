@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from ncpipe.config.experiment import Experiment, own_loop
 from ncpipe.config.reading import at_start
 from ncpipe.config.study_files import FETCH, always_runs, listed_digests
+from ncpipe.datasets.own_loaders import check_loaders
 from ncpipe.datasets.stored import FACTS
 from ncpipe.runs.code_digests import experiment_digests
 from ncpipe.runs.dvc import cache_folder, dvc_folder
@@ -52,9 +53,12 @@ class Kept:
         """Return the subject of a run in data/runs.
 
         further: what the stage reads besides the run and its data. None where nothing can be kept: the run is
-        not there, or dvc.yaml lets the stage always run.
+        not there, or dvc.yaml lets the stage always run. Raises InputError if loaders of study.py read other
+        files than when the data were fetched.
         """
         run = fingerprint.run
+        if own_loop(run.spec):
+            check_loaders(PREPARED / run.data, fingerprint.data, at_start())
         folder, facts = RUNS / run.path, PREPARED / run.data / FACTS
         if self._always:
             return None

@@ -9,7 +9,7 @@ import hashlib
 import io
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,13 @@ class Checkpoints:
     """The checkpoint files of a batch's runs, written at most every `seconds`.
 
     Each run has its own file, so it can resume beside any other runs that have finished as many epochs.
+    check: raises an error if what the training reads has changed, so that no checkpoint is of another's.
     """
 
-    def __init__(self, files: Sequence[Path], seconds: float) -> None:
-        self.files, self.seconds = list(files), seconds
+    def __init__(
+        self, files: Sequence[Path], seconds: float, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self.files, self.seconds, self.check = list(files), seconds, check
         self._written = time.monotonic()
 
     def due(self) -> bool:
@@ -46,8 +49,9 @@ class Checkpoints:
     def write(self, states: Sequence[State]) -> None:
         """Replace every file atomically: a kill at any moment leaves each old or new.
 
-        Raises OSError if the disk is full.
+        Raises OSError if the disk is full, and the error of `check`.
         """
+        self.check()
         partials = [partial_path(file) for file in self.files]
         try:
             for file, partial, state in zip(self.files, partials, states, strict=True):
@@ -84,7 +88,7 @@ class Checkpoints:
 
     def for_run(self, index: int) -> "Checkpoints":
         """Return the checkpoints of one run."""
-        return Checkpoints([self.files[index]], self.seconds)
+        return Checkpoints([self.files[index]], self.seconds, self.check)
 
 
 def copy_to(value: Any, device: torch.device) -> Any:

@@ -362,7 +362,7 @@ def test_a_file_is_edited_while_a_run_reads_it_and_put_back(
 
 
 @pytest.mark.parametrize("module", ["helper_of", "helpers_of.one"])
-def test_a_module_that_a_loss_imports_is_edited_as_a_run_begins(
+def test_a_module_is_edited_while_a_loss_imports_it_and_put_back(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It runs as it was digested, and the run is stored. Red: the edited module's result under its name."""
@@ -382,7 +382,10 @@ def test_a_module_that_a_loss_imports_is_edited_as_a_run_begins(
 
     def train_batch(*arguments: Any) -> Any:
         file.write_text("NUMBER = 2.5\n")
-        return original(*arguments)
+        try:
+            return original(*arguments)
+        finally:
+            file.write_text("NUMBER = 1.5\n")
 
     monkeypatch.setattr(batches, "train_batch", train_batch)
     train("own", 2, 0, workers=1)

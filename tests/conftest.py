@@ -17,6 +17,7 @@ import torch
 from ruamel.yaml import YAML
 from torch import Tensor
 
+from ncpipe.config import reading
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
@@ -24,8 +25,6 @@ from ncpipe.config.run import Run
 from ncpipe.config.study import load_study
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.table import Measurement
-from ncpipe.runs import code_digests
-from ncpipe.runs.closures import Reading
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import store_folder
@@ -68,7 +67,7 @@ def loaded(path: Path) -> ModuleType:
 
 def clear_code_digests() -> None:
     """Forget the code that this process has read, for a test that goes to another folder or edits files."""
-    code_digests._at_start = Reading()
+    reading._at_start = reading.Reading()
 
 
 @pytest.fixture

@@ -186,11 +186,18 @@ NAMED = [
         ("tests/test_run_claims.py::test_a_run_has_one_claim",),
     ),
     Fault(
-        "code not compared before a run is stored",
+        "listed files not compared before a run is stored",
         "runs/results.py",
-        "    check_code(fingerprints[0])\n",
+        "    at_start().check()\n",
         "",
-        ("tests/test_edited_code.py::test_code_is_edited_at_any_moment",),
+        ("tests/test_study_files.py::test_a_file_is_edited_while_a_run_reads_it_and_put_back",),
+    ),
+    Fault(
+        "another process's code not compared with its run's",
+        "runs/own_runs.py",
+        "    check_code(fingerprint, at_start())\n",
+        "",
+        ("tests/test_own_loop.py::test_a_loop_is_edited_as_its_process_starts_and_put_back",),
     ),
     Fault(
         "a stored run taken unread",

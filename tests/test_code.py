@@ -27,15 +27,15 @@ from ncpipe.commands.train import train
 from ncpipe.config.choices import TABLES, UNIONS, Choices
 from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import load_params
+from ncpipe.config.reading import Reading, at_start
 from ncpipe.papers import stages as papers
 from ncpipe.runs import closures
-from ncpipe.runs.closures import Reading, closure
+from ncpipe.runs.closures import closure
 from ncpipe.runs.code_digests import (
     EXPERIMENT_STAGES,
     READERS,
     SERVICES,
     SWEEP_STAGES,
-    at_start,
     experiment_digests,
     sweep_digests,
     training_digests,

@@ -14,8 +14,8 @@ from ncpipe.commands.code import write_code
 from ncpipe.commands.new import create_study, render
 from ncpipe.commands.plot import plot
 from ncpipe.commands.report import report
+from ncpipe.config.reading import at_start
 from ncpipe.config.study import load_study
-from ncpipe.runs.code_digests import at_start
 from ncpipe.runs.study_code import study_effect
 
 PAGE, _, LOOP = (ROOT / "docs/extending.md").read_text(encoding="utf-8").partition("\n## A training loop\n")

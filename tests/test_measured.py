@@ -33,6 +33,7 @@ from ncpipe.system.artifacts import (
     write_json,
     write_manifest,
 )
+from ncpipe.system.errors import InputError
 
 TREE = experiment_tree(epochs=4, history={"at": [0.0, 0.5], "metrics": ["nc1_trace_ratio"]}, log_every=1)
 STAGES = ("extract", "measure")
@@ -221,22 +222,26 @@ def test_damage_is_seen(project: Path, again: Again) -> None:
     assert again() == []
 
 
-def test_an_edit_while_a_stage_runs_keeps_nothing(
+def test_an_edit_of_a_listed_file_while_a_stage_runs_ends_it(
     project: Path, again: Again, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Red: what other code found, under the digest of the code that the stage began with."""
+    """Though it is reverted. Red: what another file gave, under the digest of the file that the stage began
+    with, in the store or by DVC."""
     Path("study.py").write_text("METRICS = {}\n")
-    Path("dvc.yaml").write_text("stages: {code: {cmd: ncpipe code, deps: [study.py]}}\n")
+    Path("unit.txt").write_text("1")
+    Path("dvc.yaml").write_text("stages: {measure: {cmd: ncpipe measure, deps: [unit.txt]}}\n")
     clear_code_digests()
     function = measuring.rows_of_run
 
     def edited(fingerprint: Any) -> Any:
-        Path("study.py").write_text("METRICS = {}  # an edit\n")
+        Path("unit.txt").write_text("2")
+        Path("unit.txt").write_text("1")
         return function(fingerprint)
 
     monkeypatch.setattr(measuring, "rows_of_run", edited)
     before = kept("measure").read_bytes()
-    measure("one")
+    with pytest.raises(InputError, match=r"^unit\.txt: was changed, or only touched"):
+        measure("one")
     assert kept("measure").read_bytes() == before
 
 

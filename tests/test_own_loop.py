@@ -1,8 +1,10 @@
 """A training loop of a study's own: checked, trained in a process of its own, resumed, measured by hooks."""
 
 import dataclasses
+import functools
 import multiprocessing
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from conftest import clear_code_digests, stored_runs
+from conftest import clear_code_digests, contents, stored_runs
 
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.extract import extract_experiment
@@ -24,6 +26,7 @@ from ncpipe.commands.study_check import check_study
 from ncpipe.commands.train import train
 from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import load_params
+from ncpipe.config.reading import at_start
 from ncpipe.config.run import Run
 from ncpipe.config.study import load_study, loaded
 from ncpipe.datasets.own_loaders import store_loaders
@@ -32,9 +35,11 @@ from ncpipe.features.own_metrics import WeightsAndData, own_measurements
 from ncpipe.features.own_network import extract_own, roles
 from ncpipe.features.run_metrics import describe, measure_run
 from ncpipe.metrics.hooks import measure_model
-from ncpipe.runs.code_digests import at_start, training_digests
+from ncpipe.runs import own_runs
+from ncpipe.runs.code_digests import training_digests
 from ncpipe.runs.fingerprint import choices_of, code_digest, fingerprint_of
 from ncpipe.runs.run_folder import read_history, read_state
+from ncpipe.runs.store_layout import store_folder
 from ncpipe.runs.study_code import study_effect
 from ncpipe.system.artifacts import RUNS
 from ncpipe.system.errors import InputError
@@ -318,6 +323,14 @@ def test_a_file_without_study_py_names_it(study: Path) -> None:
         load_params()
 
 
+def test_data_have_the_same_checksum_whenever_they_are_fetched(study: Path, tmp_path: Path) -> None:
+    """Red: digests of splits in any order, so that runs have other names and train again."""
+    run = write(STUDY)
+    for number in range(8):
+        store_loaders(tmp_path / str(number), run)
+    assert len({data_checksum(tmp_path / str(number)) for number in range(8)}) == 1
+
+
 def test_loaders_that_change_later_are_found_by_fetch(study: Path, tmp_path: Path) -> None:
     """Red: a pass that is compared over its first batches alone."""
     assert store_loaders(tmp_path / "same", write(STUDY)) == {"train": 60, "test": 60}
@@ -401,3 +414,139 @@ def test_it_runs_to_its_report(study: Path, monkeypatch: pytest.MonkeyPatch) -> 
     data = data_checksum(Path("data/prepared/plain"))
     stored = read_state(RUNS / run.path, fingerprint_of(run, data, load_params().compute))
     assert all(torch.equal(value, stored[name]) for name, value in trained.state.items())
+
+
+PIPELINE = """\
+stages:
+  code: {cmd: ncpipe code, deps: [study.py]}
+  fetch: {cmd: ncpipe fetch, deps: [more/noise.txt]}
+"""
+
+
+READING = """
+
+def scale():
+    with open("more/" + "noise.txt") as file:
+        return float(file.read())
+
+
+def edit(text):
+    if os.environ.get("EDIT"):
+        with open("more/" + "noise.txt", "w") as file:
+            file.write(text)
+"""
+
+
+def reading_study(always: bool = False) -> None:
+    """Write a study whose loop scales samples by a file that nothing else reads, and a dvc.yaml.
+
+    With EDIT in the environment, the loop edits that file before it begins, and puts it back at its end."""
+    Path("more").mkdir(exist_ok=True)
+    Path("more/noise.txt").write_text("1.5")
+    listed = PIPELINE.replace("deps: [more/noise.txt]", "always_changed: true") if always else PIPELINE
+    Path("dvc.yaml").write_text(listed)
+    program = STUDY.replace("import torch\n", "import os\n\nimport torch\n", 1).replace(
+        "logits = model(x", "logits = model(scale() * x"
+    )
+    program = program.replace("    batches, *_ =", "    edit('-1.5')\n    batches, *_ =")
+    program = program.replace("\n\ndef spread", "    edit('1.5')\n\n\ndef spread")
+    write(program + READING)
+
+
+def stored_contents() -> dict[str, str]:
+    return {path.name: contents(path)["model.safetensors"] for path in stored_runs()}
+
+
+def test_a_file_that_only_the_loop_reads_decides_its_runs(study: Path) -> None:
+    """It is listed for `fetch`, as the refusal says, and what is measured is the same.
+
+    Red: the run of the file before, or one that has the name of the file before."""
+    reading_study()
+    found = []
+    for scale in ("1.5", "-1.5", "1.5"):
+        clear_code_digests()
+        Path("more/noise.txt").write_text(scale)
+        fetch("plain")
+        train("plain", 2, 0, workers=1)
+        found.append(stored_contents())
+    first, both, again = found
+    assert len(first) == 1
+    assert len({*both.values()}) == 2
+    assert again == both
+
+
+def test_a_file_changes_after_fetch(study: Path) -> None:
+    """Red: a run, features or tables of another file than the data's checksum is of."""
+    reading_study()
+    write_grid()
+    fetch("plain")
+    Path("more/noise.txt").write_text("-1.5")
+    for stage in (functools.partial(train, workers=1), extract_experiment, measure):
+        clear_code_digests()
+        with pytest.raises(InputError, match=r"^data/prepared/plain: files that dvc\.yaml lists"):
+            stage("plain")
+    assert stored_runs() == []
+
+
+def test_a_loop_may_not_read_what_only_a_stage_that_always_runs_reads(study: Path) -> None:
+    """It trains again, and then nothing fetches. Red: a file that is in no name of the loop's runs."""
+    reading_study(always=True)
+    with pytest.raises(InputError, match=r"reads more/noise\.txt, .* to the deps of the stage fetch"):
+        check_study(load_params())
+    Path("dvc.yaml").unlink()
+    with pytest.raises(InputError, match=r"reads more/noise\.txt, .* to the deps of the stage fetch"):
+        check_study(load_params())
+
+
+@pytest.fixture
+def trained_before(study: Path) -> dict[str, str]:
+    """The run of a study, which is no longer there."""
+    reading_study()
+    fetch("plain")
+    train("plain", 2, 0, workers=1)
+    found = stored_contents()
+    for folder in (RUNS, *stored_runs()):
+        shutil.rmtree(folder)
+    clear_code_digests()
+    return found
+
+
+def test_a_loop_is_edited_as_its_process_starts_and_put_back(
+    study: Path, trained_before: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: the result of the edited loop under the name of the loop before."""
+    text = Path("study.py").read_text()
+    ending = f"    with open('study.py', 'w') as file:\n        file.write({text!r})\n\n\ndef spread"
+    original = own_runs.executor
+
+    def executor(*arguments: Any) -> Any:
+        edited = text.replace("momentum=0.9", "momentum=0.1").replace("\n\ndef spread", ending)
+        Path("study.py").write_text(edited)
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(own_runs, "executor", executor)
+        with pytest.raises(InputError, match="the code was edited since the command began"):
+            train("plain", 2, 0, workers=1)
+    assert stored_runs() == []
+    Path("study.py").write_text(text)
+    clear_code_digests()
+    train("plain", 2, 0, workers=1)
+    assert stored_contents() == trained_before
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["with checkpoints", "without"])
+def test_a_loop_reads_a_file_that_is_edited_and_put_back(
+    seconds: float, study: Path, trained_before: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: the result of the edited file under the name of the file before; a checkpoint that is resumed."""
+    monkeypatch.setenv("EDIT", "1")
+    with pytest.raises(InputError, match=r"^more/noise\.txt: was changed, or only touched"):
+        train("plain", 2, 0, workers=1, checkpoint_seconds=seconds)
+    monkeypatch.delenv("EDIT")
+    assert stored_runs() == []
+    assert not list(store_folder().glob("*.checkpoint"))
+    Path("more/noise.txt").write_text("1.5")
+    clear_code_digests()
+    train("plain", 2, 0, workers=1)
+    assert stored_contents() == trained_before

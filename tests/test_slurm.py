@@ -26,6 +26,7 @@ from conftest import (
     fingerprints,
     prepare_sweep,
     stored_runs,
+    write_params,
 )
 
 from ncpipe.commands import sweep
@@ -490,6 +491,22 @@ def test_jobs_run_the_code_that_they_were_submitted_with(folder: Path, stand_in:
     verify_stored(ALONE / before.key(), before.key())
     assert needs_training(edited)
     clear_code_digests()
+
+
+def test_jobs_find_what_loops_read(folder: Path) -> None:
+    """What is listed for `fetch`, by links. Red: a loop that trains here and not in jobs."""
+    Path("study.py").write_text(STUDY)
+    Path("images").mkdir()
+    Path("images/one.txt").write_text("1")
+    Path("dvc.yaml").write_text("stages: {fetch: {cmd: ncpipe fetch, deps: [images, ../elsewhere]}}\n")
+    (folder / "../elsewhere").mkdir()
+    write_params([2], [0], one=experiment_tree())
+    array = Array("a", 1, (), "cpu", None, 60.0)
+    array.prepare()
+    assert (array.folder / WORKDIR / "images/one.txt").read_text() == "1"
+    assert not (array.folder / "elsewhere").exists()
+    array.remove()
+    assert Path("images/one.txt").exists()
 
 
 def test_folders_with_one_store_train_each_run_once(

@@ -15,9 +15,9 @@ from conftest import clear_code_digests
 
 from ncpipe.commands.code import write_code
 from ncpipe.config.choices import Choices
+from ncpipe.config.reading import at_start
 from ncpipe.config.study import load_study, loaded
 from ncpipe.runs import closures, code_digests
-from ncpipe.runs.code_digests import at_start
 from ncpipe.runs.study_code import study_effect
 from ncpipe.system.errors import InputError
 

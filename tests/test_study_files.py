@@ -1,6 +1,8 @@
 """What a study.py reads and imports is part of its runs' identity, or the command ends in one line."""
 
 import importlib
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,15 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import clear_code_digests, experiment_tree, write_params
+from conftest import clear_code_digests, contents, experiment_tree, stored_runs, write_params
 from safetensors.numpy import save_file
 
+from ncpipe.commands import fetch as fetching
 from ncpipe.commands.code import write_code
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.config.study import load_study, loaded
+from ncpipe.config.study_files import forget_modules
+from ncpipe.datasets.stored import data_checksum
+from ncpipe.runs import batches
 from ncpipe.runs.fingerprint import code_digest
+from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.errors import InputError
 
 HEAD = """
@@ -237,6 +244,217 @@ def test_the_lines_of_a_traceback_are_no_files_of_the_study(tmp_path: Path) -> N
     program.parent.mkdir()
     program.write_text("from ncpipe.config.params import load_params\n\nload_params()\n")
     subprocess.run([sys.executable, program], check=True)
+
+
+# ---- Files that are edited while they are used -----------------------------------------------------------
+
+
+def back_in_time(path: Path) -> Any:
+    """Edit a file in place and put it back with its times, as `cp -p` and rsync do."""
+    times = path.stat()
+    path.write_text("2.5")
+    yield
+    path.write_text("1.5")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def renamed(path: Path) -> Any:
+    """Put another file in its place, as editors do, and then the file itself."""
+    path.rename(path.with_suffix(".bak"))
+    path.write_text("2.5")
+    yield
+    path.with_suffix(".bak").replace(path)
+
+
+def written(path: Path) -> Any:
+    """Edit it in place and write its text again, as git does."""
+    path.write_text("2.5")
+    yield
+    path.write_text("1.5")
+
+
+def written_as_code(path: Path) -> Any:
+    """Edit a module of a library as `written` does."""
+    path = path / "c.py"
+    path.write_text("NUMBER = 2.5\n")
+    yield
+    path.write_text("NUMBER = 1.5\n")
+
+
+def relinked(path: Path) -> Any:
+    """Let the link to its folder lead elsewhere for a while."""
+    link = path.parent
+    here = link.readlink()
+    other = here.with_name("other")
+    other.mkdir()
+    (other / path.name).write_text("2.5")
+    for target in (other, here):
+        link.unlink()
+        link.symlink_to(target)
+        if target == other:
+            yield
+
+
+def added(path: Path) -> Any:
+    """Add a file beside it for a while, which a study that looks for all files finds."""
+    path.with_name("a.txt").write_text("2.5")
+    yield
+    path.with_name("a.txt").unlink()
+
+
+ONE, FIRST = "read('in/' + 'c.txt')", "read(sorted(Path('in').glob('*.t' + 'xt'))[0])"
+PUT_BACK = {  # how a file is edited and put back, what is listed, and how the loss reads it
+    "written": (written, "in/c.txt", ONE),
+    "written with its times": (back_in_time, "in/c.txt", ONE),
+    "renamed": (renamed, "in/c.txt", ONE),
+    "in a listed folder": (written, "in", FIRST),
+    "added to a listed folder": (added, "in", FIRST),
+    "behind a link": (written, "link/c.txt", "read('li' + 'nk/c.txt')"),
+    "behind another link": (relinked, "link/c.txt", "read('li' + 'nk/c.txt')"),
+    "a listed library": (written_as_code, "../mylib_of_me", "__import__('mylib_of_me.c').c.NUMBER"),
+}
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["with checkpoints", "without"])
+@pytest.mark.parametrize("kind", PUT_BACK)
+def test_a_file_is_edited_while_a_run_reads_it_and_put_back(
+    kind: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is not stored, nor a checkpoint of it; then it trains as if nothing had been.
+
+    Red: the result of the edited file under the name of the file before; a checkpoint that is resumed."""
+    edit, listed, reader = PUT_BACK[kind]
+    Path("in").mkdir()
+    Path("in/c.txt").write_text("1.5")
+    Path("link").symlink_to(Path("in").absolute())
+    (tmp_path / "mylib_of_me").mkdir()
+    (tmp_path / "mylib_of_me/__init__.py").touch()
+    (tmp_path / "mylib_of_me/c.py").write_text("NUMBER = 1.5\n")
+    sys.path.append(str(tmp_path))
+    write_study(factor=reader)
+    write_pipeline(code=listed)
+    fetch("own")
+    train("own", 2, 0, workers=1)
+    (run,) = stored_runs()
+    truth = contents(run)
+    for folder in (Path("data/runs"), run):
+        shutil.rmtree(folder)
+    again()
+    original = batches.train_batch
+
+    def train_batch(*arguments: Any) -> Any:
+        editing = edit(Path(listed if listed != "in" else "in/c.txt"))
+        next(editing)
+        try:
+            return original(*arguments)
+        finally:
+            next(editing, None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "train_batch", train_batch)
+        with pytest.raises(InputError, match=r"(in|link|c\.txt|c\.py): was changed, or only touched, while"):
+            train("own", 2, 0, workers=1, checkpoint_seconds=seconds)
+    assert stored_runs() == []
+    assert not list(store_folder().glob("*.checkpoint"))
+    again()
+    train("own", 2, 0, workers=1)
+    assert contents(run) == truth
+
+
+@pytest.mark.parametrize("module", ["helper_of", "helpers_of.one"])
+def test_a_module_is_edited_while_a_loss_imports_it_and_put_back(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs as it was digested, and the run is stored. Red: the edited module's result under its name."""
+    file = Path(*module.split(".")).with_suffix(".py")
+    Path("helpers_of").mkdir()
+    Path("helpers_of/__init__.py").touch()
+    file.write_text("NUMBER = 1.5\n")
+    write_study("import importlib\n", factor=f"importlib.import_module('{module}').NUMBER")
+    fetch("own")
+    train("own", 2, 0, workers=1)
+    (run,) = stored_runs()
+    truth = contents(run)
+    for folder in (Path("data/runs"), run):
+        shutil.rmtree(folder)
+    again()
+    original = batches.check_memory  # the first to call the loss
+
+    def check_memory(*arguments: Any) -> None:
+        file.write_text("NUMBER = 2.5\n")
+        try:
+            original(*arguments)
+        finally:
+            file.write_text("NUMBER = 1.5\n")
+
+    monkeypatch.setattr(batches, "check_memory", check_memory)
+    train("own", 2, 0, workers=1)
+    assert contents(run) == truth
+
+
+def again() -> None:
+    """Forget all that was read and imported, as in another process."""
+    clear_code_digests()
+    forget_modules()
+    for name in [name for name in sys.modules if name.startswith("mylib")]:
+        del sys.modules[name]
+
+
+def test_data_are_not_stored_of_a_file_that_changes_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A download into a listed folder is no edit. Red: data of an edited file, whose edit was reverted, that
+    DVC restores for the file before; a first fetch that fails."""
+    Path("raw").mkdir()
+    download = (
+        "    path = Path('raw') / 'mine.txt'\n    path.is_file() or path.write_text('2.0')\n    return path\n"
+    )
+    write_study(f"from pathlib import Path\n\n\ndef download():\n{download}", stretch="read(download())")
+    write_pipeline(fetch="raw")
+    fetch("own")
+    checksum = data_checksum(Path("data/prepared/own"))
+    fetch("own")
+    assert data_checksum(Path("data/prepared/own")) == checksum
+    original = fetching._fetch
+
+    def edited(*arguments: Any) -> Any:
+        Path("raw/mine.txt").write_text("3.0")
+        try:
+            return original(*arguments)
+        finally:
+            Path("raw/mine.txt").write_text("2.0")
+
+    monkeypatch.setattr(fetching, "_fetch", edited)
+    with pytest.raises(InputError, match=r"raw.*: was changed, or only touched"):
+        fetch("own")
+
+
+def test_the_source_of_a_function_is_what_was_read() -> None:
+    """Although the file was edited since; TorchScript and Triton compile it. Red: another function than the
+    one that was digested."""
+    text = "import inspect\ndef f(x):\n    return {} * x\ndef source():\n    return inspect.getsource(f)\n"
+    Path("helper_of.py").write_text(text.format("2"))
+    write_study("import helper_of\n")
+    load_params()
+    Path("helper_of.py").write_text(text.format("3"))
+    assert "return 2 * x" in sys.modules["helper_of"].source()
+
+
+def test_a_study_that_is_a_link_has_the_modules_beside_the_link(tmp_path: Path) -> None:
+    """Red: an edit of a module beside the file itself, which no digest has."""
+    (tmp_path / "shared").mkdir()
+    write_study("import helper_of\n", factor="helper_of.NUMBER")
+    Path("study.py").rename(tmp_path / "shared/study.py")
+    Path("study.py").symlink_to(tmp_path / "shared/study.py")
+    (tmp_path / "shared/helper_of.py").write_text("NUMBER = 2.0\n")
+    with pytest.raises(InputError, match="No module named 'helper_of'"):
+        load_params()
+    Path("helper_of.py").symlink_to(tmp_path / "shared/helper_of.py")
+    before = digest()
+    (tmp_path / "shared/helper_of.py").write_text("NUMBER = 3.0\n")
+    assert digest() != before
+    Path("c.txt").write_text("1.5")
+    (tmp_path / "shared/helper_of.py").write_text("with open('c' + '.txt') as f:\n    NUMBER = f.read()\n")
+    with pytest.raises(InputError, match=r"helper_of\.py: line 1: reads c\.txt"):
+        load_params()
 
 
 # ---- Modules beside study.py ----------------------------------------------------------------------------

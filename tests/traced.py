@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from types import CodeType, FrameType
 
-from ncpipe.config.study_files import PACKAGE
+from ncpipe.config.reading import PACKAGE
 from ncpipe.runs.closures import ROOT
 
 Definition = tuple[str, str]  # module, name at its top

@@ -10,11 +10,20 @@ from pathlib import Path
 from ncpipe.commands.dvc_dependencies import check_dependency, check_reruns
 from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import PARAMS_FILE, Params, load_params_if_any
-from ncpipe.config.study_files import FILE, PACKAGE, PIPELINE, is_listed, named_files, study_modules
+from ncpipe.config.reading import PACKAGE, at_start
+from ncpipe.config.study import loaded
+from ncpipe.config.study_files import (
+    FILE,
+    LOOP,
+    PIPELINE,
+    is_listed,
+    named_files,
+    study_modules,
+)
 from ncpipe.config.yaml_file import read_yaml, shared_mappings
 from ncpipe.papers import stages
 from ncpipe.runs.closures import ROOT
-from ncpipe.runs.code_digests import TRAIN, at_start, experiment_digests, files_digest, sweep_digests
+from ncpipe.runs.code_digests import TRAIN, experiment_digests, files_digest, sweep_digests
 from ncpipe.runs.fingerprint import choices_of, shared_inputs
 from ncpipe.runs.store import import_runs, link_to_dvc_cache
 from ncpipe.runs.study_code import study_effect
@@ -188,7 +197,7 @@ def _check_files() -> None:
     for path in study_modules():
         check_reruns("code", path.as_posix())
     for path in named_files():
-        if not is_listed(path, ("code", "fetch", "measure")):
+        if not is_listed(path, ("code", LOOP if loaded().trainings else "fetch", "measure")):
             check_dependency("code", path.as_posix())
     if effect := study_effect(at_start()):
         say(f"{effect}: does more than define, so an edit of the study's code reruns every experiment")

@@ -7,12 +7,16 @@ import typer
 
 from ncpipe.commands.dvc_dependencies import check_reruns
 from ncpipe.commands.options import Experiment, Value
+from ncpipe.config.bounds import Number
 from ncpipe.config.experiment import own_loop
-from ncpipe.config.params import load_params
+from ncpipe.config.params import Params, load_params
+from ncpipe.config.reading import Reading
 from ncpipe.config.run import data_path
 from ncpipe.config.sources.arrays import ArraysData
+from ncpipe.config.study_files import CODE, FETCH, listed_paths
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.console import say
+from ncpipe.system.errors import InputError
 
 
 def fetch(
@@ -31,6 +35,23 @@ def fetch(
     own training loop, write what its loaders give to measure on, of the smallest seed: labels and a digest.
     """
     params = load_params()
+    for last in (False, True):  # a second time after a download into a listed folder
+        reading = Reading()
+        for path in [*listed_paths(CODE), *listed_paths(FETCH)]:
+            reading.mark(path)
+        said = _fetch(params, experiment, mirror, value)
+        try:
+            reading.check()
+        except InputError:
+            if last:
+                raise
+        else:
+            break
+    say(said)
+
+
+def _fetch(params: Params, experiment: str, mirror: Path | None, value: Number | None) -> str:
+    """Write an experiment's data set; return what is said of it."""
     whole = params.experiment(experiment, value)
     if own_loop(whole):
         from ncpipe.datasets.own_loaders import store_loaders
@@ -38,8 +59,7 @@ def fetch(
         run = params.run(experiment, min(params.sweep.depths), min(params.sweep.seeds), value)
         sizes = store_loaders(PREPARED / run.data, run)
         counts = ", ".join(f"{size} {name} samples" for name, size in sizes.items())
-        say(f"fetch {run.data}: {counts} to measure on, from the loaders of study.py")
-        return
+        return f"fetch {run.data}: {counts} to measure on, from the loaders of study.py"
     spec = whole.data
     if isinstance(spec, ArraysData):
         check_reruns("fetch", spec.file)
@@ -52,4 +72,4 @@ def fetch(
     test = "no" if data.test is None else len(data.test)
     count = data.classes
     predicted = f"targets of {count} numbers" if spec.targets == "vectors" else f"{count} classes"
-    say(f"fetch {path}: {spec.source}, {len(data.train)} training and {test} test samples, {predicted}")
+    return f"fetch {path}: {spec.source}, {len(data.train)} training and {test} test samples, {predicted}"

@@ -41,6 +41,7 @@ from ncpipe.config.arguments import READABLE, unreadable
 from ncpipe.config.experiment import Data, Model
 from ncpipe.config.loss_specs import Loss
 from ncpipe.config.optimizer_specs import Optimizer
+from ncpipe.config.reading import at_start, read_again, show_lines
 from ncpipe.config.specs import OwnData, OwnLoss, OwnOptimizer, OwnTraining
 from ncpipe.config.study_files import CODE, FILE, called_by, forget_modules, study_modules, watch
 from ncpipe.config.unions import join_unions, values_of
@@ -121,12 +122,13 @@ def loaded() -> Study:
 def load_study(folder: Path) -> Study:
     """Run the study.py of a folder, if there is one; raise InputError, in one line, if it fails."""
     global _loaded
-    path = (folder / FILE).resolve()
-    if path.is_file():
-        modules = study_modules(folder=path.parent)
-        watch(path.parent, modules)
-        paths = (path, *(path.parent / module for module in modules))
-        _loaded = _run(tuple(map(str, paths)), tuple(each.read_bytes() for each in paths))
+    folder = folder.resolve()
+    if (folder / FILE).is_file():
+        read_again(folder)
+        modules = study_modules(read=at_start().content, folder=folder)
+        watch(folder, modules)
+        paths = [folder / FILE, *(folder / module for module in modules)]
+        _loaded = _run(tuple(map(str, paths)), tuple(map(at_start().content, paths)))
     else:
         watch(None)
         _loaded = NO_STUDY
@@ -187,6 +189,7 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
     sys.modules[MODULE] = module  # where dataclasses look their own module up
     try:
         tree = ast.parse(source, path)
+        show_lines(path, source)
         exec(compile(tree, path, "exec"), module.__dict__)
     except SyntaxError as error:
         where = os.path.basename(error.filename or FILE)

@@ -23,15 +23,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ncpipe.config.reading import PACKAGE, AsRead, Reading
+from ncpipe.system.artifacts import CODE as DIGESTS
+from ncpipe.system.artifacts import FEATURES, GRID, METRICS, PREPARED, RUNS
 from ncpipe.system.errors import InputError
 
 FILE = "study.py"
-PACKAGE = "ncpipe"
 PIPELINE = Path("dvc.yaml")
 CODE, FETCH, MEASURE = "code", "fetch", "measure"  # the stages whose `deps` may list what study.py reads
+LOOP = "loop"  # an own loop and its loaders read what these list for `fetch`, again when they train
 PARAMS, CLAIMS = "params.yaml", "claims.yaml"
 PATH_OR_MODULE = re.compile(r"[\w./-]+")
 SKIPPED = {PACKAGE, "data", "__pycache__"}
+MADE = (DIGESTS, GRID, PREPARED, RUNS, FEATURES, METRICS)  # by stages, and known by other digests
 
 PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
 # Files of the system, of installed packages and of their caches: they are not part of a run's identity.
@@ -64,20 +68,28 @@ def _stage(stage: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-def listed_files() -> list[Path]:
-    """Return the files that dvc.yaml lists for the stage `code` besides the package, study.py and itself.
+def listed_paths(stage: str = CODE) -> list[Path]:
+    """Return the files and folders that dvc.yaml lists for a stage, less addresses and what ncpipe knows.
 
-    Folders count with all their files. Raises InputError if a file is missing.
+    Raises InputError if one is missing.
     """
-    found = set()
-    for path in map(Path, dependencies(CODE)):
-        if path.as_posix() in (PACKAGE, FILE, PIPELINE.name):
+    found = []
+    for text in dependencies(stage):
+        path = Path(text)
+        if text in (PACKAGE, FILE, PIPELINE.name) or "${" in text or ":/" in text:
+            continue
+        if any(path.is_relative_to(made) for made in MADE):
             continue
         if not path.exists():
-            raise InputError(f"{PIPELINE}: {path}, a dependency of the stage code, is no file or folder")
-        within = path.rglob("*") if path.is_dir() else [path]
-        found |= {file for file in within if file.is_file() and "__pycache__" not in file.parts}
-    return sorted(found)
+            raise InputError(f"{PIPELINE}: {path}, a dependency of the stage {stage}, is no file or folder")
+        found.append(path)
+    return found
+
+
+def listed_digests(reading: Reading, *stages: str) -> dict[str, str]:
+    """Return the SHA-256 of all files that dvc.yaml lists for stages, or has in listed folders, by path."""
+    paths = [path for stage in stages for path in listed_paths(stage)]
+    return {name: digest for path in paths for name, digest in reading.listed(path).items()}
 
 
 def study_modules(
@@ -158,12 +170,13 @@ def named_files() -> list[Path]:
 def is_listed(path: Path, stages: Sequence[str], folder: Path = Path()) -> bool:
     """Return whether dvc.yaml lists a file, or a folder of it, as a dependency of one of the stages.
 
-    A stage other than `code` that always runs needs no list.
+    A stage other than `code` that always runs needs no list, but for an own loop.
     """
     real = os.path.realpath(folder / path)
     for stage in stages:
-        if stage != CODE and always_runs(stage, folder):
+        if stage not in (CODE, LOOP) and always_runs(stage, folder):
             return True
+        stage = FETCH if stage == LOOP else stage
         for other in dependencies(stage, folder):
             if _is_within(real, os.path.realpath(folder / other)):
                 return True
@@ -174,28 +187,46 @@ def _is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
-class _FromSource(SourceFileLoader):
-    """Loads a module without bytecode, which would hide an edit within the second of the last one."""
+class _AsRead(MetaPathFinder):
+    """Finds modules as the other finders do, and has the package's and the study's imported as read.
 
-    def path_stats(self, path: str) -> Any:
-        raise OSError(path)
-
-
-class _BesideStudy(MetaPathFinder):
-    """Finds modules beside study.py, as Python does for a script; never one of the standard library."""
+    Those beside study.py are found first, as Python does for a script; never one of the standard library.
+    """
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
-        if _folder is None or path is not None or name == PACKAGE or name in sys.stdlib_module_names:
-            return None
-        spec = FileFinder(str(_folder), (_FromSource, [".py"])).find_spec(name)
-        return None if spec is None or spec.loader is None else spec  # no folder without an __init__.py
+        spec = None
+        if _folder and path is None and name != PACKAGE and name not in sys.stdlib_module_names:
+            spec = FileFinder(str(_folder), (AsRead, [".py"])).find_spec(name)
+            if spec is not None and spec.loader is None:  # a folder without an __init__.py
+                spec = None
+        for finder in sys.meta_path:
+            if spec is None and finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+        if spec and isinstance(spec.loader, SourceFileLoader) and _counts(spec.loader.name, spec.loader.path):
+            spec.loader = AsRead(spec.loader.name, spec.loader.path)
+        return spec
+
+
+def _counts(module: str, file: str) -> bool:
+    """Return whether a module is the package's, or one of the study that is loaded."""
+    if module.partition(".")[0] == PACKAGE:
+        return True
+    if _folder is None or not INSTALLED.isdisjoint(file.split(os.sep)):
+        return False
+    return any(_is_within(os.path.realpath(file), own) for own in _own)
+
+
+def import_as_read() -> None:
+    """Import modules of the package, and of a study, from the bytes that are digested."""
+    if not any(isinstance(finder, _AsRead) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AsRead())
 
 
 _folder: Path | None = None  # of the study.py that is loaded
 _modules: set[str] = set()  # files that were imported from beside a study.py
 _allowed: set[tuple[str, str]] = set()  # files that were read already, each with the stage
 _made: set[str] = set()  # files that study.py has written itself, in this process
-_own: tuple[str, ...] = ()  # study.py and the files and folders listed with it
+_own: tuple[str, ...] = ()  # study.py and the files and folders listed with it, behind links too
 _thread = threading.local()
 _hooked = False
 
@@ -214,10 +245,10 @@ def watch(folder: Path | None, modules: Sequence[Path] = ()) -> None:
     if _folder is None:
         return
     own = [FILE, *map(str, modules), *(each for each in dependencies(CODE, _folder) if each != PACKAGE)]
-    _own = tuple(os.path.realpath(_folder / each) for each in own)
+    _own = tuple({f(_folder / each): None for each in own for f in (os.path.abspath, os.path.realpath)})
     _modules.update(str(_folder / module) for module in modules)
+    import_as_read()
     if not _hooked:
-        sys.meta_path.insert(0, _BesideStudy())
         sys.addaudithook(_on_event)
         _hooked = True
 
@@ -295,7 +326,7 @@ def _check_read(file: str, frame: FrameType, stage: str) -> None:
     if not (
         any(_is_within(path, own) for own in _own)
         or _is_installed(path, str(_folder))
-        or (stage != CODE and not (_folder / PIPELINE).is_file())  # without DVC these always run
+        or (stage not in (CODE, LOOP) and not (_folder / PIPELINE).is_file())  # without DVC these always run
         or is_listed(Path(path), [CODE] if stage == CODE else [CODE, stage], _folder)
     ):
         beside = os.path.relpath(path, _folder)
@@ -304,7 +335,7 @@ def _check_read(file: str, frame: FrameType, stage: str) -> None:
         where = os.path.relpath(frame.f_code.co_filename, _folder)
         raise InputError(
             f"{where}: line {frame.f_lineno}: reads {shown}, whose changes nothing would notice; add the "
-            f"line `- {shown}` to the deps of the stage {stage} in {PIPELINE}"
+            f"line `- {shown}` to the deps of the stage {FETCH if stage == LOOP else stage} in {PIPELINE}"
         )
     _allowed.add((path, stage))
 

@@ -15,15 +15,18 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.experiment import own_loop
+from ncpipe.config.reading import Reading
 from ncpipe.config.run import Run
 from ncpipe.config.specs import OwnTraining
 from ncpipe.config.study import call, loaded, study_errors
-from ncpipe.config.study_files import FETCH, called_by
-from ncpipe.datasets.stored import store
+from ncpipe.config.study_files import FETCH, LOOP, PIPELINE, called_by, listed_digests
+from ncpipe.datasets.stored import read_facts, store
+from ncpipe.system.artifacts import digest_of, json_text
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
 from ncpipe.system.tensor_files import save_tensors
 
+FILES = "files"  # in the facts, and beside the labels
 KIND = "loaders"  # of prepared data that only their loaders hold
 REPEAT = "use the same samples in the same order, without augmentation or shuffling"
 Loader = Iterable[Any]
@@ -36,7 +39,7 @@ class _Watched:
         self.loader, self.most = loader, most
 
     def __iter__(self) -> Iterator[Any]:
-        with called_by(FETCH), study_errors():
+        with called_by(LOOP), study_errors():
             yield from islice(self.loader, self.most)
 
 
@@ -47,7 +50,7 @@ def measured_loaders(run: Run, most: int | None = None) -> dict[str, Loader]:
     """
     training, function = _loaders_of(run)
     with global_generators(run.seed, "loaders"):
-        given = call(function, training, run.seed, stage=FETCH)
+        given = call(function, training, run.seed, stage=LOOP)
     if not isinstance(given, tuple | list) or len(given) not in (2, 3, 4):
         count = f"{len(given)} values" if isinstance(given, tuple | list) else type(given).__name__
         raise _mistake(run, f"gives {count}; return (train, measured), and test and ood if there are")
@@ -85,13 +88,34 @@ def loader_digests(run: Run, most: int | None = None) -> dict[str, tuple[str, Te
 
 
 def store_loaders(folder: Path, run: Run) -> dict[str, int]:
-    """Write what a run's loaders give to measure on as `folder`: labels, and a digest; return the sizes."""
+    """Write what a run's loaders give to measure on as `folder`: labels, and digests; return the sizes.
+
+    A digest is of each split's batches, and of the files that loaders and loop may read besides.
+    """
     digests = loader_digests(run)
     tensors = {f"{name}.labels": labels for name, (_, labels) in digests.items()}
-    note = {name: digest for name, (digest, _) in digests.items()}
+    facts = {
+        "batches": {name: digest for name, (digest, _) in digests.items()},
+        FILES: _files_digest(Reading()),
+    }
+    note = {"facts": json_text(facts)}  # one text: safetensors writes several in any order
     classes = int(digests["train"][1].max()) + 1
-    store(folder, lambda path: save_tensors(tensors, path, note), KIND, classes, None, {"batches": note})
+    store(folder, lambda path: save_tensors(tensors, path, note), KIND, classes, None, facts)
     return {name: len(labels) for name, (_, labels) in digests.items()}
+
+
+def check_loaders(folder: Path, checksum: str, reading: Reading) -> None:
+    """Raise InputError unless the files that loaders and loop may read are those of the prepared data."""
+    facts = read_facts(folder)
+    if facts["checksum"] != checksum or facts["facts"].get(FILES) != _files_digest(reading):
+        raise InputError(
+            f"{folder}: files that {PIPELINE} lists for the stage {FETCH} have changed since it ran; run dvc "
+            "repro, which fetches again"
+        )
+
+
+def _files_digest(reading: Reading) -> str:
+    return digest_of(listed_digests(reading, FETCH))
 
 
 def _digest(run: Run, name: str, loader: Loader) -> tuple[str, Tensor]:

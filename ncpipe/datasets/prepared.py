@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from ncpipe.config.reading import Reading
 from ncpipe.datasets.stored import FACTS, TENSORS, read_facts, store
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.errors import InputError
@@ -206,9 +207,12 @@ def read_prepared(folder: Path) -> Prepared:
     path = folder / TENSORS
     if not path.is_file():
         raise InputError(f"{path}: not found; run dvc repro (stage fetch)")
+    reading = Reading()
+    reading.mark(path)
     if sha256_of(path) != facts["checksum"]:
         raise InputError(f"{path}: damaged (checksum differs from {FACTS}); run ncpipe repair {folder}")
     tensors = load_tensors(path)
+    reading.check()  # they are what was compared
 
     def split(name: str) -> Split:
         labels = tensors[f"{name}.labels"]

@@ -12,10 +12,10 @@ import torch
 
 from ncpipe.config.experiment import own_loop
 from ncpipe.config.optimizer_specs import OneAtATime
+from ncpipe.config.reading import Reading, at_start
 from ncpipe.config.run import Compute, Run
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
-from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.fingerprint import RunFingerprint, check_code
 from ncpipe.runs.own_runs import train_elsewhere
 from ncpipe.runs.pool import completed, process_count
@@ -176,20 +176,19 @@ def _train_some(
     if len(fingerprints) > 1 and isinstance(fingerprints[0].run.spec.optimizer, OneAtATime):
         _train_some(fingerprints[:1], checkpoint_seconds, progress, work_per_epoch, stop, claim)
         return fingerprints[1:]
-    check_code(fingerprints[0])  # a batch that waited for others may not train for nothing
-    folder = PREPARED / fingerprints[0].run.data
-    data = None if own_loop(fingerprints[0].run.spec) else read_prepared(folder)
-    checksums = {data_checksum(folder)} | ({data.checksum} if data else set())  # now that they are read
-    if checksums != {fingerprints[0].data}:
-        raise InputError(f"{folder}: changed while the command ran; start it again")
-    if data is None:
+    check_code(fingerprints[0], Reading())  # whoever edited the code wants no more runs of the code before
+    if own_loop(fingerprints[0].run.spec):
         work = work_per_epoch(fingerprints[0])
         train_elsewhere(fingerprints[0], checkpoint_seconds, progress, work, stop, claim)
         return []
+    folder = PREPARED / fingerprints[0].run.data
+    data = read_prepared(folder)
+    if data.checksum != fingerprints[0].data:
+        raise InputError(f"{folder}: changed while the command ran; start it again")
     device = prepare_device(fingerprints[0].compute)  # settings are per thread
     say(f"train {_announcement(fingerprints, data, str(device))}")
     checkpoints = Checkpoints(
-        [checkpoint_of(fingerprint) for fingerprint in fingerprints], checkpoint_seconds
+        [checkpoint_of(fingerprint) for fingerprint in fingerprints], checkpoint_seconds, at_start().check
     )
     start = progress.seconds()
     work = sum(work_per_epoch(fingerprint) for fingerprint in fingerprints)

@@ -14,44 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ncpipe.config.choices import TABLES, UNIONS, Choices
-from ncpipe.config.study_files import PACKAGE, parsed
+from ncpipe.config.reading import PACKAGE, Reading
+from ncpipe.config.study_files import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Reading:
-    """Reads each file of code once, so that all digests of a reading are of the same files.
-
-    It also looks up once which modules an import runs.
-    """
-
-    def __init__(self) -> None:
-        self._contents: dict[Path, bytes] = {}
-        self._modules: dict[tuple[str, str], list[str]] = {}
-
-    def content(self, path: Path) -> bytes:
-        """Return a file's bytes, as they were first read."""
-        path = path.absolute()
-        if path not in self._contents:
-            self._contents.setdefault(path, path.read_bytes())  # the first one, of two threads
-        return self._contents[path]
-
-    def modules_of(self, module: str, name: str) -> list[str]:
-        """Return the modules that `from module import name` runs, less those without any code."""
-        if (found := self._modules.get((module, name))) is None:
-            parts = [*module.split("."), *filter(None, [name])]
-            names = [".".join(parts[:end]) for end in range(2, len(parts) + 1)]
-            paths = {each: path for each in names if (path := _file(each)).is_file()}
-            found = [each for each, path in paths.items() if self.content(path).strip()]
-            self._modules[module, name] = found
-        return found
-
-    def is_current(self) -> bool:
-        """Return whether the files that were read are as they were then."""
-        try:
-            return all(path.read_bytes() == content for path, content in self._contents.items())
-        except OSError:
-            return False
 
 
 class Module(NamedTuple):
@@ -85,8 +51,19 @@ def closure(
         own = frozenset(table for home, table in tables if home == name)
         words = choices.words if own and choices is not None else None
         found[name], imports = digest_module(content, own, words)
-        todo += {each for pair in imports for each in reading.modules_of(*pair)}
+        todo += {each for pair in imports for each in modules_of(*pair, reading)}
     return dict(sorted(found.items()))
+
+
+def modules_of(module: str, name: str, reading: Reading) -> list[str]:
+    """Return the modules that `from module import name` runs, less those without any code."""
+    if (found := reading.imports.get((module, name))) is None:
+        parts = [*module.split("."), *filter(None, [name])]
+        names = [".".join(parts[:end]) for end in range(2, len(parts) + 1)]
+        paths = {each: path for each in names if (path := _file(each)).is_file()}
+        found = [each for each, path in paths.items() if reading.content(path).strip()]
+        reading.imports[module, name] = found
+    return found
 
 
 def all_modules() -> set[str]:

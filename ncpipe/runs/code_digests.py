@@ -5,7 +5,7 @@ A stage's digest covers the module that the stage runs and every module of the p
 that dvc.yaml lists for the stage `code` count too; `ncpipe.config.study_files` refuses whatever else a study
 reads. Data count by their checksums. Of other packages, neither files nor versions count.
 
-Digests are of the files as this process first read them, the package's as this module is imported: an edit
+Digests are of the files as this process first read them and runs them (`ncpipe.config.reading`): an edit
 while a command runs does not change them. A new `Reading` has the files as they are now.
 """
 
@@ -16,10 +16,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ncpipe.config.choices import TRAININGS, Choices
-from ncpipe.config.study_files import FILE, PACKAGE, PIPELINE, listed_files, study_modules
+from ncpipe.config.reading import PACKAGE, Reading, at_start
+from ncpipe.config.study_files import CODE, FILE, PIPELINE, listed_digests, study_modules
 from ncpipe.runs import closures
-from ncpipe.runs.closures import Reading, closure, module_files
+from ncpipe.runs.closures import closure, module_files
 from ncpipe.runs.study_code import study_digests
+from ncpipe.system.artifacts import digest_of
 from ncpipe.system.errors import InputError
 
 # The module that each stage of every sweep runs: stages of the whole sweep, then of an experiment.
@@ -46,8 +48,9 @@ SERVICES = frozenset(
 )
 # Modules that read and check params.yaml and records, whose values are in a run's identity themselves.
 READERS = frozenset(
-    {f"ncpipe.config.{name}" for name in ("bounds", "choices", "params", "records", "study", "study_files")}
-    | {f"ncpipe.{name}" for name in ("config.unions", "config.yaml_file", "runs.fingerprint")}
+    {f"ncpipe.config.{name}" for name in ("bounds", "choices", "params", "reading", "records", "study")}
+    | {f"ncpipe.config.{name}" for name in ("study_files", "unions", "yaml_file")}
+    | {"ncpipe.runs.fingerprint"}
     | {"ncpipe.system.artifacts"}
 )
 # Files that a stage reads from the package besides its modules: every byte of them counts.
@@ -58,12 +61,6 @@ READ: Mapping[str, tuple[str, ...]] = {
     "measure": ("NETWORKS", "LOSSES", "OPTIMIZERS", TRAININGS, "METRICS"),
     TRAIN: ("NETWORKS", "LOSSES", "OPTIMIZERS", TRAININGS),
 }
-_at_start = Reading()
-
-
-def at_start() -> Reading:
-    """Return the reading of this process: of the code that it runs."""
-    return _at_start
 
 
 def sweep_digests(further: Mapping[str, str] = MappingProxyType({})) -> dict[str, dict[str, str]]:
@@ -114,23 +111,25 @@ def files_digest() -> str:
         name = path.relative_to(closures.ROOT) if path.is_relative_to(closures.ROOT) else path
         digest.update(f"{name}\0".encode())
         digest.update(hashlib.sha256(at_start().content(path)).digest())
+    digest.update(digest_of(_listed()).encode())
     return digest.hexdigest()
 
 
 def code_contents() -> dict[str, bytes]:
     """Return the code as it was first read, by paths in a folder that has all of it.
 
-    The code is the package's files, study.py, the files listed with it and the dvc.yaml that lists them.
-    Raises InputError if a file lies outside the study's folder.
+    The code is the package's files, study.py and its modules, the files listed with them and dvc.yaml. Raises
+    InputError if a file lies outside the study's folder.
     """
     package = {path.relative_to(closures.ROOT).as_posix(): path for path in _package_files()}
-    files = _study_files()
-    for path in files:
-        if not Path(os.path.normpath(path)).resolve().is_relative_to(Path.cwd()):
-            raise InputError(f"{path}: lies outside the study's folder, so jobs cannot have a copy")
-    files += [PIPELINE] if files and PIPELINE.is_file() else []
-    study = {path.as_posix(): path for path in files}
-    return {name: at_start().content(path) for name, path in (package | study).items()}
+    study = {path.as_posix(): at_start().content(path) for path in _study_files()}
+    study |= {name: Path(name).read_bytes() for name in _listed()}
+    for name in study:
+        if not Path(os.path.normpath(name)).resolve().is_relative_to(Path.cwd()):
+            raise InputError(f"{name}: lies outside the study's folder, so jobs cannot have a copy")
+    if study and PIPELINE.is_file():
+        study[PIPELINE.name] = at_start().content(PIPELINE)
+    return {name: at_start().content(path) for name, path in package.items()} | study
 
 
 def _package_files() -> list[Path]:
@@ -139,10 +138,15 @@ def _package_files() -> list[Path]:
 
 
 def _study_files() -> list[Path]:
-    """Return study.py, if there is one, its modules and the files listed with it."""
+    """Return study.py, if there is one, and its modules."""
     study = Path(FILE)
-    return [study, *sorted({*study_modules(), *listed_files()})] if study.is_file() else []
+    return [study, *study_modules(read=at_start().content)] if study.is_file() else []
 
 
-for _path in _package_files():  # now, before most modules are imported: no older code runs than is digested
-    _at_start.content(_path)
+def _listed() -> dict[str, str]:
+    """Return the digests of the files that dvc.yaml lists for study.py, if there is one."""
+    return listed_digests(at_start(), CODE) if Path(FILE).is_file() else {}
+
+
+for _path in _package_files():  # now, all at once: not some before an edit and some after
+    at_start().content(_path)

@@ -12,12 +12,11 @@ from typing import Any
 
 from ncpipe.config.choices import STUDY_TABLES, Choices
 from ncpipe.config.experiment import Experiment, own_loop
+from ncpipe.config.reading import PACKAGE, Reading, at_start
 from ncpipe.config.run import Compute, Run, as_json
 from ncpipe.config.sources.images import ImageData
-from ncpipe.config.study_files import PACKAGE
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.closures import Reading
-from ncpipe.runs.code_digests import at_start, training_digests
+from ncpipe.runs.code_digests import training_digests
 from ncpipe.system.artifacts import PREPARED, check_manifest, digest_of, read_json
 from ncpipe.system.errors import InputError
 
@@ -176,14 +175,13 @@ def _code_digest(choices: Choices, reading: Reading, study: Path) -> str:
     return digest_of(training_digests(choices, reading))
 
 
-def check_code(fingerprint: RunFingerprint) -> None:
-    """Raise InputError unless the files of the code still have the digest in a run's fingerprint."""
+def check_code(fingerprint: RunFingerprint, reading: Reading) -> None:
+    """Raise InputError unless the code in a reading has the digest of a run's fingerprint."""
     try:
-        code = digest_of(training_digests(choices_of(fingerprint.run.spec), Reading()))
+        code = digest_of(training_digests(choices_of(fingerprint.run.spec), reading))
     except (OSError, SyntaxError, ValueError):  # a file that is being written, or is half edited
         code = ""
     if code != fingerprint.code:
         raise InputError(
-            "the code was edited during training, so runs that were not finished are discarded; "
-            "start it again"
+            "the code was edited since the command began, so no further run begins; start it again"
         )

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ncpipe.config.experiment import Experiment, own_loop
-from ncpipe.config.study_files import FETCH, always_runs, dependencies
+from ncpipe.config.reading import at_start
+from ncpipe.config.study_files import FETCH, always_runs, listed_digests
+from ncpipe.datasets.own_loaders import check_loaders
 from ncpipe.datasets.stored import FACTS
-from ncpipe.runs.code_digests import at_start, experiment_digests
+from ncpipe.runs.code_digests import experiment_digests
 from ncpipe.runs.dvc import cache_folder, dvc_folder
 from ncpipe.runs.fingerprint import RunFingerprint, choices_of, verify_run
 from ncpipe.runs.store_layout import begin_store, link, store_folder
@@ -42,18 +44,21 @@ class Kept:
     def __init__(self, stage: str, spec: Experiment) -> None:
         self.stage = stage
         # What a loop of study.py is measured on comes from loaders, which read what is listed for `fetch`.
-        self._listing = [stage, FETCH] if own_loop(spec) else [stage]
+        listing = [stage, FETCH] if own_loop(spec) else [stage]
         self._always = always_runs(stage)
         self._code = digest_of(experiment_digests(choices_of(spec))[stage])
-        self._files = self._listed_files()
+        self._files = listed_digests(at_start(), *listing)
 
     def subject(self, fingerprint: RunFingerprint, further: object) -> Subject | None:
         """Return the subject of a run in data/runs.
 
         further: what the stage reads besides the run and its data. None where nothing can be kept: the run is
-        not there, or dvc.yaml lets the stage always run.
+        not there, or dvc.yaml lets the stage always run. Raises InputError if loaders of study.py read other
+        files than when the data were fetched.
         """
         run = fingerprint.run
+        if own_loop(run.spec):
+            check_loaders(PREPARED / run.data, fingerprint.data, at_start())
         folder, facts = RUNS / run.path, PREPARED / run.data / FACTS
         if self._always:
             return None
@@ -80,9 +85,11 @@ class Kept:
         return json.loads(zlib.decompress(content))
 
     def keep(self, found: Iterable[tuple[Subject | None, Any]]) -> None:
-        """Keep what was found of subjects, unless the code was edited or the store cannot be used."""
-        if not at_start().is_current() or self._listed_files() != self._files:
-            return
+        """Keep what was found of subjects, unless the store cannot be used.
+
+        Raises InputError if a file that the study's code may read has changed meanwhile.
+        """
+        at_start().check()
         with contextlib.suppress(InputError, OSError):  # a store of another version; a full or read-only disk
             begin_store()
             for subject, value in found:
@@ -94,12 +101,6 @@ class Kept:
 
     def _path(self, subject: Subject) -> Path:
         return store_folder() / f"{subject.key}.{self.stage}"
-
-    def _listed_files(self) -> dict[str, str]:
-        """Return the digests of the files that dvc.yaml lists for the stage without a key of params.yaml."""
-        paths = [Path(path) for stage in self._listing for path in dependencies(stage) if "${" not in path]
-        files = [file for path in paths for file in (path, *path.rglob("*")) if file.is_file()]
-        return {file.as_posix(): sha256_of(file) for file in files}
 
 
 def _sealed(subject: Subject, content: bytes) -> bytes:

@@ -13,13 +13,16 @@ from concurrent.futures.process import BrokenProcessPool
 
 import torch
 
+from ncpipe.config.reading import at_start
 from ncpipe.config.study import study_errors
-from ncpipe.runs.fingerprint import RunFingerprint
+from ncpipe.datasets.own_loaders import check_loaders
+from ncpipe.runs.fingerprint import RunFingerprint, check_code
 from ncpipe.runs.pool import LOOK, executor, should_stop, tell, uninterrupted
 from ncpipe.runs.results import store_results
 from ncpipe.runs.run_claims import ClaimWriter
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.runs.training_log import FINISHED, STOPPED, log_time
+from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Progress, plural, say
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
@@ -78,11 +81,16 @@ def train_elsewhere(
 
 
 def train_here(fingerprint: RunFingerprint, checkpoint_seconds: float, gpu: int | None) -> str:
-    """Train a run in this process and put its folder into the store; return how it ended."""
+    """Train a run in this process and put its folder into the store; return how it ended.
+
+    Raises InputError if this process has read other code, or finds other files, than the fingerprint is of.
+    """
+    check_code(fingerprint, at_start())
+    check_loaders(PREPARED / fingerprint.run.data, fingerprint.data, at_start())
     if gpu is not None:
         torch.cuda.set_device(gpu)
     device = prepare_device(fingerprint.compute)
-    checkpoints = Checkpoints([checkpoint_of(fingerprint)], checkpoint_seconds)
+    checkpoints = Checkpoints([checkpoint_of(fingerprint)], checkpoint_seconds, at_start().check)
     with study_errors():
         trained = train_own(fingerprint.run, device, checkpoints, tell, should_stop)
     [line] = store_results([fingerprint], [trained], device, checkpoints)

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import psutil
 
 from ncpipe.config.study import load_study, study_errors
+from ncpipe.runs.code_digests import files_digest
 from ncpipe.system.errors import InputError
 from ncpipe.system.machine import free_memory, usable_cores
 
@@ -64,10 +65,11 @@ def _worth(seconds: float, most: int) -> int:
 
 
 def _share_among(count: int, do: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+    code = files_digest()
     with executor(count) as others:
         try:
             with uninterrupted():  # this starts processes
-                futures = [others.submit(_call, do, task) for task in tasks]
+                futures = [others.submit(_call, code, do, task) for task in tasks]
             for future in futures:
                 for done in completed([future]):
                     yield done.result()
@@ -141,6 +143,8 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
 
-def _call(do: Callable[[Task], Result], task: Task) -> Result:
+def _call(code: str, do: Callable[[Task], Result], task: Task) -> Result:
+    if files_digest() != code:
+        raise InputError("the code was edited since the command began; start it again")
     with study_errors():
         return do(task)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ncpipe.runs.fingerprint import RunFingerprint, check_code
+from ncpipe.config.reading import at_start
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.run_folder import write_run
 from ncpipe.runs.store import stored, write_beside
 from ncpipe.training.checkpoints import Checkpoints
@@ -22,9 +23,9 @@ def store_results(
 ) -> list[str]:
     """Store runs that trained together and remove their checkpoints; return a line on how each ended.
 
-    Raises InputError, and stores nothing, if the code was edited since the runs were identified.
+    Raises InputError, and stores nothing, if a file that the study's code may read has changed meanwhile.
     """
-    check_code(fingerprints[0])
+    at_start().check()
     for fingerprint, trained in zip(fingerprints, results, strict=True):
         write = functools.partial(write_run, trained=trained, fingerprint=fingerprint, device=name_of(device))
         write_beside(stored(fingerprint.key()), write)

@@ -7,13 +7,21 @@ because one entry's code may then change another's.
 """
 
 import ast
-import hashlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ncpipe.config.choices import STUDY_TABLES, Choices
-from ncpipe.config.study_files import FILE, PACKAGE, listed_files, modules_named, parsed, study_modules, words
-from ncpipe.runs.closures import Reading, all_modules, closure, digest_module, names_in
+from ncpipe.config.reading import PACKAGE, Reading
+from ncpipe.config.study_files import (
+    CODE,
+    FILE,
+    listed_digests,
+    modules_named,
+    parsed,
+    study_modules,
+    words,
+)
+from ncpipe.runs.closures import all_modules, closure, digest_module, modules_of, names_in
 
 METRICS = "METRICS"
 ALL_TABLES = frozenset({*STUDY_TABLES.values(), METRICS, "CALLS", "FIGURES"})
@@ -63,10 +71,10 @@ def study_digests(
     for path in sorted({*files, *study_modules(files, reading.content)}):
         content = reading.content(path)
         own[path.as_posix()], imports = digest_module(content)
-        package |= {module for pair in imports for module in reading.modules_of(*pair)}
+        package |= {module for pair in imports for module in modules_of(*pair, reading)}
         if names_in(parsed(content)) & IMPORTERS:  # then any of its modules may be imported, by a text
             package |= all_modules()
-    listed = {path.as_posix(): hashlib.sha256(reading.content(path)).hexdigest() for path in listed_files()}
+    listed = listed_digests(reading, CODE)
     return closure(package, choices, without, reading, looked_up=True) | listed | own
 
 
@@ -131,7 +139,7 @@ def _origins(tree: ast.Module, reading: Reading) -> dict[str, list[tuple[str, Pa
                 module = node.module or "" if isinstance(node, ast.ImportFrom) else alias.name
                 homes: list[Path | str] = [
                     *modules_named(words(node)),
-                    *reading.modules_of(module, alias.name),
+                    *modules_of(module, alias.name, reading),
                 ]
                 origins.setdefault(name, []).extend((alias.name, home) for home in homes)
     return origins

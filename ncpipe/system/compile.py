@@ -1,9 +1,13 @@
 """Compile loops over arrays to machine code, where numba is installed."""
 
+import contextlib
 import functools
+import hashlib
+import tempfile
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from ncpipe.system.errors import cut
@@ -34,18 +38,52 @@ def can_compile() -> bool:
 def compiled(signatures: Sequence[str], fastmath: Collection[str] = ()) -> Callable[[Loop], Loop]:
     """Return a decorator that compiles a loop for these types of arguments; needs numba.
 
-    The machine code is kept beside the loop's file or in the user's cache, so only the first import compiles.
+    The machine code is kept below `__pycache__` here or in the user's cache, so only the first import
+    compiles. Numba's own key is a file and the loop's bytecode, so each loop with its constants, what it
+    names and its options has a folder of its own; old ones may be deleted at any time.
     fastmath: LLVM's flags that allow operations in another order. Loops run without Python's global lock.
     """
-    from numba import njit  # half a second
+    import numba  # half a second
 
+    config: Any = numba.config
     options: dict[str, Any] = {"fastmath": set(fastmath), "nogil": True}
 
     def decorate(loop: Loop) -> Loop:
+        key = _key(loop, signatures, options)
+        before, folder = config.CACHE_DIR, _cache_folder(key, config.CACHE_DIR)
+        config.CACHE_DIR = str(folder)
         try:
-            compiled_loop: Loop = njit(list(signatures), cache=True, **options)(loop)
-        except RuntimeError:  # neither the file's folder nor the user's cache can be written to
-            compiled_loop = njit(list(signatures), **options)(loop)
-        return compiled_loop
+            compiled_loop: Any = numba.njit(list(signatures), cache=folder is not None, **options)(loop)
+        finally:
+            config.CACHE_DIR = before
+        compiled_loop.ncpipe_key = key
+        found: Loop = compiled_loop
+        return found
 
     return decorate
+
+
+def _key(loop: Any, signatures: Sequence[str], options: Mapping[str, Any]) -> str:
+    """Return the digest of all that decides a loop's machine code, as it is in this process."""
+    code, named = loop.__code__, [loop.__globals__.get(name) for name in loop.__code__.co_names]
+    parts = (
+        [code.co_code, code.co_consts, code.co_names, code.co_varnames],
+        [getattr(value, "ncpipe_key", None) or repr(value) for value in named],  # other loops, and constants
+        [*signatures],
+        {name: sorted(value) if isinstance(value, set) else value for name, value in options.items()},
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _cache_folder(key: str, setting: str) -> Path | None:
+    """Return a folder that can be written to: below numba's setting, if there is one, here or at home."""
+    from numba.misc.appdirs import AppDirs
+
+    home = AppDirs(appname="numba", appauthor=False).user_cache_dir
+    for place in filter(None, (setting, Path(__file__).parent / "__pycache__", home)):
+        folder = Path(place, f"loop-{key[:32]}")
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+            return folder
+    return None

@@ -10,7 +10,7 @@ import io
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,13 @@ class Checkpoints:
     """The checkpoint files of a batch's runs, written at most every `seconds`.
 
     Each run has its own file, so it can resume beside any other runs that have finished as many epochs.
+    check: raises an error if what the training reads has changed, so that no checkpoint is of another's.
     """
 
-    def __init__(self, files: Sequence[Path], seconds: float) -> None:
-        self.files, self.seconds = list(files), seconds
+    def __init__(
+        self, files: Sequence[Path], seconds: float, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self.files, self.seconds, self.check = list(files), seconds, check
         self._written = time.monotonic()
 
     def due(self) -> bool:
@@ -47,9 +50,10 @@ class Checkpoints:
     def write(self, states: Sequence[State]) -> None:
         """Replace every file atomically: a kill at any moment leaves each old or new.
 
-        Raises OSError if the disk is full. Former checkpoints stay if another process, which believes that
-        this one was killed, removes the new ones before they are in their places.
+        Raises OSError if the disk is full, and the error of `check`. Former checkpoints stay if another process,
+        which believes that this one was killed, removes the new ones before they are in their places.
         """
+        self.check()
         number = secrets.token_hex(8)
         partials = [file.with_name(f".{file.name}.{number}") for file in self.files]
         try:
@@ -95,7 +99,7 @@ class Checkpoints:
 
     def for_run(self, index: int) -> "Checkpoints":
         """Return the checkpoints of one run."""
-        return Checkpoints([self.files[index]], self.seconds)
+        return Checkpoints([self.files[index]], self.seconds, self.check)
 
 
 def copy_to(value: Any, device: torch.device) -> Any:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from ncpipe.config.experiment import OwnLoop, own_loop
 from ncpipe.config.run import Run
 from ncpipe.config.study import call, loaded, study_errors
-from ncpipe.config.study_files import FETCH, called_by
+from ncpipe.config.study_files import LOOP, called_by
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import generator_states, global_generators, set_generator_states
 from ncpipe.training.checkpoints import Checkpoints, State, Stopped
@@ -175,7 +175,7 @@ def train_own(
             torch.cuda.manual_seed(torch.initial_seed())
         model = build_own(run).to(device)
         log = Log(model, run, checkpoints, on_epoch, stop)
-        with called_by(FETCH), study_errors():
+        with called_by(LOOP), study_errors():
             returned: Any = None
             stopped: Stopped | None = None
             try:

@@ -14,11 +14,12 @@ from typing import TypeVar
 import torch
 
 from ncpipe.config.experiment import Data
+from ncpipe.config.reading import at_start
 from ncpipe.config.run import Compute, Run
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.runs.batches import Batch, groups, parts_of_each, worker_count
-from ncpipe.runs.fingerprint import fingerprint_of
+from ncpipe.runs.fingerprint import check_code, fingerprint_of
 from ncpipe.runs.pool import completed, executor, should_stop, uninterrupted
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.system.artifacts import RAW
@@ -91,6 +92,7 @@ def train_task(
     stop: Callable[[], bool],
 ) -> list[Found]:
     """Train the runs of a batch from their checkpoints; return what `measure` returns for each."""
+    check_code(batch[0], at_start())  # in a process of its own, which has read it anew
     runs, compute = [fingerprint.run for fingerprint in batch], batch[0].compute
     data = data_of(runs[0].spec.data)
     device = prepare_device(compute)  # each thread has its own settings

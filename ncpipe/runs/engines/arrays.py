@@ -3,7 +3,7 @@
     array.json  what the jobs may train, and how
     INDEX.log   the output of job INDEX
     code        the folder in which the jobs run: the package, params.yaml, study.py and the files listed with
-                it as the array was submitted, and links to the data and the store
+                it as the array was submitted, and links to the data, what is listed for `fetch` and the store
 
 The folder is written before its array is submitted and outlives the driver.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ncpipe.config.params import PARAMS_FILE
 from ncpipe.config.run import Device
+from ncpipe.config.study_files import FETCH, listed_paths
 from ncpipe.runs.code_digests import code_contents
 from ncpipe.runs.dvc import cache_folder, dvc_folder
 from ncpipe.system.artifacts import JOBS, LOGS, json_text, publish_file, remove
@@ -72,6 +73,10 @@ class Array:
             (workdir / path).parent.mkdir(parents=True, exist_ok=True)
             (workdir / path).write_bytes(content)
         (workdir / JOBS.parent).symlink_to(Path.cwd() / JOBS.parent)
+        for listed in listed_paths(FETCH):  # which loops read as they train
+            if ".." not in listed.parts and not (workdir / listed).exists():
+                (workdir / listed).parent.mkdir(parents=True, exist_ok=True)
+                (workdir / listed).symlink_to(listed.absolute())
         if (dvc := dvc_folder()) is not None:  # else the store is below data
             (workdir / ".dvc").mkdir()
             cache = cache_folder(dvc).absolute()

@@ -50,8 +50,8 @@ class Checkpoints:
     def write(self, states: Sequence[State]) -> None:
         """Replace every file atomically: a kill at any moment leaves each old or new.
 
-        Raises OSError if the disk is full, and the error of `check`. Former checkpoints stay if another process,
-        which believes that this one was killed, removes the new ones before they are in their places.
+        Raises OSError if the disk is full, and the error of `check`. Former checkpoints stay if another
+        process, which believes that this one was killed, removes the new ones before they are in place.
         """
         self.check()
         number = secrets.token_hex(8)

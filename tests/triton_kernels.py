@@ -9,13 +9,14 @@ GPU's (`fake_cuda`), so that everything goes the way that it goes there.
 import functools
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import test_fake_cuda
 import torch
 import triton
-from conftest import architecture, experiment, image_data, normal, vector_data
+from conftest import architecture, experiment, image_data, loaded, normal, vector_data
 from fake_cuda import CPU, CUDA, FakeCuda
 from torch import Tensor
 from training_cases import ADAM, assert_same
@@ -259,6 +260,22 @@ def test_recorded_training_is_that_without_a_recording_and_near_the_cpus(
     for one, other in zip(trained[0], expected, strict=True):
         for key, value in other.state.items():
             torch.testing.assert_close(one.state[key], value, rtol=1e-3, atol=1e-4)
+
+
+def test_gpu_check_compares_half_blocks_with_float64(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: a wrong kernel that passes on a card."""
+    gpu_check = loaded(Path(__file__).resolve().parent.parent / "benchmarks" / "gpu_check.py")
+    monkeypatch.setattr(gpu_check, "HALF_BLOCKS", gpu_check.HALF_BLOCKS[:3:2])
+    found = gpu_check.Findings(gpu_check.Size(samples=20, nodes=1, repeats=2))
+    gpu_check.half_blocks(found, CUDA)
+    assert [row["what"] for row in found.rows["half blocks"]] == [
+        "mlp, post-LN, float32",
+        "attention, post-LN, 4 tokens, float32",
+    ]
+    assert not found.failed
+    monkeypatch.setattr(gpu_check, "KERNEL_ERROR", {"float32": 1e-12})
+    gpu_check.half_blocks(found, CUDA)
+    assert len(found.failed) == 2
 
 
 @pytest.mark.parametrize(("name", "most"), [("L-RN1", 150), ("L-T11", 250)])

@@ -83,6 +83,47 @@ def test_where_no_kernel_is_taken_one_line_says_why_once(
     assert capfd.readouterr().err == (slow if reason else "")
 
 
+INTEGERS = {"rows", "tiles", "tile_rows", "tokens", "weight_step", "bias_step", "qk_step", "vo_step"}
+LARGEST = ("_attention_backward", "tf32", True, 90)
+COMPILED = [
+    (name, precision, long, card)
+    for name in ("_mlp_forward", "_mlp_backward", "_attention_forward", "_attention_backward")
+    for precision in ("tf32x3", "tf32")
+    for long in ((False, True) if "attention" in name else (False,))
+    for card in (80, 90, 120)
+]
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.parametrize(
+    ("name", "precision", "long", "card"),
+    [LARGEST, *(pytest.param(*each, marks=pytest.mark.long) for each in COMPILED if each != LARGEST)],
+)
+def test_kernels_compile_for_every_card_and_fit_into_its_shared_memory(
+    name: str, precision: str, long: bool, card: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a card. Red: a compiler's error, or `out of resource: shared memory`, hours later on one."""
+    from triton import compile as compiled
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from ncpipe.models import triton_block
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kernel = getattr(triton_block, name)
+    fixed = {"D": 64, "PRECISION": precision, "LONG": long}
+    fixed |= dict.fromkeys(("total_ptr", "of_sum_ptr", "of_stream_ptr"))
+    kinds = dict.fromkeys(INTEGERS, "i32") | dict.fromkeys(("eps", "factor"), "fp32") | {"active_ptr": "*i8"}
+    signature = {
+        argument: "constexpr" if argument in fixed else kinds.get(argument, "*fp32")
+        for argument in kernel.arg_names
+    }
+    constants = {argument: fixed[argument] for argument in kernel.arg_names if argument in fixed}
+    source = ASTSource(kernel, signature, constants)
+    options = {"num_warps": triton_block.WARPS, "num_stages": 1}
+    assert compiled(source, GPUTarget("cuda", card, 32), options).metadata.shared <= 48 * 1024
+
+
 def test_triton_that_is_missing_or_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Red: an ImportError in place of PyTorch's operations."""
     for name in [name for name in sys.modules if name.split(".")[0] == "triton"]:

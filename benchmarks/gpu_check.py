@@ -2,16 +2,19 @@
 
     python benchmarks/gpu_check.py [--quick] [--only SECTION ...] [--json FILE]
 
-It prints Markdown for docs/speed.md and exits with 1 if anything failed; --quick takes ten minutes. No other
-program should use the GPU meanwhile.
+It prints Markdown for docs/speed.md and exits with 1 if anything failed. No other program should use the GPU
+meanwhile. --quick takes ten minutes: each section ends with the row in which its seconds (BUDGETS) are spent.
 
-facts        card, driver, versions, flags of arithmetic by precision
-correctness  every kind of training on the GPU against the CPU; captured against eager, resumed against whole,
-             and twice the same
-safety       a batch that does not fit is halved and its memory freed; 40 sessions one after the other
-kernels      the constants of a roofline: launch of a graph's node, bandwidth, products
-steps        milliseconds of a run and epoch, eager and captured, by one worker and by four
-panels       what the seven panels of S25's figures would take: 245 runs
+facts               card, driver, versions, flags of arithmetic by precision
+half blocks         the kernels of residual blocks against float64, twice the same, and their microseconds
+correctness         every kind of training on the GPU against the CPU; captured against eager, resumed against
+                    whole, and twice the same
+safety              a batch that does not fit is halved and its memory freed; 40 sessions one after the other
+kernels             the constants of a roofline: launch of a graph's node, bandwidth, products
+side by side        milliseconds of a run and epoch of loops that one would write, and of ncpipe
+share of the limit  the least time that its products and bytes take here, over ncpipe's
+steps               milliseconds of a run and epoch, eager and captured, by one worker and by four
+panels              what the seven panels of S25's figures would take: 245 runs
 """
 
 import argparse
@@ -24,14 +27,16 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
@@ -40,7 +45,16 @@ from ncpipe.config.run import Compute, Run
 from ncpipe.config.sources.images import ImageData
 from ncpipe.config.sources.reviews import TextData
 from ncpipe.datasets.prepared import Prepared, Split, write_prepared
-from ncpipe.models.layers import weight_gradient
+from ncpipe.models.inputs import patches
+from ncpipe.models.layers import (
+    OneLayerMLP,
+    OneMatrixAttention,
+    attend,
+    layer_norm,
+    triton_problem,
+    weight_gradient,
+)
+from ncpipe.models.residual_block import add_attention, add_mlp, attention_is_compiled, mlp_is_compiled
 from ncpipe.runs import batches
 from ncpipe.runs.fingerprint import fingerprint_of, fingerprints_of
 from ncpipe.runs.store import has
@@ -64,8 +78,26 @@ PANELS = (
     "mnist_rn2_constant",
 )
 STEPS: tuple[tuple[str, Any], ...] = (("cifar10_rn1", "full"), ("cifar10_rn1", 128), ("mnist_t11", "full"))
+# Panel, samples, side of a patch and depths of the sections that compare ncpipe with other loops and with the
+# card's limit. Images have 32 x 32 pixels.
+SIDE_BY_SIDE: tuple[tuple[str, int, int | None, tuple[int, ...]], ...] = (
+    ("cifar10_t11", 1000, 16, (13, 2, 34)),
+    ("cifar10_rn1", 5000, None, (13, 2, 34)),
+    ("cifar10_t11", 1000, 8, (13,)),
+    ("cifar10_t11", 1000, 4, (13,)),
+)
+HALF_BLOCKS = (  # part, tokens of a sample, norm, precision
+    *(("mlp", 1, norm, "float32") for norm in ("post", "pre")),
+    *(("attention", tokens, "post", "float32") for tokens in (4, 16, 64)),
+    ("attention", 4, "pre", "float32"),
+    ("mlp", 1, "post", "tf32"),
+    ("attention", 4, "post", "tf32"),
+    ("attention", 33, "pre", "float32"),
+)
 SIDES = {"cifar10": (3, 32), "mnist": (1, 28)}  # channels and pixels of a side
 FIRST = cuda_graph.WARM_UP + 2  # epochs in which full batches warm up and are recorded
+# Of the largest entry, of one half block and its gradients; TF32 keeps 10 bits of a factor.
+KERNEL_ERROR = {"float32": 1e-5, "tf32": 2e-2}
 EXACT, ROUNDED = 1e-6, 2e-2  # of the largest weight: float64, and float32 after so many steps
 
 
@@ -93,6 +125,31 @@ class Size:
 QUICK = Size(epochs=12, depths=(2, 8, 34), timed=(13,), repeats=7, seconds=2.0)
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What a row of the comparisons is about. patch: the side of a transformer's."""
+
+    name: str
+    samples: int
+    patch: int | None
+    depth: int
+
+    @property
+    def spec(self) -> Experiment:
+        spec = load_params(PARAMS).experiment(self.name)
+        changes: Any = {} if self.patch is None else {"patch": self.patch}
+        return dataclasses.replace(spec, model=dataclasses.replace(spec.model, **changes))
+
+    @property
+    def tokens(self) -> int:
+        return 1 if self.patch is None else (SIDES["cifar10"][1] // self.patch) ** 2
+
+    @property
+    def title(self) -> str:
+        patches = "" if self.patch is None else f" of {self.tokens} patches"
+        return f"{self.spec.model.architecture}, {self.samples}{patches}, L = {self.depth}"
+
+
 @dataclass
 class Findings:
     """Rows of the tables by section, and what failed."""
@@ -100,6 +157,8 @@ class Findings:
     size: Size
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
+    until: float = float("inf")  # when the section's seconds are spent
+    milliseconds: dict[Setting, float] = field(default_factory=dict)  # of ncpipe, side by side
 
     def add(self, section: str, **row: Any) -> None:
         self.rows.setdefault(section, []).append(row)
@@ -108,6 +167,14 @@ class Findings:
         self.add(section, what=what, **row, passed="yes" if passed else "**no**")
         if not passed:
             self.failed.append(f"{section}: {what}")
+
+    def in_time(self, section: str, items: Iterable[Any]) -> Iterator[Any]:
+        """Yield items while the section has time; a row says how many are left out."""
+        todo = list(items)
+        while todo and time.monotonic() < self.until:
+            yield todo.pop(0)
+        if todo:
+            self.add(section, what=f"left out for want of time: {len(todo)}")
 
 
 # ---- What trains ----------------------------------------------------------------------------------------
@@ -355,7 +422,7 @@ def difference(trained: Sequence[Trained], others: Sequence[Trained]) -> float:
 
 def correctness(found: Findings, cuda: torch.device) -> None:
     epochs = found.size.epochs
-    for kind in KINDS:
+    for kind in found.in_time("correctness", KINDS):
         runs, data = runs_of(kind, epochs), data_of(kind)
         there = train(runs, data, cuda, "float64")
         row = {"float64": difference(there, train(runs, data, CPU, "float64"))}
@@ -462,25 +529,31 @@ def seconds_of(call: Callable[[], object], size: Size) -> float:
     return min(times[1:] or times)
 
 
-def kernels(found: Findings, cuda: torch.device) -> None:
-    size, nodes = found.size, found.size.nodes
-    small, step = torch.zeros(64, device=cuda), cuda_graph.CudaGraphStep(cuda)
+def captured_seconds(call: Callable[[], object], cuda: torch.device, size: Size, times: int = 20) -> float:
+    """The least of several times of a call, of which a recording has several."""
+    times, step = min(times, size.nodes), cuda_graph.CudaGraphStep(cuda)
 
     def chain() -> None:
-        for _ in range(nodes):
-            small.add_(1)
+        for _ in range(times):
+            call()
 
     with cuda_graph.own_stream(cuda):
         for _ in range(cuda_graph.WARM_UP + 1):
             step(0, chain)
-        found.add(
-            "kernels",
-            what="launch of a graph's node",
-            value=f"{1e6 * seconds_of(lambda: step(0, chain), size) / nodes:.2f} us",
-        )
-    found.add(
-        "kernels", what="launch without a graph", value=f"{1e6 * seconds_of(chain, size) / nodes:.2f} us"
-    )
+        return seconds_of(lambda: step(0, chain), size) / times
+
+
+def kernels(found: Findings, cuda: torch.device) -> None:
+    size, small = found.size, torch.zeros(64, device=cuda)
+    node = captured_seconds(lambda: small.add_(1), cuda, size, size.nodes)
+    found.add("kernels", what="launch of a graph's node", value=f"{1e6 * node:.2f} us")
+
+    def chain() -> None:
+        for _ in range(size.nodes):
+            small.add_(1)
+
+    alone = seconds_of(chain, size) / size.nodes
+    found.add("kernels", what="launch without a graph", value=f"{1e6 * alone:.2f} us")
     big = torch.ones(size.square**2, device=cuda)
     copy = torch.empty_like(big)
     found.add(
@@ -519,6 +592,239 @@ def panel_runs(name: str, depth: int, epochs: int, count: int = 5, **changes: An
     return [Run(name, depth, seed, spec) for seed in range(count)]
 
 
+def half_blocks(found: Findings, cuda: torch.device) -> None:
+    if reason := triton_problem():
+        found.add("half blocks", what=f"none, PyTorch's operations are taken: {reason}")
+        return
+    runs, rows, width = 5, 4 * (found.size.samples // 5), 64
+    for part, tokens, norm, precision in found.in_time("half blocks", HALF_BLOCKS):
+        prepare_device(Compute("cuda", 1, precision))
+        torch.manual_seed(0)
+        shapes: list[tuple[int, ...]] = [(runs, max(rows // tokens, 1) * tokens, width)] * (
+            1 + (norm == "pre")
+        )
+        shapes += [(runs, width, width), (runs, width) if part == "mlp" else (runs, width, width)]
+        given = [torch.randn(shape, device=cuda) * (0.1 if len(shape) == 2 or shape[1] == width else 1)
+                 for shape in shapes]  # fmt: skip
+        here, again = (_gradients(part, tokens, given) for _ in "ab")
+        exact = _gradients(part, tokens, [tensor.double() for tensor in given])
+        error = max(
+            float((one - other).abs().max() / other.abs().max())
+            for one, other in zip(here, exact, strict=True)
+        )
+        same = all(torch.equal(one, other) for one, other in zip(here, again, strict=True))
+        inputs = [tensor.requires_grad_() for tensor in given]
+        forward, both = (
+            captured_seconds(functools.partial(call, part, tokens, inputs), cuda, found.size)
+            for call in (_half_block, _gradients)
+        )
+        found.check(
+            "half blocks",
+            f"{part}, {norm}-LN{f', {tokens} tokens' if part == 'attention' else ''}, {precision}",
+            error <= KERNEL_ERROR[precision] and same,
+            **{"error": f"{error:.1e}", "same bytes twice": "yes" if same else "no"},
+            **{"forward, us": f"{1e6 * forward:.1f}", "both ways, us": f"{1e6 * both:.1f}"},
+        )
+
+
+def _gradients(part: str, tokens: int, given: Sequence[Tensor]) -> list[Tensor]:
+    """The half block and its gradients, on these inputs."""
+    own = [tensor.detach().requires_grad_() for tensor in given]
+    found = _half_block(part, tokens, own)
+    values = [each.detach() for each in found]
+    return [*values, *torch.autograd.grad(found, own, [value.roll(1, 1) for value in values])]
+
+
+def _half_block(part: str, tokens: int, given: Sequence[Tensor]) -> list[Tensor]:
+    """LN(t) and, pre-LN, t: by the kernels in float32, by PyTorch's operations in float64."""
+    x, *streams, first, second = given
+    stream, eps = streams[0] if streams else None, 1e-5
+    found: tuple[Tensor, Tensor | None]
+    if x.dtype == torch.float64:
+        if part == "mlp":
+            added = torch.relu(torch.baddbmm(second.unsqueeze(1), x, first.mT))
+        else:
+            added = attend(x @ first.mT, x, x, tokens) @ second.mT
+        total = (x if stream is None else stream) + added
+        found = layer_norm(total, eps), None if stream is None else total
+    elif part == "mlp":
+        mlp = OneLayerMLP(x.shape[-1])
+        vars(mlp.lin).update(weight=first, bias=second)
+        assert mlp_is_compiled(mlp, x), "no kernel is taken"
+        found = add_mlp(x, stream, mlp, eps)
+    else:
+        attention = OneMatrixAttention(x.shape[-1])
+        vars(attention.qk).update(weight=first)
+        vars(attention.vo).update(weight=second)
+        assert attention_is_compiled(attention, x, tokens), "no kernel is taken"
+        found = add_attention(x, stream, attention, tokens, eps)
+    return [each for each in found if each is not None]
+
+
+class PlainResNet(nn.Module):
+    """L-RN1 as one would write it."""
+
+    def __init__(self, inputs: int, depth: int, width: int, classes: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(inputs, width), nn.Linear(width, classes, bias=False)
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(depth - 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = _plain_norm(self.first(x.flatten(1)))
+        for block in self.blocks:
+            x = _plain_norm(x + F.relu(block(x)))
+        logits: Tensor = self.last(x)
+        return logits
+
+
+class PlainTransformer(nn.Module):
+    """L-T11 as one would write it; patches (N, C, p)."""
+
+    def __init__(self, tokens: int, patch: int, depth: int, width: int, classes: int) -> None:
+        super().__init__()
+        self.embedding, self.positions = nn.Linear(patch, width, bias=False), nn.Embedding(tokens, width)
+        self.qk, self.vo = (
+            nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth)) for _ in "ab"
+        )
+        self.mlps = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.last = nn.Linear(width, classes, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = _plain_norm(self.embedding(x) + self.positions.weight)
+        for qk, vo, mlp in zip(self.qk, self.vo, self.mlps, strict=True):
+            x = _plain_norm(x + vo(F.scaled_dot_product_attention(qk(x), x, x, is_causal=True)))
+            x = _plain_norm(x + F.relu(mlp(x)))
+        logits: Tensor = self.last(x[:, -1])
+        return logits
+
+
+def _plain_norm(x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], eps=1e-5)
+
+
+def plain_seconds(setting: Setting, how: str, cuda: torch.device, size: Size) -> float:
+    """Seconds of an epoch on full batches by a plain loop: with a DataLoader, on tensors, or captured."""
+    spec, samples, depth = setting.spec, setting.samples, setting.depth
+    assert isinstance(spec.data, ImageData)
+    split, model = noise(spec.data, samples).train, spec.model
+    inputs, labels, classes = split.inputs, split.labels, spec.data.classes
+    network: nn.Module
+    if setting.patch is None:
+        network = PlainResNet(inputs[0].numel(), depth, model.width, classes)
+    else:
+        inputs = patches(inputs, setting.patch)
+        network = PlainTransformer(inputs.shape[1], inputs.shape[2], depth, model.width, classes)
+    network = network.to(cuda)
+    matrices = [weight for weight in network.parameters() if weight.dim() == 2]
+    optimizer = torch.optim.Adam(network.parameters(), 0.005, fused=True, capturable=how == "captured")
+
+    def step(inputs: Tensor, labels: Tensor) -> None:
+        loss = F.cross_entropy(network(inputs), labels)
+        loss = loss + 0.0025 * torch.stack([matrix.square().sum() for matrix in matrices]).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    loader = DataLoader(TensorDataset(inputs, labels), batch_size=samples, shuffle=True)
+    there, run_step = (inputs.to(cuda), labels.to(cuda)), cuda_graph.CudaGraphStep(cuda)
+
+    def epoch() -> None:
+        if how == "DataLoader":
+            for part in loader:
+                step(*(tensor.to(cuda) for tensor in part))
+        elif how == "tensors":
+            step(*there)
+        else:
+            run_step(0, lambda: step(*there))
+
+    with cuda_graph.own_stream(cuda):
+        for _ in range(FIRST):
+            epoch()
+        torch.cuda.synchronize()
+        start, count = time.perf_counter(), 0
+        while not count or time.perf_counter() - start < size.seconds / 2:
+            for _ in range(1 if how == "DataLoader" else 10):
+                epoch()
+                count += 1
+            torch.cuda.synchronize()
+        return (time.perf_counter() - start) / count
+
+
+def our_milliseconds(found: Findings, cuda: torch.device, setting: Setting) -> float:
+    """Milliseconds of a run and epoch of ncpipe, five runs in a batch, measured once."""
+    if setting not in found.milliseconds:
+        spec = setting.spec
+        assert isinstance(spec.data, ImageData)
+        data = noise(spec.data, setting.samples)
+        seconds = epoch_seconds(
+            setting.name, setting.depth, "full", data, cuda, 1, found.size, model=spec.model
+        )
+        found.milliseconds[setting] = 200 * seconds
+    return found.milliseconds[setting]
+
+
+def settings() -> list[Setting]:
+    return [
+        Setting(name, samples, patch, depth)
+        for name, samples, patch, depths in SIDE_BY_SIDE
+        for depth in depths
+    ]
+
+
+def side_by_side(found: Findings, cuda: torch.device) -> None:
+    prepare_device(Compute("cuda", 1, "float32"))
+    for setting in found.in_time("side by side", settings()):
+        row = {
+            heading: f"{1e3 * plain_seconds(setting, how, cuda, found.size):.3g}"
+            for heading, how in (
+                ("loop with DataLoader", "DataLoader"),
+                ("loop on tensors", "tensors"),
+                ("the same, step captured", "captured"),
+            )
+        }
+        row["ncpipe, 5 runs in a batch"] = f"{our_milliseconds(found, cuda, setting):.3g}"
+        found.add("side by side", what=setting.title, **row)
+
+
+def least_work(setting: Setting) -> tuple[float, float]:
+    """Floating-point operations of all products of an epoch, and bytes that half blocks have to move.
+
+    Of three passes: forward, and two products backward, of which the first layer has one. A half block moves
+    about 25 bytes for each number of the stream: two floats and a byte forward, four and a byte backward.
+    """
+    width, depth, rows = setting.spec.model.width, setting.depth, setting.samples * setting.tokens
+    channels, side = SIDES["cifar10"]
+    if setting.patch is None:
+        halves, inner = depth - 1, (depth - 1) * 2 * width**2
+    else:
+        halves, inner = 2 * depth, depth * (2 * 3 * width**2 + 2 * 2 * setting.tokens * width)
+    first = 2 * 2 * setting.samples * channels * side**2 * width
+    return first + 3 * rows * inner, 25.0 * rows * width * halves
+
+
+def share_of_the_limit(found: Findings, cuda: torch.device) -> None:
+    size = found.size
+    prepare_device(Compute("cuda", 1, "float32"))
+    left, right = (torch.randn(size.square, size.square, device=cuda) for _ in "ab")
+    copy = torch.empty_like(left)
+    rate = 2 * size.square**3 / seconds_of(lambda: left @ right, size)
+    bandwidth = 2 * left.nbytes / seconds_of(lambda: copy.copy_(left), size)
+    for setting in found.in_time("share of the limit", settings()):
+        operations, moved = least_work(setting)
+        limit, ours = 1e3 * max(operations / rate, moved / bandwidth), our_milliseconds(found, cuda, setting)
+        found.add(
+            "share of the limit",
+            what=setting.title,
+            **{
+                "GFLOP": f"{1e-9 * operations:.2f}",
+                "MB": f"{1e-6 * moved:.0f}",
+                "limit, ms": f"{limit:.3f}",
+                "ncpipe, ms": f"{ours:.3f}",
+                "share": f"{limit / ours:.0%}" if ours else "-",
+            },
+        )
+
+
 def steps(found: Findings, cuda: torch.device) -> None:
     size = found.size
     prepare_device(Compute("cuda", 1, "float32"))
@@ -526,7 +832,7 @@ def steps(found: Findings, cuda: torch.device) -> None:
         spec = load_params(PARAMS).experiment(name)
         assert isinstance(spec.data, ImageData)
         data = noise(spec.data, size.samples)
-        for depth in size.timed:
+        for depth in found.in_time("steps", size.timed):
             row = {}
             for workers, capture in ((1, False), (1, True), (4, True)):
                 with contextlib.nullcontext() if capture else eager():
@@ -538,7 +844,14 @@ def steps(found: Findings, cuda: torch.device) -> None:
 
 
 def epoch_seconds(
-    name: str, depth: int, batch: Any, data: Prepared, cuda: torch.device, workers: int, size: Size
+    name: str,
+    depth: int,
+    batch: Any,
+    data: Prepared,
+    cuda: torch.device,
+    workers: int,
+    size: Size,
+    **changes: Any,
 ) -> float:
     """Seconds of an epoch of one batch of 5 runs, of as many batches at a time as there are workers.
 
@@ -548,7 +861,7 @@ def epoch_seconds(
     def timed(epochs: int) -> float:
         def work(_: int) -> None:
             prepare_device(Compute("cuda", 1, "float32"))
-            train_batch(panel_runs(name, depth, epochs, batch_size=batch), data, cuda, "float32")
+            train_batch(panel_runs(name, depth, epochs, batch_size=batch, **changes), data, cuda, "float32")
 
         start = time.perf_counter()
         with ThreadPoolExecutor(workers) as pool:
@@ -567,7 +880,7 @@ def epoch_seconds(
 def panels(found: Findings, cuda: torch.device) -> None:
     size, total = found.size, 0.0
     prepare_device(Compute("cuda", 1, "float32"))
-    for name in PANELS:
+    for name in found.in_time("panels", PANELS):
         spec = load_params(PARAMS).experiment(name)
         assert isinstance(spec.data, ImageData | TextData)
         data = noise(spec.data, size.samples)
@@ -583,7 +896,10 @@ def panels(found: Findings, cuda: torch.device) -> None:
             hours=f"{everything / 3600:.2f}",
             **{f"L = {depth}, h": f"{value / 3600:.3f}" for depth, value in by_depth.items()},
         )
-    found.add("panels", what="all 245 runs, one batch at a time", hours=f"{total / 3600:.2f}")
+    done = sum(row["what"] in PANELS for row in found.rows["panels"])
+    found.add(
+        "panels", what=f"the {35 * done} runs of these, one batch at a time", hours=f"{total / 3600:.2f}"
+    )
 
 
 def between(known: dict[int, float], depth: int) -> float:
@@ -597,11 +913,26 @@ def between(known: dict[int, float], depth: int) -> float:
 
 SECTIONS = {
     "facts": facts,
+    "half blocks": half_blocks,
     "correctness": correctness,
     "safety": safety,
     "kernels": kernels,
+    "side by side": side_by_side,
+    "share of the limit": share_of_the_limit,
     "steps": steps,
     "panels": panels,
+}
+# Seconds of a section with --quick; what is left of ten minutes is for rows that have begun.
+BUDGETS = {
+    "facts": 5,
+    "half blocks": 55,
+    "correctness": 160,
+    "safety": 40,
+    "kernels": 15,
+    "side by side": 100,
+    "share of the limit": 20,
+    "steps": 50,
+    "panels": 80,
 }
 
 
@@ -632,6 +963,8 @@ def check(size: Size, sections: Sequence[str] = tuple(SECTIONS)) -> Findings:
     found, cuda = Findings(size), torch.device("cuda")
     for name in sections:
         print(f"{name} ...", file=sys.stderr, flush=True)
+        if size is QUICK:
+            found.until = time.monotonic() + BUDGETS[name]
         try:
             SECTIONS[name](found, cuda)
         except Exception as error:
@@ -642,7 +975,11 @@ def check(size: Size, sections: Sequence[str] = tuple(SECTIONS)) -> Findings:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="ten minutes: fewer depths, shorter timings")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="ten minutes: fewer depths, shorter timings, and no row after a section's seconds",
+    )
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="these sections")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows to this file too")
     chosen = parser.parse_args(arguments)

@@ -21,6 +21,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ncpipe.system import compile
+
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 POOLED = 32  # streams of a GPU; PyTorch gives them out in turn
 WAITS = "CUDA error: operation not permitted when stream is capturing"
@@ -150,10 +152,17 @@ class Operations(TorchDispatchMode):
 
 
 class FakeCuda:
-    """fault(phase, name of the operation, sizes of its tensors) gives an error to raise, or None."""
+    """fault(phase, name of the operation, sizes of its tensors) gives an error to raise, or None.
+
+    kernels: whether Triton's run, which needs its interpreter (`triton_kernels`).
+    """
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0), gpus: int = 1
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        capability: tuple[int, int] = (9, 0),
+        gpus: int = 1,
+        kernels: bool = False,
     ) -> None:
         self.fault: Callable[[Phase, str, list[tuple[int, ...]]], BaseException | None] = lambda *_: None
         self.graphs: weakref.WeakSet[CUDAGraph] = weakref.WeakSet()
@@ -196,6 +205,8 @@ class FakeCuda:
             "graph_pool_handle": object,
         }.items():
             monkeypatch.setattr(torch.cuda, name, value)
+        if not kernels:
+            monkeypatch.setattr(compile, "problem_of_triton", lambda: "no kernel runs on a stand-in")
         capturing = SimpleNamespace(is_capturing=lambda: self.graph is not None)
         monkeypatch.setattr(torch.accelerator, "current_stream", lambda device=None: capturing)
         for name, value in {

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import loaded
-from fake_cuda import CUDA, FakeCuda
+from fake_cuda import CPU, CUDA, FakeCuda
+from torch.utils.flop_counter import FlopCounterMode
 
 from ncpipe.datasets.prepared import Prepared
+from ncpipe.models.build import build_model, input_shape, prepare_split
 from ncpipe.runs import batches
 from ncpipe.training import device
 
@@ -57,7 +59,10 @@ def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
     monkeypatch.setattr(gpu_check, "train_batch", there(gpu_check.train_batch))
     monkeypatch.setattr(batches, "train_batch", there(batches.train_batch))
-    monkeypatch.setitem(gpu_check.SECTIONS, "kernels", there(gpu_check.kernels))
+    small = (("cifar10_rn1", 20, None, (2,)), ("cifar10_t11", 20, 16, (2,)))
+    monkeypatch.setattr(gpu_check, "SIDE_BY_SIDE", small)
+    for section in ("half blocks", "kernels", "side by side", "share of the limit"):
+        monkeypatch.setitem(gpu_check.SECTIONS, section, there(gpu_check.SECTIONS[section]))
 
     def limit(share: float, gpu: Any = None) -> None:
         def fault(phase: str, operation: str, sizes: list[tuple[int, ...]]) -> BaseException | None:
@@ -73,14 +78,50 @@ def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 def test_every_section_ends_in_a_table(cuda: FakeCuda, capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu_check.main(["--quick", "--json", "all.json"]) == 0
     text = capsys.readouterr().out
-    for heading in ("Facts", "Correctness", "Safety", "Kernels", "Steps", "Panels"):
-        assert f"\n### {heading}\n\n| what |" in text
+    for heading in gpu_check.SECTIONS:
+        assert f"\n### {heading.capitalize()}\n\n| what |" in text
+    assert "| none, PyTorch's operations are taken: no kernel runs on a stand-in |" in text
+    for name in ("L-RN1, 20, L = 2", "L-T11, 20 of 4 patches, L = 2"):
+        assert text.count(f"| {name} | ") == 2  # side by side, and beside the limit
     assert "Fake H100" in text
     assert "| 4 runs in 0.7 of their memory: halved 1 times, 4 done | yes |" in text
     assert text.endswith("All checks passed.\n")
     written = json.loads(Path("all.json").read_text())
     assert [row["what"] for row in written["rows"]["correctness"]] == list(SHOWN)
     assert written["failed"] == []
+
+
+def test_a_section_ends_with_the_row_that_spends_its_time(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Red: half an hour; rows that are missing in silence."""
+    assert gpu_check.BUDGETS.keys() == gpu_check.SECTIONS.keys()
+    assert sum(gpu_check.BUDGETS.values()) <= 9 * 60
+    monkeypatch.setattr(gpu_check, "BUDGETS", dict.fromkeys(gpu_check.SECTIONS, -1))
+    timed = ("correctness", "side by side", "share of the limit", "steps", "panels")
+    assert gpu_check.main(["--quick", "--only", *timed]) == 0
+    assert capsys.readouterr().out.count("left out for want of time: ") == len(timed)
+
+
+def test_the_limit_is_that_of_every_product_and_number() -> None:
+    """Against the numbers of PyTorch's counter for the forward pass, whose inner products count three times.
+
+    Red: a product left out, or samples taken for rows.
+    """
+    for name, patch, tokens in (("cifar10_rn1", None, 1), ("cifar10_t11", 8, 16)):
+        settings = [gpu_check.Setting(name, 20, patch, depth) for depth in (2, 3)]
+        spec = settings[0].spec
+        data = gpu_check.noise(spec.data, 20)
+        split = prepare_split(data.train, "image", spec.model, CPU, torch.float32)
+        forward = []
+        for setting in settings:
+            network = build_model(spec.model, input_shape(data, spec.model), 10, setting.depth, 0)
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                network(split.inputs)
+            forward.append(counter.get_total_flops())
+        low, high = map(gpu_check.least_work, settings)
+        assert high[0] - low[0] == 3 * (forward[1] - forward[0])
+        assert high[1] - low[1] == 25 * 20 * tokens * 64 * (1 if patch is None else 2)
 
 
 def test_other_weights_and_errors_are_failures(

@@ -14,10 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ncpipe.system import compile
+
 # Up to this many tokens the fused kernel is slower than products (on a CPU twice the time at C = 4).
 LONGEST_BY_PRODUCTS = 64
 PRODUCTS_AT_A_TIME = 132  # as many as an H100 has processors
+PRODUCT_SIDE = 64  # of the part of a product that one of them computes
 FEWEST_ROWS = 128  # of a part of a product over rows
+SHORT_ROW = 1024  # numbers; powers of 2 up to it have a kernel of their own on a GPU
 
 
 class Affine(nn.Module):
@@ -30,11 +34,11 @@ class Affine(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         stacked = self.weight.dim() == 3
-        if stacked and x.dim() == 2:  # inputs shared by the runs
-            x = x.expand(self.weight.shape[0], *x.shape)
         if stacked and x.is_cuda:
             mapped: Tensor = _LongAffine.apply(x, self.weight, self.bias)
             return mapped
+        if stacked and x.dim() == 2:  # inputs shared by the runs
+            x = x.expand(self.weight.shape[0], *x.shape)
         if self.bias is None:
             return x @ self.weight.mT
         if stacked:
@@ -43,30 +47,39 @@ class Affine(nn.Module):
 
 
 class _LongAffine(torch.autograd.Function):
-    """x (S, M, i) -> x W^T + b of stacked runs; the gradient of W (S, o, i) is summed in parts."""
+    """x (S, M, i) or (M, i) -> x W^T + b of stacked runs; the gradient of W (S, o, i) is summed in parts."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.has_bias = bias is not None
+        x = x.expand(len(weight), *x.shape[-2:])
         return x @ weight.mT if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         of_x = torch.bmm(g, weight) if ctx.needs_input_grad[0] else None
+        if of_x is not None and x.dim() == 2:
+            of_x = of_x.sum(0)
         return of_x, weight_gradient(g, x), g.sum(1) if ctx.has_bias else None
 
 
 def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
-    """Return g^T x (S, o, i) of g (S, M, o) and x (S, M, i), as a sum over parts of the M rows.
+    """Return g^T x (S, o, i) of g (S, M, o) and x (S, M, i), or (M, i) of all runs.
 
-    One small product over thousands of rows would keep few of a GPU's processors busy, and rounds more. The
-    parts depend on the shapes alone, so that the sum is the same every time.
+    It is a sum over parts of the M rows: one small product over thousands of rows would keep few of a GPU's
+    processors busy, and rounds more. The parts depend on the shapes alone, so that the sum is the same every
+    time. Of shared x, which may be large, nothing is copied.
     """
+    if x.dim() == 2:
+        together = weight_gradient(g.transpose(0, 1).flatten(1).unsqueeze(0), x.unsqueeze(0))
+        return together.unflatten(1, (len(g), -1)).squeeze(0)
     runs, rows, _ = x.shape
-    most = min(PRODUCTS_AT_A_TIME // runs, rows // FEWEST_ROWS)
-    parts = max((count for count in range(1, most + 1) if rows % count == 0), default=1)
+    tiles = -(-g.shape[2] // PRODUCT_SIDE) * -(-x.shape[2] // PRODUCT_SIDE)
+    parts = max(min(PRODUCTS_AT_A_TIME // (runs * tiles), rows // FEWEST_ROWS), 1)
+    while rows % parts:
+        parts -= 1
     if parts == 1:
         return torch.bmm(g.mT, x)
     g, x = (each.reshape(runs * parts, rows // parts, each.shape[2]) for each in (g, x))
@@ -89,9 +102,53 @@ class LayerNorm(nn.Module):
 
 def layer_norm(x: Tensor, eps: float) -> Tensor:
     """Return (x - mean)/sqrt(variance + eps) over the last dimension; population variance."""
+    if x.is_cuda and _kernel_normalises(x):
+        normalised: Tensor = _ShortLayerNorm.apply(x, eps)
+        return normalised
     # With a weight of ones PyTorch takes another kernel, which is nearly twice as fast on a CPU.
     weight = None if x.is_cuda else x.new_ones(x.shape[-1])
     return F.layer_norm(x, x.shape[-1:], weight, eps=eps)
+
+
+def triton_problem() -> str:
+    """Return why Triton's kernels do not run on this machine's GPU; '' if they do."""
+    if problem := compile.problem_of_triton():
+        return problem
+    if torch.version.hip is not None:
+        return "they have not been tried with ROCm"
+    major, minor = torch.cuda.get_device_capability()
+    return f"the card has compute capability {major}.{minor}, and they need 8.0" if major < 8 else ""
+
+
+def _kernel_normalises(x: Tensor) -> bool:
+    """Return whether a kernel for short rows does: with gradients, in float32, and not within vmap."""
+    width = x.shape[-1]
+    short = x.dtype == torch.float32 and 16 <= width <= SHORT_ROW and width & (width - 1) == 0
+    traced = torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return short and torch.is_grad_enabled() and not traced and not triton_problem()
+
+
+class _ShortLayerNorm(torch.autograd.Function):
+    """LN of x (..., d) on a GPU, where PyTorch's takes a block of threads for each row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
+        from ncpipe.models.triton_block import norm_forward  # loads Triton
+
+        normalised: tuple[Tensor, Tensor] = norm_forward(x.contiguous(), eps)
+        ctx.save_for_backward(x, *normalised)
+        ctx.eps = eps
+        return normalised[0]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        from ncpipe.models.triton_block import norm_backward
+
+        x, y, scale = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody differentiates the gradient
+            expected = F.layer_norm(x, x.shape[-1:], eps=ctx.eps)
+            return *torch.autograd.grad(expected, x, g, create_graph=True), None
+        return norm_backward(g, y, scale), None
 
 
 class BatchNorm(nn.Module):

@@ -1,12 +1,14 @@
-"""Train residual blocks of stacked runs fast on a CPU: one-layer MLPs and one-matrix attention.
+"""Train residual blocks of stacked runs fast: one-layer MLPs and one-matrix attention.
 
-`ncpipe.models.compiled_block` has the loops, and `ncpipe.models.layers` the same by PyTorch's operations.
-A block here takes the residual stream and x = LN(stream), and returns both after it. Post-LN, the residual
-stream is x itself, and the sum before LN is not kept.
+`ncpipe.models.compiled_block` has loops for a CPU, `ncpipe.models.triton_block` kernels for a GPU, and
+`ncpipe.models.layers` the same by PyTorch's operations. A block here takes the residual stream and
+x = LN(stream), and returns both after it. Post-LN, the residual stream is x itself, and the sum before LN is
+not kept.
 
 S  runs    M  rows: samples x tokens    d  width
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
@@ -22,20 +24,23 @@ from ncpipe.models.layers import (
     OneMatrixAttention,
     attend,
     layer_norm,
+    triton_problem,
 )
 from ncpipe.system.compile import can_compile
+from ncpipe.system.console import say
 
 # Rows x width of one run. With fewer, as in mini-batches of 128 vectors, calling the loops takes longer than
 # it saves: threads of other batches wait for Python meanwhile. Not counted over the runs, whose rounding is
 # their own.
 FEWEST_NUMBERS = 3 * 2**13
+KERNEL_WIDTHS = (16, 32, 64)  # of the kernels on a GPU
 
 
 def mlp_is_compiled(mlp: MLP, x: Tensor) -> TypeGuard[OneLayerMLP]:
     """Return whether `add_mlp` takes this MLP and its input x (S, M, d).
 
-    It does for many rows of stacked runs on a CPU, with gradients. Estimates on the meta device count
-    PyTorch's operations, which keep more for the backward pass.
+    It does for stacked runs with gradients: on a CPU for many rows, on a GPU in float32 and for some widths.
+    Estimates on the meta device count PyTorch's operations, which keep more for the backward pass.
     """
     return isinstance(mlp, OneLayerMLP) and _fits(mlp.lin, x)
 
@@ -48,8 +53,28 @@ def attention_is_compiled(attention: Attention, x: Tensor, tokens: int) -> TypeG
 
 
 def _fits(layer: Affine, x: Tensor) -> bool:
-    stacked = layer.weight.dim() == 3 and layer.weight.device.type == "cpu"
-    return stacked and torch.is_grad_enabled() and x[0].numel() >= FEWEST_NUMBERS and can_compile()
+    if layer.weight.dim() != 3 or not torch.is_grad_enabled():
+        return False
+    if layer.weight.is_cuda:
+        reason = _kernel_problem(x)
+        if reason:
+            _report(reason)
+        return not reason
+    return layer.weight.device.type == "cpu" and x[0].numel() >= FEWEST_NUMBERS and can_compile()
+
+
+def _kernel_problem(x: Tensor) -> str:
+    """Return why no kernel computes a half block of x on a GPU; '' if one does."""
+    if x.dtype != torch.float32:
+        return f"they have no {str(x.dtype).removeprefix('torch.')}"
+    if x.shape[-1] not in KERNEL_WIDTHS:
+        return f"they have widths {', '.join(map(str, KERNEL_WIDTHS))}, and model.width is {x.shape[-1]}"
+    return triton_problem()
+
+
+@functools.cache
+def _report(reason: str) -> None:
+    say(f"train: PyTorch's operations are taken in place of ncpipe's kernels, which are faster: {reason}")
 
 
 def add_mlp(x: Tensor, stream: Tensor | None, mlp: OneLayerMLP, eps: float) -> tuple[Tensor, Tensor | None]:
@@ -74,20 +99,25 @@ class _MLP(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, stream: Tensor | None, weight: Tensor, bias: Tensor, eps: float
     ) -> tuple[Tensor, Tensor | None]:
+        ctx.eps, ctx.on_gpu, x = eps, x.is_cuda, x.contiguous()
+        if ctx.on_gpu:
+            from ncpipe.models.triton_block import mlp_forward  # loads Triton
+
+            stream = None if stream is None else stream.contiguous()
+            y, active, scale, *total = mlp_forward(x, stream, weight, bias, eps)
+            ctx.save_for_backward(x, stream, weight, bias, active, y, scale)
+            return y, total[0] if total else None
         from ncpipe.models.compiled_block import add_relu  # loads numba
 
-        x, z = x.contiguous(), torch.bmm(x, weight.mT)
+        z = torch.bmm(x, weight.mT)
         y = z if stream is None else torch.empty_like(z)
         active, scale = torch.empty_like(z, dtype=torch.bool), z.new_empty(z.shape[:2])
         add_relu(*_arrays(x if stream is None else stream, bias, z), eps, *_arrays(active, y, scale))
         ctx.save_for_backward(x, stream, weight, bias, active, y, scale)
-        ctx.eps = eps
         return y, None if stream is None else z
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, of_sum: Tensor | None) -> tuple[Tensor | None, ...]:
-        from ncpipe.models.compiled_block import add_backward
-
         x, stream, weight, bias, active, y, scale = ctx.saved_tensors
         if torch.is_grad_enabled():  # somebody differentiates the gradient
 
@@ -95,6 +125,14 @@ class _MLP(torch.autograd.Function):
                 return torch.relu(torch.baddbmm(bias.unsqueeze(1), x, weight.mT))
 
             return *_differentiate(added, stream, (x, weight, bias), ctx.eps, (g, of_sum)), None
+        if ctx.on_gpu:
+            from ncpipe.models.triton_block import mlp_backward
+
+            of_x, both, *of_base = mlp_backward(g, of_sum, x, stream is not None, weight, active, y, scale)
+            of_weight = both[:, : weight[0].numel()].view_as(weight)
+            return of_x, of_base[0] if of_base else None, of_weight, both[:, weight[0].numel() :], None
+        from ncpipe.models.compiled_block import add_backward
+
         of_stream, of_z = torch.empty_like(y), torch.empty_like(y)
         add_backward(*_arrays(g, _rows(of_sum, y), active, y, scale, of_stream, of_z))
         of_parameters = torch.bmm(of_z.mT, x), of_z.sum(1)
@@ -108,9 +146,16 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, stream: Tensor | None, qk: Tensor, vo: Tensor, tokens: int, eps: float
     ) -> tuple[Tensor, Tensor | None]:
+        ctx.eps, ctx.tokens, ctx.on_gpu, x = eps, tokens, x.is_cuda, x.contiguous()
+        if ctx.on_gpu:
+            from ncpipe.models.triton_block import attention_forward
+
+            stream = None if stream is None else stream.contiguous()
+            y, query, attended, log_sum, scale, *total = attention_forward(x, stream, qk, vo, tokens, eps)
+            ctx.save_for_backward(x, stream, qk, vo, query, log_sum, attended, y, scale)
+            return y, total[0] if total else None
         from ncpipe.models.compiled_block import add, attend_rows
 
-        x = x.contiguous()
         query, attended = torch.bmm(x, qk.mT), torch.empty_like(x)
         weights, scale = x.new_empty(*x.shape[:2], tokens), x.new_empty(x.shape[:2])
         attend_rows(*_arrays(query, x, weights, attended))
@@ -118,13 +163,10 @@ class _Attention(torch.autograd.Function):
         y = z if stream is None else torch.empty_like(z)
         add(*_arrays(x if stream is None else stream, z), eps, *_arrays(y, scale))
         ctx.save_for_backward(x, stream, qk, vo, query, weights, attended, y, scale)
-        ctx.eps, ctx.tokens = eps, tokens
         return y, None if stream is None else z
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, of_sum: Tensor | None) -> tuple[Tensor | None, ...]:
-        from ncpipe.models.compiled_block import add_backward, attend_rows_backward
-
         x, stream, qk, vo, query, weights, attended, y, scale = ctx.saved_tensors
         if torch.is_grad_enabled():
 
@@ -132,6 +174,16 @@ class _Attention(torch.autograd.Function):
                 return attend(x @ qk.mT, x, x, ctx.tokens) @ vo.mT
 
             return *_differentiate(added, stream, (x, qk, vo), ctx.eps, (g, of_sum)), None, None
+        if ctx.on_gpu:
+            from ncpipe.models.triton_block import attention_backward
+
+            saved = query, attended, weights, y, scale  # in place of weights the logs of softmax's sums
+            of_x, both, *of_base = attention_backward(
+                g, of_sum, x, stream is not None, qk, vo, *saved, ctx.tokens
+            )
+            return of_x, of_base[0] if of_base else None, *both.unbind(1), None, None
+        from ncpipe.models.compiled_block import add_backward, attend_rows_backward
+
         of_z, of_query = torch.empty_like(y), torch.empty_like(y)
         no_relu = torch.empty_like(y[:, :0], dtype=torch.bool)
         add_backward(*_arrays(g, _rows(of_sum, y), no_relu, y, scale, of_z, of_z))

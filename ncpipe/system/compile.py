@@ -1,4 +1,4 @@
-"""Compile loops over arrays to machine code, where numba is installed."""
+"""Compile loops over arrays to machine code, where numba is installed, and say whether Triton can."""
 
 import contextlib
 import functools
@@ -33,6 +33,18 @@ def can_compile() -> bool:
         )
         return False
     return True
+
+
+@functools.cache
+def problem_of_triton() -> str:
+    """Return why Triton cannot be imported, '' if it can."""
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    try:
+        import triton  # noqa: F401
+    except Exception as error:  # of a library that it needs
+        return cut(f"Triton cannot be imported ({type(error).__name__}: {' '.join(str(error).split())})")
+    return ""
 
 
 def compiled(signatures: Sequence[str], fastmath: Collection[str] = ()) -> Callable[[Loop], Loop]:

@@ -16,18 +16,25 @@ from torch import Tensor, nn
 from ncpipe.metrics.checks import check_finite, check_outliers, check_statistics, data_warnings
 from ncpipe.metrics.classifier import Classifier, find_classifier
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
+from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
 from ncpipe.metrics.layers import HookPoint, Select, hook_points, reading
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.regression import check_target_batch, measure_regression
-from ncpipe.metrics.sample_statistics import Classifiers, first_pass, same_samples, second_pass
-from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, renumber, select_classes
+from ncpipe.metrics.sample_statistics import Classifiers, accumulate, first_pass, same_samples, second_pass
+from ncpipe.metrics.selection import (
+    IGNORE_INDEX,
+    Classes,
+    measured_entries,
+    present_classes,
+    renumber,
+    select_classes,
+)
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure, measure_layer, measure_weights
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 Forward = Callable[[nn.Module, Any], Any]
 Mask = str | Callable[[Any], Tensor]
-Pass = Callable[[], Iterator[tuple[dict[str, Tensor], Tensor]]]
 
 
 def measure_model(
@@ -47,16 +54,18 @@ def measure_model(
     mask: Mask | None = None,
     targets: bool = False,
     tags: bool = False,
+    keep: float = KEEP,
 ) -> Measurements:
     """Return every metric of the features h (N, d) that enter `classifier`, and of its weight and bias.
 
     loader, test_loader: batches (inputs, ..., labels) or mappings with the key `labels_key`; labels (n,) in
-    0..K-1, or (n, T), one for each position of a sequence: each position is then a sample. Each loader is run
-    through twice (class means first), in eval mode and without gradients, and must give the same samples each
-    time: shuffling is fine; random augmentation, sampling with replacement or a shuffled `drop_last` is not,
-    and raises.
+    0..K-1, or (n, T), one for each position of a sequence: each position is then a sample. The network runs
+    once over each loader, in eval mode and without gradients.
+    keep: share of the free memory, of the device and then of the host, for the measured layers' values. A
+    loader whose values take more is run through a second time, which a MeasurementWarning says; it must then
+    give the same samples again: shuffling is fine, random augmentation or sampling raises.
     ood_loader: batches of the same form with samples of other data, whose labels mean nothing, for scores
-    that tell them from test samples. One more pass then keeps the last layer's features of all loaders.
+    that tell them from test samples.
     classifier: the last nn.Linear, or a layer that replaces it (LoRA's), or its name (`fc`, `score`).
     device: where model and inputs go; None leaves the model where it is. forward(model, inputs): how to call
     it, if not model(inputs) or model(**inputs).
@@ -101,18 +110,16 @@ def measure_model(
     with eval_mode(unwrapped(model), device):
         if targets or tags:
             return _measure_rows(read, loader, test_loader, tags)
-        chosen = select_classes(classes, head.classes, lambda: _measured_labels(loader, read))
-        some = None if isinstance(classes, str) and classes == "all" else chosen
-        train, test = (
-            _loader_pass(read, name, each, some)
-            for name, each in (("loader", loader), ("test_loader", test_loader))
+        train, test, ood = (
+            None if batches is None else _loader_pass(read, name, batches, keep)
+            for name, batches in (
+                ("loader", loader),
+                ("test_loader", test_loader),
+                ("ood_loader", ood_loader),
+            )
         )
         assert train is not None
-        ood = _loader_pass(read, "ood_loader", ood_loader)
-        values = _measure(train, test, read, chosen)
-        return (
-            values if ood is None else Measurements([*values, *_outliers((train, test, ood), read, chosen)])
-        )
+        return _measure(train, test, ood, read, classes)
 
 
 def collect_features(
@@ -139,7 +146,8 @@ def collect_features(
     arrays: dict[str, np.ndarray] = {}
     with eval_mode(unwrapped(model), device):
         for prefix, each in (("", loader), ("test_", test_loader), ("ood_", ood_loader)):
-            if run := _loader_pass(read, f"{prefix}loader", each):
+            if each is not None:
+                run = _loader_pass(read, f"{prefix}loader", each, keep=0)
                 batches = [(values[LAST_LAYER].cpu(), answers.cpu()) for values, answers in run()]
                 values, answers = zip(*batches, strict=True)
                 arrays |= {f"{prefix}features": _to_numpy(torch.cat(values))}
@@ -158,8 +166,8 @@ def passes(
     loaders: Mapping[str, Iterable[Any]],
     layers: Sequence[str] | Mapping[str, Select] = (),
     device: torch.device | str | None = None,
-) -> Iterator[tuple[Classifier, dict[str, Pass]]]:
-    """Yield the classifier, and by a loader's name a function that runs through it once.
+) -> Iterator[tuple[Classifier, dict[str, KeptPass]]]:
+    """Yield the classifier, and by a loader's name the pass over it.
 
     Each pass yields the values of all layers by name and the labels of a batch, as `measure_model` sees them;
     the classifier's weight and bias are known once one has begun. Arguments as in `measure_model`; the model
@@ -169,12 +177,10 @@ def passes(
     points = [HookPoint(LAST_LAYER, head.module, None, output=False), *hook_points(model, layers)]
     read = _Reader(model, head, points, call)
     with eval_mode(unwrapped(model), device):
-        found = {}
-        for name, loader in loaders.items():
-            through = _loader_pass(read, f"the {name} loader", loader)
-            assert through is not None
-            found[name] = through
-        yield head, found
+        yield (
+            head,
+            {name: _loader_pass(read, f"the {name} loader", loader) for name, loader in loaders.items()},
+        )
 
 
 def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -231,49 +237,48 @@ class _Reader:
         return found
 
 
-def _loader_pass(
-    reader: _Reader, name: str, loader: Iterable[Any] | None, chosen: Tensor | None = None
-) -> Pass | None:
-    """Return a function that runs the loader once and yields each batch's values by hook point, and labels.
+def _loader_pass(reader: _Reader, name: str, loader: Iterable[Any], keep: float = KEEP) -> KeptPass:
+    """Return the pass over a loader: each batch's values by hook point, and labels.
 
-    name: the argument that the loader was. chosen (K',): the measured classes, where not all are; labels are
-    places in it then.
+    name: the argument that the loader was.
     """
-    if loader is None:
-        return None
-    if iter(loader) is loader:
-        raise InputError(f"{name}: an iterator is good for one pass only; give a DataLoader or a list")
-    batches, device = loader, reader.head.device(reader.model)
+    device = reader.head.device(reader.model)
     # Apple's GPUs have no float64, in which the metrics are computed.
     place = torch.device("cpu") if device.type == "mps" else device
 
-    def run() -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-        read, counted, samples = 0, 0, torch.zeros(0 if chosen is None else len(chosen), dtype=torch.int64)
-        for batch in batches:
+    def run() -> Iterator[Batch]:
+        read, counted = 0, 0
+        for batch in loader:
             read += 1
             inputs, labels = inputs_and_labels(batch, reader.key)
             inputs = to_device(inputs, device)
             kept = reader.kept(labels, inputs)
             values = reader.read(inputs, labels)
-            labels = labels[kept]
-            if chosen is not None:
-                places = renumber(labels, chosen, reader.head.classes)
-                kept, labels = kept.masked_scatter(kept, places >= 0), places[places >= 0]
-            found = {
-                hook_point: value[kept.to(value.device)].to(place) for hook_point, value in values.items()
-            }
-            yield found, labels.to(place)
-            counted += len(labels)
-            if chosen is not None:
-                samples += torch.bincount(labels.cpu(), minlength=len(chosen))
-        if not read:
-            raise InputError(f"{name}: it gave no batches; there is nothing to measure")
-        if not counted:
+            yield (
+                {point: value[kept.to(value.device)].to(place) for point, value in values.items()},
+                labels[kept].to(place),
+            )
+            counted += int(kept.sum())
+        if read and not counted:
             raise InputError(f"{name}: no sample is left; `ignore_index` or `mask` leaves out all")
-        if chosen is not None and len(empty := chosen[samples == 0]):
-            raise InputError(f"{name}: class {int(empty[0])} has no samples; leave it out of `classes`")
 
-    return run
+    return KeptPass(run, name, keep)
+
+
+def _of_classes(batches: Iterable[Batch], name: str, chosen: Tensor, total: int) -> Iterator[Batch]:
+    """Yield the samples of the chosen classes (K',) of all `total`, with their places in it as labels.
+
+    Raises InputError for a class without samples.
+    """
+    samples = torch.zeros(len(chosen), dtype=torch.int64)
+    for values, labels in batches:
+        places = renumber(labels, chosen, total)
+        of_chosen = places >= 0
+        places = places[of_chosen]
+        yield {point: value[of_chosen.to(value.device)] for point, value in values.items()}, places
+        samples += torch.bincount(places.cpu(), minlength=len(chosen))
+    if len(empty := chosen[samples == 0]):
+        raise InputError(f"{name}: class {int(empty[0])} has no samples; leave it out of `classes`")
 
 
 def _measure_rows(
@@ -313,53 +318,62 @@ def _check_tag_batch(tags: Tensor, classes: int) -> None:
         raise InputError(f"tags are {tuple(tags.shape)}; they must be (n, {classes}) of 0 and 1")
 
 
-def _measured_labels(loader: Iterable[Any], reader: _Reader) -> Iterator[Tensor]:
-    """Yield the measured labels (m,) of each batch, without a forward pass."""
-    for batch in loader:
-        inputs, labels = inputs_and_labels(batch, reader.key)
-        yield labels[reader.kept(labels, inputs)]
+def _measure(
+    train: KeptPass, test: KeptPass | None, ood: KeptPass | None, reader: _Reader, classes: Classes
+) -> Measurements:
+    """Measure all hook points together: the features of a split are read twice."""
+    total = reader.head.classes
+    if present := isinstance(classes, str) and classes == "present":
+        accumulators = accumulate(train(), total)
+        chosen = present_classes(accumulators[LAST_LAYER].counts)
+        learned = {layer: each.result_of(chosen) for layer, each in accumulators.items()}
+    else:
+        chosen = select_classes(classes, total)
 
+    def batches(run: KeptPass, name: str) -> Iterable[Batch]:
+        return run() if len(chosen) == total else _of_classes(run(), name, chosen, total)
 
-def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) -> Measurements:
-    """Measure in two passes a split, for all hook points together."""
-    learned = first_pass(train(), len(chosen))
+    if not present:
+        learned = first_pass(batches(train, "loader"), len(chosen))
     weight, bias = _rows(reader.head, chosen)
     classifiers: Classifiers = {LAST_LAYER: (weight, bias)}
     results: dict[str, list[Measurement]] = {LAST_LAYER: list(measure_weights(weight))}
     rounding = reader.head.rounding(reader.model)
-    for split, run in ((TRAIN, train), (TEST, test)):
+    for split, name, run in ((TRAIN, "loader", train), (TEST, "test_loader", test)):
         if run is None:
             continue
-        seen = learned if split == TRAIN else first_pass(run(), len(weight))
+        seen = learned if split == TRAIN else first_pass(batches(run, name), len(weight))
         for layer, statistics in seen.items():
             check_statistics(split, layer, statistics)
         for message in data_warnings(split, seen[LAST_LAYER].counts, weight.shape[1], chosen):
             warnings.warn(message, MeasurementWarning, stacklevel=3)
-        samples = second_pass(run(), seen, classifiers, None if split == TRAIN else learned)
+        samples = second_pass(batches(run, name), seen, classifiers, None if split == TRAIN else learned)
         for layer, statistics in seen.items():
-            if not same_samples(statistics, samples[layer], rounding):
+            if run.runs > 1 and not same_samples(statistics, samples[layer], rounding):
                 raise InputError(
                     f"the {split} loader gave other samples in its second pass; turn off random "
-                    "augmentation, sampling with replacement and drop_last, in low precision shuffling too"
+                    "augmentation, sampling with replacement and drop_last, in low precision shuffling too, "
+                    "or raise `keep`"
                 )
             own = weight if layer == LAST_LAYER else None
             rows = measure_layer(layer, split, statistics, samples[layer], learned[layer], own)
             results.setdefault(layer, []).extend(rows)
+    if ood is not None:
+        assert test is not None
+        passes = batches(train, "loader"), batches(test, "test_loader"), ood()
+        results[OOD] = list(_outliers(passes, weight, bias))
     return Measurements(row for rows in results.values() for row in rows)
 
 
-def _outliers(passes: Sequence[Pass | None], reader: _Reader, chosen: Tensor) -> Iterator[Measurement]:
+def _outliers(
+    passes: Iterable[Iterable[Batch]], weight: Tensor, bias: Tensor | None
+) -> Iterator[Measurement]:
     """Return how well scores tell samples of other data from test samples; passes: of train, test and ood."""
-    found = [
-        [(values[LAST_LAYER].cpu(), labels.cpu()) for values, labels in run()]
-        for run in passes
-        if run is not None
-    ]
+    parts = ([(values[LAST_LAYER].cpu(), labels.cpu()) for values, labels in run] for run in passes)
     (features, labels), (held_out, _), (others, _) = (
-        map(torch.cat, zip(*parts, strict=True)) for parts in found
+        map(torch.cat, zip(*batches, strict=True)) for batches in parts
     )
     check_outliers(others, features, held_out)
-    weight, bias = _rows(reader.head, chosen)
     return rows_of(LAST_LAYER, OOD, outlier_metrics(features, labels, held_out, others, weight, bias))
 
 

@@ -159,16 +159,20 @@ class SampleAccumulator:
 def first_pass(batches: Batches, classes: int) -> dict[str, ClassStatistics]:
     """Return each layer's ClassStatistics, in the layers' order; {} without batches.
 
-    Computed on the device of a layer's first batch. Raises InputError for an empty class, and for batches
-    that `StatisticsAccumulator.update` refuses.
+    Raises InputError for an empty class, and for batches that `StatisticsAccumulator.update` refuses.
     """
+    return {layer: accumulator.result() for layer, accumulator in accumulate(batches, classes).items()}
+
+
+def accumulate(batches: Batches, classes: int) -> dict[str, StatisticsAccumulator]:
+    """Return each layer's accumulator of all batches, on the device of the layer's first one."""
     accumulators: dict[str, StatisticsAccumulator] = {}
     for layers, labels in batches:
         for layer, features in layers.items():
             if layer not in accumulators:
                 accumulators[layer] = StatisticsAccumulator(classes, features.shape[1], features.device)
             accumulators[layer].update(features, labels)
-    return {layer: accumulator.result() for layer, accumulator in accumulators.items()}
+    return accumulators
 
 
 def second_pass(

@@ -3,6 +3,7 @@
 N  samples    K  classes    d  feature width
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from ncpipe.metrics.checks import (
 )
 from ncpipe.metrics.entry import Family
 from ncpipe.metrics.geometry import simplex_fits
+from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
 from ncpipe.metrics.loss_functions import wrong_tags
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
@@ -98,7 +100,7 @@ def measure(
         if shots:
             check_shots(shots, episodes, given[1])
     batches = {split: _batches_of(*given, batch_size) for split, given in splits.items()}
-    found = list(measure_batches(batches[TRAIN], classes, batches.get(TEST), rows, offsets, layer))
+    found = list(measure_batches(batches[TRAIN], classes, batches.get(TEST), rows, offsets, layer, keep=0))
     for split, (own, wanted) in splits.items() if shots else ():
         found += rows_of(layer, split, transfer_metrics(own, wanted, shots, episodes, ["ncc"], None, seed))
     if outliers is not None:
@@ -157,21 +159,27 @@ def measure_batches(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     layer: str = LAST_LAYER,
+    *,
+    keep: float = KEEP,
 ) -> Measurements:
-    """Return every metric of features that come in batches ((B, d), (B,)), in constant memory.
+    """Return every metric of features that come in batches ((B, d), (B,)).
 
-    train() and test() start a pass; each is called twice, because the second pass needs the train means. The
-    work is done on the device of the first batch. Raises InputError on an empty class or split.
+    train() and test() start a pass, and are called once each while their batches fit into `keep` of the free
+    memory, as in `measure_model`; beyond it twice, in constant memory. The work is done on the device of the
+    first batch. Raises InputError on an empty class or split.
     """
     weight, bias = (None if tensor is None else tensor.detach() for tensor in (weight, bias))
-    learned = _first_pass(layer, TRAIN, train, num_classes)
+    passes = {
+        split: KeptPass(functools.partial(_named, layer, batches), f"{split}()", keep)
+        for split, batches in ((TRAIN, train), (TEST, test))
+        if batches is not None
+    }
+    learned = _first_pass(layer, TRAIN, passes[TRAIN], num_classes)
     rows = [] if weight is None else list(measure_weights(weight, layer))
-    for split, batches in ((TRAIN, train), (TEST, test)):
-        if batches is None:
-            continue
+    for split, batches in passes.items():
         seen = learned if split == TRAIN else _first_pass(layer, split, batches, num_classes)
         about = None if split == TRAIN else {layer: learned}
-        samples = second_pass(_named(layer, batches), {layer: seen}, {layer: (weight, bias)}, about)
+        samples = second_pass(batches(), {layer: seen}, {layer: (weight, bias)}, about)
         rows += measure_layer(layer, split, seen, samples[layer], learned, weight)
     return Measurements(rows)
 
@@ -244,15 +252,13 @@ def values_of(
             yield from each.values(given)
 
 
-def _first_pass(layer: str, split: str, batches: Batches, classes: int) -> ClassStatistics:
-    found = first_pass(_named(layer, batches), classes)
-    if not found:
-        raise InputError(f"the {split} batches are empty; there is nothing to measure")
-    check_statistics(split, layer, found[layer])
-    return found[layer]
+def _first_pass(layer: str, split: str, batches: KeptPass, classes: int) -> ClassStatistics:
+    statistics = first_pass(batches(), classes)[layer]
+    check_statistics(split, layer, statistics)
+    return statistics
 
 
-def _named(layer: str, batches: Batches) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+def _named(layer: str, batches: Batches) -> Iterator[Batch]:
     """Yield the batches of one layer, as the passes take them."""
     return (({layer: features}, labels) for features, labels in batches())
 

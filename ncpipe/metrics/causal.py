@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ncpipe.metrics.classifier import Classifier, find_classifier
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
-from ncpipe.metrics.hooks import Forward, call, inputs_and_labels, to_device
+from ncpipe.metrics.hooks import Forward, call, inputs_and_labels, to_device, with_bar
 from ncpipe.metrics.layers import is_linear, linear_layers, with_article
 from ncpipe.metrics.measurements import Measurements
 from ncpipe.metrics.selection import IGNORE_INDEX
@@ -40,6 +40,7 @@ def measure_causal_lm(
     device: torch.device | str | None = None,
     forward: Forward | None = None,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> Measurements:
     """Return every metric of the features that enter the unembedding, with next tokens as classes.
 
@@ -61,6 +62,7 @@ def measure_causal_lm(
             position counts where its own token and the next one have 1.
         device: where model and inputs go; None leaves the model where it is.
         forward: how to call the model, forward(model, inputs), if not model(inputs) or model(**inputs).
+        progress: whether to show a bar of batches, as in `measure_model`.
 
     Returns: rows of layer, split, metric and value as `measure_model`'s, and the counts `classes` (K),
     `tokens` (N), `left_out_rare`, `left_out_ignored`, `left_out_masked` and `decisions`.
@@ -74,7 +76,7 @@ def measure_causal_lm(
     with eval_mode(unwrapped(model), device):
         check_memory(head.classes, head.width, read.device)
         train, test = (
-            None if each is None else _token_pass(read, name, each, decisions, seed)
+            None if each is None else _token_pass(read, name, with_bar(each, name, progress), decisions, seed)
             for name, each in (("loader", loader), ("test_loader", test_loader))
         )
         assert train is not None

@@ -20,6 +20,7 @@ from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
 from ncpipe.metrics.layers import HookPoint, Select, hook_points, reading
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
+from ncpipe.metrics.parts import parts_of
 from ncpipe.metrics.regression import check_target_batch, measure_regression
 from ncpipe.metrics.sample_statistics import Classifiers, accumulate, first_pass, same_samples, second_pass
 from ncpipe.metrics.selection import (
@@ -55,6 +56,8 @@ def measure_model(
     targets: bool = False,
     tags: bool = False,
     keep: float = KEEP,
+    by_sample: bool = False,
+    progress: bool | None = None,
 ) -> Measurements:
     """Return every metric of the features h (N, d) that enter `classifier`, and of its weight and bias.
 
@@ -64,6 +67,9 @@ def measure_model(
     keep: share of the free memory, of the device and then of the host, for the measured layers' values. A
     loader whose values take more is run through a second time, which a MeasurementWarning says; it must then
     give the same samples again: shuffling is fine, random augmentation or sampling raises.
+    by_sample: whether to keep what single samples add to NC1 and NC3, for `values.by_sample()`; 24 bytes a
+    sample and layer. progress: whether to show a bar of each loader's batches, where tqdm is installed; None
+    on a terminal alone.
     ood_loader: batches of the same form with samples of other data, whose labels mean nothing, for scores
     that tell them from test samples.
     classifier: the last nn.Linear, or a layer that replaces it (LoRA's), or its name (`fc`, `score`).
@@ -102,11 +108,12 @@ def measure_model(
             ("mask", mask is not None),
             ("ood_loader", ood_loader is not None),
             ("tags", targets and tags),
+            ("by_sample", by_sample),
         ):
             if given:
                 raise InputError(f"{name}: does not apply to targets that are {what}; leave it out")
     points = [HookPoint(LAST_LAYER, head.module, select, output=False), *hook_points(model, layers)]
-    read = _Reader(model, head, points, forward or call, labels_key, ignore_index, mask)
+    read = _Reader(model, head, points, forward or call, labels_key, ignore_index, mask, progress)
     with eval_mode(unwrapped(model), device):
         if targets or tags:
             return _measure_rows(read, loader, test_loader, tags)
@@ -119,7 +126,7 @@ def measure_model(
             )
         )
         assert train is not None
-        return _measure(train, test, ood, read, classes)
+        return _measure(train, test, ood, read, classes, by_sample)
 
 
 def collect_features(
@@ -175,7 +182,7 @@ def passes(
     """
     head = find_classifier(model, classifier)
     points = [HookPoint(LAST_LAYER, head.module, None, output=False), *hook_points(model, layers)]
-    read = _Reader(model, head, points, call)
+    read = _Reader(model, head, points, call, progress=False)
     with eval_mode(unwrapped(model), device):
         yield (
             head,
@@ -205,6 +212,7 @@ class _Reader:
     key: str = "labels"
     ignore_index: int = IGNORE_INDEX
     mask: Mask | None = None
+    progress: bool | None = None
 
     def kept(self, labels: Tensor, inputs: Any) -> Tensor:
         """Return which labels (n,) or (n, T) are measured, by index and mask."""
@@ -248,7 +256,7 @@ def _loader_pass(reader: _Reader, name: str, loader: Iterable[Any], keep: float 
 
     def run() -> Iterator[Batch]:
         read, counted = 0, 0
-        for batch in loader:
+        for batch in with_bar(loader, name, reader.progress):
             read += 1
             inputs, labels = inputs_and_labels(batch, reader.key)
             inputs = to_device(inputs, device)
@@ -293,7 +301,7 @@ def _measure_rows(
             continue
         found: list[Tensor] = []
         wanted: list[Tensor] = []
-        for batch in batches:
+        for batch in with_bar(batches, name, reader.progress):
             inputs, targets = inputs_and_labels(batch, reader.key)
             targets = targets.reshape(-1, 1) if targets.dim() == 1 and reader.head.classes == 1 else targets
             if tags:
@@ -319,7 +327,12 @@ def _check_tag_batch(tags: Tensor, classes: int) -> None:
 
 
 def _measure(
-    train: KeptPass, test: KeptPass | None, ood: KeptPass | None, reader: _Reader, classes: Classes
+    train: KeptPass,
+    test: KeptPass | None,
+    ood: KeptPass | None,
+    reader: _Reader,
+    classes: Classes,
+    by_sample: bool,
 ) -> Measurements:
     """Measure all hook points together: the features of a split are read twice."""
     total = reader.head.classes
@@ -338,7 +351,7 @@ def _measure(
     weight, bias = _rows(reader.head, chosen)
     classifiers: Classifiers = {LAST_LAYER: (weight, bias)}
     results: dict[str, list[Measurement]] = {LAST_LAYER: list(measure_weights(weight))}
-    rounding = reader.head.rounding(reader.model)
+    rounding, parts = reader.head.rounding(reader.model), {}
     for split, name, run in ((TRAIN, "loader", train), (TEST, "test_loader", test)):
         if run is None:
             continue
@@ -347,7 +360,8 @@ def _measure(
             check_statistics(split, layer, statistics)
         for message in data_warnings(split, seen[LAST_LAYER].counts, weight.shape[1], chosen):
             warnings.warn(message, MeasurementWarning, stacklevel=3)
-        samples = second_pass(batches(run, name), seen, classifiers, None if split == TRAIN else learned)
+        about = None if split == TRAIN else learned
+        samples = second_pass(batches(run, name), seen, classifiers, about, by_sample)
         for layer, statistics in seen.items():
             if run.runs > 1 and not same_samples(statistics, samples[layer], rounding):
                 raise InputError(
@@ -358,11 +372,12 @@ def _measure(
             own = weight if layer == LAST_LAYER else None
             rows = measure_layer(layer, split, statistics, samples[layer], learned[layer], own)
             results.setdefault(layer, []).extend(rows)
+            parts[layer, split] = parts_of(statistics, samples[layer], chosen)
     if ood is not None:
         assert test is not None
         passes = batches(train, "loader"), batches(test, "test_loader"), ood()
         results[OOD] = list(_outliers(passes, weight, bias))
-    return Measurements(row for rows in results.values() for row in rows)
+    return Measurements((row for rows in results.values() for row in rows), parts)
 
 
 def _outliers(
@@ -410,6 +425,17 @@ def inputs_and_labels(batch: Any, key: str) -> tuple[Any, Tensor]:
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise InputError("a batch has no labels; it must be (inputs, labels) or a mapping with them")
     return batch[0] if len(batch) == 2 else tuple(batch[:-1]), torch.as_tensor(batch[-1])
+
+
+def with_bar(batches: Iterable[Any], name: str, progress: bool | None) -> Iterable[Any]:
+    """Return the batches with a bar of how many were read; None shows it on a terminal alone."""
+    if progress is False:
+        return batches
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:  # the library needs none
+        return batches
+    return tqdm(batches, desc=name, unit=" batches", leave=False, disable=None if progress is None else False)
 
 
 def to_device(inputs: Any, device: torch.device) -> Any:

@@ -59,6 +59,9 @@ def test_dict_and_frame_have_every_value() -> None:
     frame = found.to_pandas()
     assert frame.columns.tolist() == ["layer", "split", "metric", "value"]
     assert frame["value"].dtype == float
+    wide = found.to_pandas(wide=True)
+    assert wide.loc[("last", "test"), "cdnv"] == found["last", "test", "cdnv"]
+    assert wide.notna().sum().sum() == frame["value"].notna().sum()
     assert [tuple(row) for row in frame.itertuples(index=False)] == [
         tuple(vars(row).values()) for row in found
     ]

@@ -131,15 +131,22 @@ class Measurements:
         """Return the values by `LAYER/SPLIT/METRIC`, as loggers take them."""
         return {f"{row.layer}/{row.split}/{row.metric}": row.value for row in self.records}
 
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return a frame with the columns layer, split, metric and value, in long form.
+    def to_pandas(self, *, wide: bool = False) -> "pd.DataFrame":
+        """Return a frame with the columns layer, split, metric and value.
 
-        Raises InputError where pandas is not installed.
+        wide: a row for each layer and split, which are its index, and a column for each metric instead; NaN
+        where a metric was not measured. Raises InputError where pandas is not installed.
         """
         try:
             import pandas as pd
         except ModuleNotFoundError:
             raise InputError("to_pandas() needs pandas: pip install pandas, or use to_dict()") from None
+        if wide:
+            rows: dict[tuple[str, str], dict[str, float]] = {}
+            for row in self.records:
+                rows.setdefault((row.layer, row.split), {})[row.metric] = row.value
+            index = pd.MultiIndex.from_tuples(list(rows), names=FIELDS[:2])
+            return pd.DataFrame(list(rows.values()), index=index)
         return pd.DataFrame([vars(row) for row in self.records], columns=FIELDS)
 
     def plot(self, metrics: Sequence[str] | None = None) -> "Figure":

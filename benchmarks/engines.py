@@ -1,14 +1,14 @@
 """What engines and their driver cost: many runs that hardly train, without DVC.
 
-    python benchmarks/engines.py [local slurm ray] [--runs 300 1000 3000] [--array 100]
+    python benchmarks/engines.py [local slurm] [--runs 300 1000 3000] [--array 100]
     python benchmarks/engines.py --driver 300 1000 3000 30000 [--dry-from 30000]
 
 The runs have one epoch and five shapes. The first call trains by each engine; slurm is left out where no
-Slurm answers, and Ray starts a cluster of this machine. `first s` is until the first run is in the store:
-programs that start and load PyTorch. `all s` is the clock's; `driver` and `others` are seconds of the
-processor, of the driver and of all processes that it started or that work in the folder of the sweep (Ray's
-own and Slurm's jobs among them, Slurm's daemons not). Memory is the largest, of all processes at a time; what
-they share counts once. Files are those of the store, of submitted jobs at most, and of logs in the end.
+Slurm answers. `first s` is until the first run is in the store: programs that start and load PyTorch. `all s`
+is the clock's; `driver` and `others` are seconds of the processor, of the driver and of all processes that it
+started or that work in the folder of the sweep (Slurm's jobs among them, its daemons not). Memory is the
+largest, of all processes at a time; what they share counts once. Files are those of the store, of submitted
+jobs at most, and of logs in the end.
 
 The second call measures what the driver of a sweep does beside Slurm, which the stand-in of the tests plays
 with four jobs: seconds of its processor to plan, to submit, to watch and collect, to place all runs in
@@ -42,7 +42,7 @@ from ncpipe.commands.code import write_code
 from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import Params, load_params
 from ncpipe.runs.engines import slurm_commands
-from ncpipe.runs.engines.options import EngineName, Ray, Settings, Slurm
+from ncpipe.runs.engines.options import EngineName, Settings, Slurm
 from ncpipe.runs.fast_path import take_stored
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import sweep_fingerprints
@@ -91,10 +91,6 @@ def train(name: EngineName, params: Params, array: int) -> int:
         from ncpipe.runs.engines.slurm import train_by_slurm
 
         train_by_slurm(fingerprints, Slurm(array=array), settings)
-    elif name == "ray":
-        from ncpipe.runs.engines.ray_cluster import train_by_ray
-
-        train_by_ray(fingerprints, Ray(), settings)
     else:
         from ncpipe.runs.fill import fill
 
@@ -248,7 +244,7 @@ def print_driver(sizes: Sequence[int], dry_from: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("engines", nargs="*", default=["local", "slurm", "ray"])
+    parser.add_argument("engines", nargs="*", default=["local", "slurm"])
     parser.add_argument("--runs", type=int, nargs="+", default=[100])
     parser.add_argument("--array", type=int, default=100, help="most tasks of Slurm's array")
     parser.add_argument("--driver", type=int, nargs="+", help="numbers of runs: what the driver costs")

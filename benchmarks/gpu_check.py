@@ -45,7 +45,7 @@ from ncpipe.runs import batches
 from ncpipe.runs.fingerprint import fingerprint_of, fingerprints_of
 from ncpipe.runs.store import has
 from ncpipe.system.artifacts import PREPARED
-from ncpipe.system.console import NoProgress
+from ncpipe.system.console import Progress
 from ncpipe.training import cuda_graph
 from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.device import nvidia_driver, prepare_device
@@ -404,7 +404,7 @@ def safety(found: Findings, cuda: torch.device) -> None:
         said: list[str] = []
         original, batches.say = batches.say, said.append  # type: ignore[assignment]
         try:
-            batches.train_batches([fingerprints], 1, 1e9, NoProgress(), lambda fingerprint: 1.0)
+            batches.train_batches([fingerprints], 1, 1e9, Progress("train", 4, 1.0), lambda fingerprint: 1.0)
         finally:
             batches.say = original
             torch.cuda.set_per_process_memory_fraction(1.0)

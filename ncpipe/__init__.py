@@ -30,6 +30,7 @@ _MODULES = {
     "measure_causal_lm": "metrics.causal",
     "measure_file": "metrics.file",
     "measure_model": "metrics.hooks",
+    "measure_regression": "metrics.regression",
 }
 __all__ = ["__version__", *_MODULES]
 

@@ -10,6 +10,7 @@ from ncpipe.metrics.layers import channels_first as channels_first
 from ncpipe.metrics.layers import channels_last as channels_last
 from ncpipe.metrics.measurements import Measurement as Measurement
 from ncpipe.metrics.measurements import Measurements as Measurements
+from ncpipe.metrics.regression import measure_regression as measure_regression
 from ncpipe.metrics.table import measure as measure
 from ncpipe.metrics.table import measure_batches as measure_batches
 from ncpipe.system.errors import InputError as InputError

@@ -301,7 +301,7 @@ class Terminal(io.StringIO):
         return rows
 
 
-ON_REQUEST = {"attack", "long", "ray", "slurm"}
+ON_REQUEST = {"attack", "long", "slurm"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

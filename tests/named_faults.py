@@ -181,8 +181,8 @@ NAMED = [
     Fault(
         "a run that another process trains taken too",
         "runs/run_claims.py",
-        "killed process left\n                    return False\n",
-        "killed process left\n                    return True\n",
+        "self._link(right.name):\n            return False\n",
+        "self._link(right.name):\n            return True\n",
         ("tests/test_run_claims.py::test_a_run_has_one_claim",),
     ),
     Fault(

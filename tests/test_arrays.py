@@ -175,7 +175,7 @@ TESTED = {"labels": None, "test_labels": None, "targets": PAIRS}
         (VECTORS, {"test_labels": None}, "test_inputs and no test_labels"),
         (VECTORS, {"test_inputs": None}, "test_labels and no test_inputs"),
         (VECTORS, {"test_label": np.ones(3)}, "nothing reads test_label"),
-        (VECTORS, {"inputs": np.full((30, 6), "a")}, "inputs is of type <U1; expected numbers"),
+        (VECTORS, {"inputs": np.full((30, 6), "a")}, "inputs: text holds no real numbers"),
         (VECTORS, {"inputs": np.full((30, 6), None)}, "Python objects"),
         (VECTORS, {"inputs": np.ones((30, 6, 2))}, r"inputs has shape \(30, 6, 2\); .* takes \(N, D\)"),
         (VECTORS, {"inputs": np.ones((30, 0))}, r"inputs has shape \(30, 0\)"),

@@ -1,6 +1,7 @@
 """Batches: who joins one, what is taken from the store, and what is left alone."""
 
 import functools
+import shutil
 import sys
 import threading
 import weakref
@@ -24,7 +25,7 @@ from ncpipe.runs import batches
 from ncpipe.runs.batches import groups, train_batches
 from ncpipe.runs.store import checkpoint_of, has, saved_epochs, sweep_fingerprints
 from ncpipe.system import console
-from ncpipe.system.console import NoProgress
+from ncpipe.system.console import Progress
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.cost import bytes_per_run
@@ -67,6 +68,33 @@ def test_train_trains_exactly_what_it_is_asked_for(
     assert "taken from the store" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("back", [False, True])
+def test_data_that_change_before_they_are_read_train_nothing(
+    back: bool, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another command. Red: other data's result under the name of these, if they were compared before."""
+    [first, *_] = sweep_fingerprints(load_params(), load_params().compute)
+    shutil.copytree("data/prepared/one", "same")
+    prepare_sweep([2], [0], one=experiment_tree(data=experiment_tree()["data"] | {"seed": 1}))
+    shutil.move("data/prepared/one", "other")
+    shutil.copytree("same", "data/prepared/one")
+    read = batches.read_prepared
+
+    def read_other(folder: Path) -> Prepared:
+        shutil.rmtree(folder)
+        shutil.copytree("other", folder)
+        data = read(folder)
+        if back:
+            shutil.rmtree(folder)
+            shutil.copytree("same", folder)
+        return data
+
+    monkeypatch.setattr(batches, "read_prepared", read_other)
+    with pytest.raises(InputError, match="data/prepared/one: changed while the command ran"):
+        train_batches([[first]], 1, 60.0, Progress("train", 1, 1.0), lambda fingerprint: 1.0)
+    assert not has(first.key())
+
+
 def test_the_bar_counts_all_runs_and_goes_on_from_the_checkpoint(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +118,13 @@ def test_the_bar_counts_all_runs_and_goes_on_from_the_checkpoint(
     assert shown[0].startswith("fill:  80%|")
     announced = "train one L=3 seed=0 together with one seed 1, one seed 2: L-RN1 on cpu"
     assert announced in "\n".join(terminal.screen)
+
+
+def test_jobs_share_the_runs_of_a_shape(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two shapes of three seeds each. Red: one job that claims a shape whole, and others that wait for it."""
+    fill_store(None, 1, 60.0, jobs=3)
+    assert "fill: 6 runs to train in 6 batches on cpu, 1 at a time" in capsys.readouterr().err
+    assert stored() == 6
 
 
 def full_gpu() -> None:
@@ -148,7 +183,7 @@ def test_what_trains_one_at_a_time_is_stored_one_at_a_time(
     params, stop = load_params(), threading.Event()
     fingerprints = sweep_fingerprints(params, params.compute)
 
-    class Watched(NoProgress):
+    class Watched(Progress):
         epochs = 0
 
         def add(self, work: float, batch: str, epoch: str, loss: Callable[[], float]) -> None:
@@ -157,10 +192,10 @@ def test_what_trains_one_at_a_time_is_stored_one_at_a_time(
                 stop.set()
 
     with pytest.raises(Stopped):
-        train_batches([fingerprints], 1, 60.0, Watched(), lambda fingerprint: 1.0, stop=stop)
+        train_batches([fingerprints], 1, 60.0, Watched("train", 4, 1.0), lambda fingerprint: 1.0, stop=stop)
     assert [has(fingerprint.key()) for fingerprint in fingerprints] == [True, True, False, False]
     assert [saved_epochs(fingerprint) for fingerprint in fingerprints] == [0, 0, 5, 0]
-    train_batches(groups(fingerprints[2:]), 1, 60.0, NoProgress(), lambda fingerprint: 1.0)
+    train_batches(groups(fingerprints[2:]), 1, 60.0, Progress("train", 2, 1.0), lambda fingerprint: 1.0)
     assert all(has(fingerprint.key()) for fingerprint in fingerprints)
 
 

@@ -5,12 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from conftest import split_values
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from ncpipe.metrics.causal import measure_causal_lm
+from ncpipe.metrics.hooks import collect_features
 from ncpipe.metrics.vocabulary import measure_token_arrays
+from ncpipe.system.errors import InputError
 
 TOKENS = 60
 
@@ -126,8 +129,129 @@ def test_the_model_is_left_as_it_was() -> None:
 
 
 def test_logits_are_not_computed() -> None:
-    """The forward pass ends at the unembedding, whose V numbers a position would fill the memory."""
-    model = gpt2()
+    """But of four tokens, which show the alignment: V numbers a position would fill the memory."""
+    model, seen = gpt2(), []
     with torch.no_grad():
-        model.lm_head.register_forward_hook(lambda *_: pytest.fail("the unembedding ran"))
+        model.lm_head.register_forward_hook(lambda module, args, logits: seen.append(logits.numel()))
     measure_causal_lm(model, batches())
+    assert max(seen) <= 4 * TOKENS
+
+
+COUNTS = {"layers": 1, "attention_heads": 2, "ffn_dim": 12}
+SMALL: dict[str, Any] = {
+    **dict.fromkeys(["d_model", "hidden_size", "word_embed_proj_dim", "n_embd"], 8),
+    **dict.fromkeys(["num_attention_heads", "num_key_value_heads", "num_heads", "n_head"], 2),
+    **dict.fromkeys(["num_hidden_layers", "num_layers", "n_layer"], 1),
+    **dict.fromkeys(["max_position_embeddings", "n_positions"], 16),
+    **dict.fromkeys(["intermediate_size", "ffn_dim", "d_ff"], 12),
+    **{f"{part}_{size}": count for part in ("encoder", "decoder") for size, count in COUNTS.items()},
+    **dict.fromkeys(["pad_token_id", "decoder_start_token_id"], 0),
+    "vocab_size": 20,
+    "d_kv": 4,
+    "is_decoder": True,
+}
+SHIFTING = ["GPT2LMHeadModel", "LlamaForCausalLM", "OPTForCausalLM", "MambaForCausalLM", "BertLMHeadModel"]
+NOT_SHIFTING = ["BartForCausalLM", "MBartForCausalLM", "PegasusForCausalLM", "MarianForCausalLM"]
+NOT_CAUSAL = ["BertForMaskedLM", "RobertaForMaskedLM", "DistilBertForMaskedLM"]
+WITH_ENCODER = ["BartForConditionalGeneration", "T5ForConditionalGeneration", "MarianMTModel"]
+
+
+def small(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    kind = getattr(transformers, name)
+    sizes = {n: v for n, v in SMALL.items() if not ("Masked" in name and n == "is_decoder")}
+    return kind(kind.config_class(**sizes)).eval()
+
+
+def tokens_of(count: int = 12) -> Tensor:
+    return torch.randint(4, 20, (count, 8), generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def trained_on(model: nn.Module, tokens: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """The features and labels of which the model's own loss is the mean cross-entropy, of two alignments."""
+    seen: list[Tensor] = []
+    model.get_output_embeddings().register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    out = model(input_ids=tokens, labels=tokens)
+    [features] = seen
+    for by, given, labels in ((1, features[:, :-1], tokens[:, 1:]), (0, features, tokens)):
+        logits = out.logits[:, : tokens.shape[1] - by]
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        if torch.isclose(loss, out.loss, rtol=1e-5):
+            return given.flatten(0, 1).numpy(), labels.flatten().numpy()
+    raise AssertionError("neither alignment")
+
+
+@pytest.mark.parametrize("name", [*SHIFTING, *NOT_SHIFTING])
+def test_the_alignment_is_that_of_the_models_own_loss(name: str) -> None:
+    """Red: labels that are shifted once more than the model has learned."""
+    model, tokens = small(name), tokens_of()
+    loader = [{"input_ids": part, "labels": part} for part in tokens.split(5)]
+    options: dict[str, Any] = {"min_per_class": 1}
+    if name in NOT_SHIFTING:
+        with pytest.raises(
+            InputError, match=r"^shift: the loss of a \w+ compares a position with the label at"
+        ):
+            measure_causal_lm(model, loader, **options)
+        options["shift"] = False
+    features, labels = trained_on(model, tokens)
+    wanted = measure_token_arrays(features, labels, min_per_class=1)
+    found = split_values(measure_causal_lm(model, loader, **options))
+    for metric in ("cdnv", "nc1_trace_ratio", "tokens"):
+        own = split_values(wanted).get(metric, len(labels))
+        assert found[metric] == pytest.approx(own, rel=1e-4)
+
+
+@pytest.mark.parametrize("shift", [None, True, False])
+@pytest.mark.parametrize("name", [*NOT_CAUSAL, *WITH_ENCODER])
+def test_models_that_are_not_causal_are_refused(name: str, shift: bool | None) -> None:
+    """Red: a token predicted from what has seen it."""
+    model, tokens = small(name), tokens_of()
+    with pytest.raises(InputError, match=r"which is not causal|an encoder-decoder, not a causal model"):
+        measure_causal_lm(model, [{"input_ids": tokens, "labels": tokens}], min_per_class=1, shift=shift)
+
+
+def test_a_model_that_fails_the_trial_asks_for_the_alignment() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lm = gpt2()
+
+        def get_output_embeddings(self) -> nn.Module:
+            return self.lm.lm_head
+
+        def forward(self, tokens: Tensor, labels: Tensor | None = None) -> Tensor:
+            return self.lm(tokens).logits
+
+    loader = [(batch["input_ids"], batch["labels"]) for batch in batches()]
+    with pytest.raises(InputError, match=r"^shift: the loss of a Two could not be tried \(.*\); say"):
+        measure_causal_lm(Two(), loader)
+    found = measure_causal_lm(Two(), loader, shift=True)
+    unmasked = [{"input_ids": tokens, "labels": labels} for tokens, labels in loader]
+    assert split_values(found) == split_values(measure_causal_lm(gpt2(), unmasked))
+
+
+def test_labels_that_are_the_next_tokens_already_are_named() -> None:
+    """Of a module of one's own and of transformers. Red: labels shifted twice."""
+    tokens = tokens_of()
+    for model, key in ((Plain(), "out"), (small("GPT2LMHeadModel"), None)):
+        loader: list[Any] = [{"input_ids": tokens[:, :-1], "labels": tokens[:, 1:]}]
+        if key:
+            loader = [(tokens[:, :-1], tokens[:, 1:])]
+        with pytest.raises(
+            InputError, match=r"^shift: the labels are the next tokens already; give shift=False"
+        ):
+            measure_causal_lm(model, loader, unembedding=key, min_per_class=1)
+        assert measure_causal_lm(model, loader, unembedding=key, min_per_class=1, shift=False)["tokens"] == 84
+
+
+@pytest.mark.parametrize("name", ["BartForConditionalGeneration", "T5ForConditionalGeneration"])
+def test_decoders_inputs_are_made_of_the_labels(name: str) -> None:
+    """Red: labels taken from the inputs, so that the decoder reads what the encoder does."""
+    model, tokens, answers = small(name), tokens_of(), tokens_of(24)[12:]
+    with torch.no_grad():
+        out = model(input_ids=tokens, labels=answers, output_hidden_states=True)
+    loader = [{"input_ids": tokens, "labels": answers}]
+    arrays = collect_features(model, "lm_head", [{**loader[0]}], select=lambda values, inputs: values)
+    got = arrays["features"] @ arrays["weight"].T
+    np.testing.assert_allclose(got, out.logits.flatten(0, 1).numpy(), atol=1e-4)

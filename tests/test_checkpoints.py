@@ -25,7 +25,7 @@ from ncpipe.runs.run_claims import claims
 from ncpipe.runs.store import checkpoint_of, sweep_fingerprints
 from ncpipe.runs.store_layout import ALONE
 from ncpipe.training import checkpoints
-from ncpipe.training.checkpoints import epochs_done, partial_path, read_checkpoint
+from ncpipe.training.checkpoints import Checkpoints, epochs_done, read_checkpoint
 from ncpipe.training.loop import train_batch
 
 CPU = torch.device("cpu")
@@ -157,19 +157,58 @@ def test_a_full_disk_leaves_the_former_checkpoints(
     assert_same(go_on(runs, data, tmp_path), train_batch(runs, data, CPU, "float32"))
 
 
+RIVALS: dict[str, Callable[[Checkpoints, list[Any]], object]] = {
+    "writes": lambda rival, states: rival.write(states),
+    "resumes": lambda rival, states: rival.read(),
+    "finishes": lambda rival, states: rival.remove(),
+}
+
+
+@pytest.mark.parametrize("at", range(5))
+@pytest.mark.parametrize("name", RIVALS)
+def test_two_processes_that_train_a_batch_leave_whole_checkpoints(
+    name: str, at: int, stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each believes the other to have been killed, as on two machines. Red: one that ends with an error; a
+    file of which each wrote a part; a partial file that stays."""
+    runs, _ = stopped
+    files, rival = files_of(runs, tmp_path), files_of(runs, tmp_path)
+    states, acts = files.read(), iter([False] * at + [True])
+
+    def preceded(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if next(acts, False):
+                RIVALS[name](rival, states)
+            return original(*arguments)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", preceded(torch.save))
+        patch.setattr(checkpoints, "reach_disk", preceded(checkpoints.reach_disk))
+        patch.setattr(checkpoints.os, "replace", preceded(os.replace))
+        files.write(states)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left <= {path.name for path in files.files}
+    assert all(epochs_done(tmp_path / file) == states[0]["epoch"] for file in left)
+    assert name == "finishes" or len(left) == len(runs)
+
+
 def test_what_a_kill_left_of_a_checkpoint_is_removed(project: Path) -> None:
-    """By the next call, whether it trains the run or has no use for it. Red: a full disk that stays full."""
+    """By the next command that trains the run. Red: a full disk that stays full."""
     write_params([3], [0, 1], one=experiment_tree(epochs=20))
     params = load_params()
-    [one, _] = sweep_fingerprints(params, params.compute)
+    [one, other] = sweep_fingerprints(params, params.compute)
     ALONE.mkdir()
-    left = partial_path(checkpoint_of(one))
-    left.write_bytes(b"half")
-    assert read_checkpoint(checkpoint_of(one)) is None
+    left, others = [file.with_name(f".{file.name}.12ab") for file in map(checkpoint_of, (one, other))]
+    for half in (left, others):
+        half.write_bytes(b"half")
+    assert Checkpoints([checkpoint_of(one)], 60.0).read() == []
     assert not left.exists()  # before training, which may need the room
     left.write_bytes(b"half")
     train("one", 3, 0)
     assert not left.exists()
+    assert others.exists()
 
 
 @pytest.fixture

@@ -1,13 +1,23 @@
 """The metrics on a GPU are those on the CPU: on a real one, and on a stand-in that keeps tensors apart."""
 
+import ast
+import inspect
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from away import Away, OtherDevice
+from conftest import normal
 from test_metric_table import case
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
+import ncpipe as nc
+from ncpipe.integrations.torchmetrics import ClassCollapse, SampleCollapse
+from ncpipe.integrations.transformers import sample_subset
 from ncpipe.metrics.statistics import StatisticsAccumulator
 from ncpipe.metrics.table import measure
 
@@ -64,3 +74,130 @@ def test_statistics_of_some_tokens_are_those_of_the_cpu(move: Callable[[Tensor],
         for name in ("means", "squares"):
             own = torch.tensor(getattr(found, name).tolist(), dtype=torch.float64)
             torch.testing.assert_close(own, getattr(expected, name), rtol=1e-12, atol=1e-15)
+
+
+# --- PyTorch's own defaults -------------------------------------------------------------------------------
+
+ROWS, CLASSES, HEAD = normal(30, 4, seed=1), torch.arange(30) % 3, normal(3, 4, seed=2)
+HELD_OUT, OTHER, BIAS = normal(12, 4, seed=3), normal(9, 4, seed=4), normal(3, seed=5)
+TAGS = torch.eye(3, dtype=torch.int64)[CLASSES] | torch.eye(3, dtype=torch.int64)[torch.arange(30) // 3 % 3]
+TOKENS = torch.randint(9, (8, 12), generator=torch.Generator().manual_seed(0))
+GIVEN = {
+    "features": ROWS,
+    "labels": CLASSES,
+    "weight": HEAD,
+    "train": (ROWS, CLASSES),
+    "shots": 3,
+    "ridge": 0.1,
+}
+
+
+class Net(nn.Module):
+    """Two layers, or an embedding and its unembedding."""
+
+    def __init__(self, first: nn.Module, outputs: int) -> None:
+        super().__init__()
+        self.body, self.fc = first, nn.Linear(4, outputs)
+        with torch.no_grad():
+            for place, parameter in enumerate(self.parameters()):
+                parameter.copy_(normal(*parameter.shape, seed=place))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.fc(self.body(inputs).tanh())
+        return logits
+
+
+def of_metrics() -> list[object]:
+    first = ClassCollapse(3, 4)
+    first.update(ROWS, CLASSES)
+    second = SampleCollapse(first.statistics(), HEAD, BIAS)
+    second.update(ROWS, CLASSES)
+    return sorted((first.compute() | second.compute()).items())
+
+
+def of_functions() -> list[object]:
+    found = []
+    for name in dir(nc.functional):
+        function = getattr(nc.functional, name)
+        needed = [n for n, p in inspect.signature(function).parameters.items() if p.default is p.empty]
+        found.append((name, function(**{each: GIVEN[each] for each in needed})))
+    return found
+
+
+def of_a_file(folder: Path, extreme: float = 1.0) -> object:
+    np.savez(
+        folder / "file.npz", features=extreme * ROWS.numpy(), labels=CLASSES.numpy(), weight=HEAD.numpy()
+    )
+    return nc.measure_file(folder / "file.npz", shots=[2])
+
+
+NETWORK, DECODER = Net(nn.Linear(4, 4), 3).double(), Net(nn.Embedding(9, 4), 9)
+BATCHES, TESTS = [(ROWS[:20], CLASSES[:20]), (ROWS[20:], CLASSES[20:])], [(HELD_OUT, CLASSES[:12])]
+CAUSAL: dict[str, Any] = {"unembedding": "fc", "min_per_class": 1}
+MEASURED: dict[str, Callable[[Path], object]] = {
+    "arrays": lambda _: nc.measure(
+        ROWS, CLASSES, HEAD, BIAS, HELD_OUT, CLASSES[:12], ood=OTHER, shots=[1, 3]
+    ),
+    "lists": lambda _: nc.measure(ROWS.tolist(), CLASSES.tolist(), HEAD.tolist(), shots=[2]),
+    "float32": lambda _: nc.measure(ROWS.float(), CLASSES.int(), HEAD.float()),
+    "extreme": lambda _: nc.measure(1e200 * ROWS, CLASSES, HEAD, None, HELD_OUT, CLASSES[:12]),
+    "one sample": lambda _: nc.measure(ROWS[:3], CLASSES[:3], HEAD),
+    "tags": lambda _: nc.measure(ROWS, TAGS, HEAD, BIAS),
+    "regression": lambda _: nc.measure_regression(ROWS, HELD_OUT.repeat(3, 1)[:30, :3], HEAD, BIAS),
+    "batches": lambda _: nc.measure_batches(lambda: BATCHES, 3, lambda: TESTS, HEAD, BIAS),
+    "file": of_a_file,
+    "functions": lambda _: of_functions(),
+    "model": lambda _: nc.measure_model(
+        NETWORK, "fc", BATCHES, TESTS, [(OTHER, CLASSES[:9])], layers=["body"]
+    ),
+    "classes": lambda _: nc.measure_model(NETWORK, "fc", BATCHES, classes=[0, 2]),
+    "present": lambda _: nc.measure_model(NETWORK, "fc", BATCHES, classes="present"),
+    "lists of labels": lambda _: nc.measure_model(NETWORK, "fc", [(ROWS, CLASSES.tolist())]),
+    "model of tags": lambda _: nc.measure_model(NETWORK, "fc", [(ROWS, TAGS)], tags=True),
+    "model of targets": lambda _: nc.measure_model(NETWORK, "fc", [(ROWS, ROWS[:, :3])], targets=True),
+    "features": lambda _: [(k, v.tolist()) for k, v in nc.collect_features(NETWORK, "fc", BATCHES).items()],
+    "language": lambda _: nc.measure_causal_lm(DECODER, [(TOKENS, TOKENS)], [(TOKENS, TOKENS)], **CAUSAL),
+    "monitor": lambda _: nc.CollapseMonitor("fc", BATCHES).values(NETWORK),
+    "torchmetrics": lambda _: of_metrics(),
+    "subset": lambda _: list(sample_subset(TensorDataset(ROWS), 5, 0).indices),  # type: ignore[attr-defined]
+}
+
+
+def flat(found: Any) -> list[Any]:
+    if isinstance(found, nc.Measurements):
+        found = found.to_dict()
+    return repr(sorted(found.items()) if isinstance(found, dict) else found).split(", ")
+
+
+@pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
+@pytest.mark.parametrize("measured", MEASURED)
+def test_defaults_of_pytorch_change_no_bit(measured: str, tmp_path: Path) -> None:
+    """Red: a tensor made on the default device, or of the default type."""
+    wanted = flat(MEASURED[measured](tmp_path))
+    for device, kind in (("meta", torch.float32), ("cpu", torch.float64), ("meta", torch.float64)):
+        torch.set_default_device(device)
+        torch.set_default_dtype(kind)
+        try:
+            found = MEASURED[measured](tmp_path)
+        finally:
+            torch.set_default_device(None)
+            torch.set_default_dtype(torch.float32)
+        assert flat(found) == wanted
+
+
+MAKERS = {"zeros", "ones", "empty", "full", "eye", "tensor", "arange", "linspace", "logspace", "as_tensor"}
+MAKERS |= {"rand", "randn", "randint", "randperm", "scalar_tensor", "tril_indices", "triu_indices", "asarray"}
+MAKERS = {f"torch.{name}" for name in MAKERS}
+
+
+@pytest.mark.parametrize("folder", ["metrics", "integrations", "system"])
+def test_each_tensor_names_its_device(folder: str) -> None:
+    """Of what `import ncpipe` reaches, which runs in other people's processes."""
+    left = []
+    for file in sorted((Path(nc.__file__).parent / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in MAKERS:
+                continue
+            if "device" not in {keyword.arg for keyword in node.keywords}:
+                left.append(f"{file.name}:{node.lineno}")
+    assert not left

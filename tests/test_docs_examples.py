@@ -47,6 +47,15 @@ def test_low_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     assert value == pytest.approx(names["srg_loss"](model), rel=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore")  # of squares beyond float64
+def test_conformance(capsys: pytest.CaptureFixture[str]) -> None:
+    run_examples("conformance.md")
+    lines = capsys.readouterr().out.splitlines()
+    page = (DOCS / "conformance.md").read_text(encoding="utf-8")
+    assert f"This one fails on {len(lines)} of them" in page
+    assert "dead_k2 nan exactly inf" in lines
+
+
 @pytest.mark.filterwarnings("ignore")  # what Trainer advises
 def test_a_language_model_collapses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The picture is made, NC improves as the page says. Red: a printed argument that is none."""

@@ -73,6 +73,41 @@ def test_the_readme_is_one_page() -> None:
     assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
+def test_pages_install_the_package_from_where_it_is() -> None:
+    """Red: advice to take from an index what nobody has published there."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *WRITTEN]
+    advice = re.compile(r"pip install '?ncpipe(?!\[NAME\])")  # which install.md says of an installed package
+    assert [page.name for page in pages if advice.search(page.read_text(encoding="utf-8"))] == []
+
+
+def pointers(text: str) -> list[tuple[str, str]]:
+    """Return what a text calls a page, and the heading or anchor that it names there, or ''."""
+    pages = re.findall(r"\b(docs/[\w/]+\.\w+)(?:#([\w-]+))?(?:,? \(?\"([^\"]+)\"\)?)?", text)
+    vague = re.findall(r"(?<![\w/\[])(?<!\ba )README\b(?!\.|'s)", text)
+    return [(page, anchor or heading) for page, anchor, heading in pages] + [(name, "") for name in vague]
+
+
+def headings(page: Path) -> set[str]:
+    """Return a page's headings, and the anchors that the site makes of them."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {*found, *(re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in found)}
+
+
+def test_pages_that_code_and_parameters_point_to_exist() -> None:
+    """Red: a page or a heading that was renamed, or "README lists it" after the README has stopped to."""
+    suffixes = ("py", "yaml", "yml", "toml", "jinja", "html", "md")
+    listed = ["git", "ls-files", *(f"*.{suffix}" for suffix in suffixes), ":!tests", ":!docs/results/*/*"]
+    files = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    stale = [
+        f"{name}: {page} {heading}"
+        for name in files
+        for page, heading in pointers((ROOT / name).read_text(encoding="utf-8"))
+        if not (ROOT / page).exists() or (heading and heading not in headings(ROOT / page))
+    ]
+    assert len(files) > 300
+    assert stale == []
+
+
 def test_the_site_has_every_page_and_no_dead_link(tmp_path: Path) -> None:
     """Red: a page that the navigation lacks, a link or an anchor that leads nowhere."""
     pytest.importorskip("material", reason="needs the group docs")

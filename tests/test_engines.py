@@ -46,8 +46,9 @@ def test_no_number_is_no_time_between_checkpoints() -> None:
         ("slurm: {sbatch: [--job=a]}", [], r"sbatch: --job is set by ncpipe; leave it out"),
         ("slurm: {gres: 'gpu:1', gpus: 1}", [], r"gres: sets the same as gpus; leave one"),
         ("slurm: {rules: [{gres: 'gpu:1', gpus: 1}]}", [], r"gres: sets the same as gpus; leave one"),
-        ("ray: {address: 10.0.0.1}", [], r"ray: address: '10.0.0.1' is not host:port"),
-        ("{}", ["a=1"], r"--option 'a=1': the engine local has no options; choose another with --engine"),
+        ("engine: ray", [], r"engine.yaml: engine: 'ray' is unknown; allowed: local, slurm$"),
+        ("ray: {}", [], r"engine.yaml: ray: unknown key; allowed: engine, slurm$"),
+        ("{}", ["a=1"], r"^--option 'a=1': an option of Slurm; use --engine slurm$"),
         ("engine: slurm", ["gpus"], r"--option 'gpus': write it as KEY=VALUE"),
         ("engine: slurm", ["gpus=many"], r"^slurm.gpus: expected a whole number, got text"),
         ("engine: [", [], r"engine.yaml: not valid YAML: line"),
@@ -60,6 +61,11 @@ def test_what_is_wrong_with_an_engine_is_named(
     file.write_text(text)
     with pytest.raises(InputError, match=message):
         load_options(None, given, file)
+
+
+def test_an_unknown_engine_is_refused_by_a_line_with_all_engines(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^--engine: 'ray' is unknown; allowed: local, slurm$"):
+        load_options("ray", path=tmp_path / "engine.yaml")
 
 
 def test_options_of_sbatch_that_only_look_reserved_pass() -> None:

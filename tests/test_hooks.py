@@ -119,7 +119,7 @@ def test_a_transformers_classifier_with_batches_as_mappings() -> None:
 @pytest.mark.parametrize("left", [False, True])
 def test_a_decoder_that_scores_every_token_needs_the_last_one_named(left: bool) -> None:
     model, batches = gpt2().eval(), texts(24, 1, left)
-    with pytest.raises(InputError, match=r"\(4, 6, 16\).*select=last_token"):
+    with pytest.raises(InputError, match=r"\(4, 6, 16\).*select=nc.last_token"):
         measure_model(model, "score", batches)
     arrays = collect_features(model, "score", batches, select=last_token)
     inputs = [{k: v for k, v in batch.items() if k != "labels"} for batch in batches]
@@ -155,7 +155,7 @@ def test_a_layer_of_tokens_takes_a_function_of_its_own() -> None:
     name = "transformer.h.1"
     got = measure_model(model, "score", batches, select=last_token, layers={name: last_token})
     assert values(got)[name, "train", "nc1_trace_ratio"] > 0
-    with pytest.raises(InputError, match=r"layers=\{'transformer.h.1': function\}"):
+    with pytest.raises(InputError, match=r"layers=\{'transformer.h.1': nc.channels_last\}"):
         measure_model(model, "score", batches, select=last_token, layers=[name])
 
 

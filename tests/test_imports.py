@@ -47,7 +47,6 @@ FORBIDDEN = {
     "metrics/conformance/suite": {"torch", "pandas", *PIPELINE},
     "metrics/measurements": {"torch", *PIPELINE},
     "runs/engines/slurm_job": {"pandas", *PIPELINE},  # what trains on other machines
-    "runs/engines/ray_cluster": {"pandas", *PIPELINE},
     "datasets/prepared": {"tokenizers", *DATA, *PIPELINE},
     "runs/fast_path": {"torch", "pydantic", "pandas", "tqdm", *PIPELINE},  # a stored run is taken at once
     "runs/fingerprint": {"torch", *PIPELINE},

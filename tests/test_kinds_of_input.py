@@ -1,19 +1,35 @@
-"""Labels of every integer type, tensors that learn, and mistakes: equal numbers, or one line that is true."""
+"""Arrays, labels, batches and loaders of every kind: equal numbers, or one line that is true."""
 
+import re
+import warnings
+from array import array
 from collections import namedtuple
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+import scipy.sparse
 import torch
 from torch import Tensor, nn
+from torch.masked import masked_tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+import ncpipe as nc
+from ncpipe.integrations.torchmetrics import ClassCollapse, SampleCollapse
 from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.table import Measurement, measure, measure_batches
 from ncpipe.metrics.vocabulary import measure_token_arrays
 from ncpipe.system.errors import InputError, MeasurementWarning
 
-pytestmark = pytest.mark.filterwarnings("ignore::ncpipe.system.errors.MeasurementWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ncpipe.system.errors.MeasurementWarning"),
+    pytest.mark.filterwarnings("ignore:.*(nested tensors|MaskedTensors|Sparse CSR):UserWarning"),
+]
 K, D, N = 200, 6, 600
 INTEGERS = [torch.uint8, torch.int16, torch.int32, torch.uint16, torch.uint32, torch.uint64]
 Pair = namedtuple("Pair", ["h", "unused"])
@@ -175,7 +191,7 @@ def test_lists_of_anything_else_are_one_line(measure: Any, features: Any, messag
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.5, None])
+@pytest.mark.parametrize("size", [0, -1, 2.5, None, True])
 def test_batches_without_samples_are_one_line(size: Any) -> None:
     with pytest.raises(InputError, match=r"^batch_size: a whole number of samples, 1 or more, not "):
         measure(*drawn(), batch_size=size)
@@ -187,3 +203,409 @@ def test_held_out_tokens_may_be_far_larger() -> None:
     rows = measure_token_arrays(h.double(), labels, None, None, 1e200 * h.double(), labels)
     wanted = measure(h.double(), labels, None, None, 1e200 * h.double(), labels)
     assert values(rows)["test", "ncc_error"] == values(wanted)["test", "ncc_error"]
+
+
+# --- arrays of other libraries --------------------------------------------------------------------------
+
+ROWS, CLASSES, HEAD = np.random.default_rng(0).standard_normal((24, 3)), np.arange(24) % 3, np.eye(3)
+MASK = ROWS > 1.5
+NAN = np.where(np.arange(24) == 5, np.nan, CLASSES)
+MASKED = "a masked array; give the samples that are kept, without a mask"
+TEXT = "number the classes, as numpy.unique(labels, return_inverse=True)[1] does"
+
+
+def quietly(make: Callable[[], Any]) -> Any:
+    """Make a tensor of a prototype of PyTorch's, which warns."""
+    with warnings.catch_warnings(action="ignore"):
+        return make()
+
+
+def frame(kind: str) -> pd.DataFrame:
+    return pd.DataFrame(ROWS).astype(kind)
+
+
+RIGHT: dict[str, tuple[Any, Any]] = {
+    "pandas": (pd.DataFrame(ROWS), pd.Series(CLASSES)),
+    "pandas Float64, Int64": (frame("Float64"), pd.Series(CLASSES, dtype="Int64")),
+    "pandas sparse": (pd.DataFrame(ROWS).astype("Sparse[float]"), pd.Series(CLASSES, dtype="Sparse[int]")),
+    "pandas categories": (frame("float64"), pd.Series(CLASSES).astype("category")),
+    "an array of pandas": (frame("Float64"), pd.array(CLASSES, dtype="UInt8")),
+    "Python's numbers": (ROWS.astype(object), CLASSES.astype(object)),
+    "decimals and fractions": (
+        [[Decimal(row[0]), Fraction(row[1]), row[2]] for row in ROWS.tolist()],
+        CLASSES.tolist(),
+    ),
+    "masked without a mask": (np.ma.array(ROWS), np.ma.array(CLASSES, mask=np.zeros(24, bool))),
+    "lists of arrays": ([*ROWS], [*CLASSES]),
+    "lists of tensors that learn": ([*torch.from_numpy(ROWS).requires_grad_()], [*torch.from_numpy(CLASSES)]),
+    "lists of Series": ([pd.Series(row) for row in ROWS], CLASSES.tolist()),
+    "other order of bytes": (ROWS.astype(">f8"), CLASSES.astype(">i4")),
+    "views": (np.repeat(ROWS, 2, 0)[::2], CLASSES[::-1][::-1]),
+    "matrices": (np.matrix(ROWS), CLASSES.astype(np.uint64)),
+    "ranges, memory": (memoryview(ROWS), array("b", CLASSES.tolist())),
+}
+WRONG: dict[str, tuple[Any, str]] = {
+    "masked": (np.ma.array(ROWS, mask=MASK), MASKED),
+    "a masked row": ([*np.ma.array(ROWS, mask=MASK)], MASKED),
+    "a masked tensor": (
+        quietly(lambda: masked_tensor(torch.from_numpy(ROWS), torch.from_numpy(~MASK))),
+        "a masked tensor; give the samples that are kept, without a mask",
+    ),
+    "SciPy's sparse": (scipy.sparse.csr_array(ROWS), "a sparse csr_array; give a dense array"),
+    "sparse": (torch.from_numpy(ROWS).to_sparse(), "a sparse tensor; give its to_dense()"),
+    "sparse rows": (quietly(torch.from_numpy(ROWS).to_sparse_csr), "a sparse tensor; give its to_dense()"),
+    "nested": (
+        quietly(lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])),
+        "a nested tensor; pad it",
+    ),
+    "meta": (torch.ones(24, 3, device="meta"), "a tensor on the device meta, which holds no numbers"),
+    "complex": (ROWS + 0j, "an array of type complex128 holds no real numbers"),
+    "a complex tensor": (torch.from_numpy(ROWS + 0j), "a tensor of type complex128 holds no real numbers"),
+    "dates": (ROWS.astype("M8[s]"), "an array of type datetime64[s] holds no real numbers"),
+    "records": (np.zeros(24, [("a", "f8")]), "an array of type [('a', '<f8')] holds no real numbers"),
+    "text": (ROWS.astype(str), "text holds no real numbers"),
+    "text in a list": ([["a", 1.0]] * 24, "text holds no real numbers"),
+    "none in a list": ([[None, 1.0]] * 24, "an array with None, a missing value, holds no real numbers"),
+    "missing": (pd.array([pd.NA] * 24), "an array with <NA>, a missing value, holds no real numbers"),
+    "objects": (np.array([object] * 24), "an array with <class 'object'> holds no real numbers"),
+    "nothing": (None, "NoneType is no array; give an array, a tensor or lists"),
+    "a mapping": ({"features": ROWS}, "dict is no array; give an array, a tensor or lists"),
+    "a generator": ((row for row in ROWS), "generator is no array; give an array, a tensor or lists"),
+    "batches": (
+        [torch.from_numpy(ROWS[:12]), torch.from_numpy(ROWS[12:])],
+        "a list whose rows make no array, their shapes are (12, 3); concatenate batches, torch.cat or numpy",
+    ),
+    "batches, the last smaller": (
+        (ROWS[:16], ROWS[16:]),
+        "a tuple whose rows make no array, their shapes are (16, 3) and (8, 3); concatenate batches",
+    ),
+    "ragged": ([[1.0, 2.0], [3.0]], "a list whose rows make no array; give an array or a tensor"),
+    "too large": (np.full((24, 3), 2**63, np.uint64), "has a number above 9223372036854775807"),
+    "too large for any type": ([[2**70]] * 24, "has a number above 9223372036854775807"),
+}  # fmt: skip
+# Each argument, with what takes it. What is refused of one is refused of all.
+ARGUMENTS: dict[str, Callable[[Any], object]] = {
+    "features": lambda given: nc.measure(given, CLASSES),
+    "labels": lambda given: nc.measure(ROWS, given),
+    "weight": lambda given: nc.measure(ROWS, CLASSES, given),
+    "bias": lambda given: nc.measure(ROWS, CLASSES, HEAD, given),
+    "test_features": lambda given: nc.measure(ROWS, CLASSES, None, None, given, CLASSES),
+    "test_labels": lambda given: nc.measure(ROWS, CLASSES, None, None, ROWS, given),
+    "ood": lambda given: nc.measure(ROWS, CLASSES, None, None, ROWS, CLASSES, ood=given),
+    "targets": lambda given: nc.measure_regression(ROWS, given),
+}
+OPTIONAL = {"weight", "bias", "test_features", "test_labels", "ood"}  # for which None is nothing
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_arrays_of_any_library_give_the_numbers_of_numpy(kind: str) -> None:
+    given, labels = RIGHT[kind]
+    wanted = nc.measure(ROWS, CLASSES, ROWS[:3], None, ROWS, CLASSES, ood=2 * ROWS)
+    head = given[:3] if isinstance(given, list | np.ndarray) else ROWS[:3]
+    same(nc.measure(given, labels, head, None, given, labels, ood=2 * ROWS), wanted)
+    assert nc.functional.cdnv(given, labels) == wanted["last", "train", "cdnv"]
+    targets = nc.measure_regression(ROWS, ROWS, ROWS[:3])
+    same(nc.measure_regression(given, given, head), targets)
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS)
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_a_conversion_would_garble_is_one_line_with_the_arguments_name(kind: str, argument: str) -> None:
+    """Red: a mask dropped, a traceback, a line about something else."""
+    given, line = WRONG[kind]
+    if (given is None and argument in OPTIONAL) or kind == "a generator":
+        given = iter([1.0]) if given is not None else {}
+        line = line if given else "dict is no array"
+        line = line.replace("generator", type(given).__name__)
+    with pytest.raises(nc.InputError) as caught:
+        ARGUMENTS[argument](given)
+    message = str(caught.value)
+    assert message.removeprefix(f"{argument}:").removeprefix(argument).strip().startswith(line)
+    assert message.startswith(argument)
+    assert "\n" not in message
+
+
+def test_labels_of_text_say_how_to_number_them() -> None:
+    names = np.array(["cat", "dog", "bird"])[CLASSES]
+    for labels in (names, names.astype(object), names.tolist(), pd.Series(names), pd.Categorical(names)):
+        with pytest.raises(nc.InputError, match=re.escape(TEXT)):
+            nc.measure(ROWS, labels)
+        with pytest.raises(nc.InputError, match=re.escape(TEXT)):
+            measure_model(Head(3), "fc", [(drawn(3)[0], labels)])
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "message"),
+    [
+        (ROWS, NAN, "labels must be integers, one a sample, not torch.float64"),
+        (
+            pd.DataFrame(np.where(MASK, np.nan, ROWS)).astype("Float64"),
+            CLASSES,
+            "train features hold NaN or inf|^features: an array with <NA>",
+        ),
+        (ROWS, pd.Series([None, *CLASSES[1:]], dtype="Int64"), "labels"),
+        (ROWS, pd.Categorical([None, *CLASSES[1:]]), "labels"),
+    ],
+)
+def test_missing_values_are_one_line(features: Any, labels: Any, message: str) -> None:
+    with pytest.raises(nc.InputError, match=f"^{message}"):
+        nc.measure(features, labels)
+
+
+def test_batches_and_classifiers_of_arrays_are_taken() -> None:
+    """Red: `'numpy.ndarray' object has no attribute 'detach'`."""
+    wanted = nc.measure(ROWS, CLASSES, HEAD)
+    found = nc.measure_batches(lambda: [(ROWS, CLASSES)], 3, weight=HEAD)  # type: ignore[arg-type,list-item]
+    same(found, wanted)
+    for given, argument in ((np.ma.array(ROWS, mask=MASK), "features"), (ROWS + 0j, "features")):
+        with pytest.raises(nc.InputError, match=f"^{argument}: "):
+            nc.measure_batches(lambda given=given: [(given, CLASSES)], 3)  # type: ignore[misc]
+
+
+# --- batches --------------------------------------------------------------------------------------------
+
+LABELS_OF_BATCHES: dict[str, tuple[Any, str]] = {
+    "text": (["a"] * 24, "labels: text holds no real numbers; number the classes"),
+    "unequal lengths": ([[0], [1, 2]] * 12, "labels: a list whose rows make no array"),
+    "none": (None, "labels: NoneType is no array"),
+    "none in a list": ([None] * 24, "labels: an array with None, a missing value"),
+    "dates": (np.zeros(24, "M8[s]"), "labels: an array of type datetime64"),
+    "sparse": (torch.from_numpy(CLASSES).to_sparse(), "labels: a sparse tensor"),
+    "a mapping": ({"class": CLASSES}, "labels: dict is no array"),
+}
+
+
+@pytest.mark.parametrize("mapping", [False, True])
+@pytest.mark.parametrize("kind", LABELS_OF_BATCHES)
+def test_labels_of_a_batch_that_are_no_numbers_are_one_line(kind: str, mapping: bool) -> None:
+    labels, line = LABELS_OF_BATCHES[kind]
+    h = torch.from_numpy(np.repeat(ROWS, 2, 1)).float()
+    batch = {"h": h, "labels": labels} if mapping else (h, labels)
+    for measured in (
+        lambda: measure_model(Head(3), "fc", [batch]),
+        lambda: measure_model(Head(3), "fc", [batch], targets=True),
+        lambda: nc.collect_features(Head(3), "fc", [batch]),
+        lambda: measure_causal_lm(Head(3), [batch], unembedding="fc"),
+    ):
+        with pytest.raises(nc.InputError) as caught:
+            measured()
+        assert str(caught.value).startswith(line)
+
+
+def empty(kind: str) -> Any:
+    """A batch without samples, as filters and collators leave it."""
+    none = torch.empty(0, D), torch.empty(0, dtype=torch.int64)
+    return {
+        "tensors": none,
+        "float labels": (none[0], torch.empty(0)),
+        "lists": ([], []),
+        "mapping": {"h": none[0], "labels": none[1]},
+        "None": None,
+        "empty list": [],
+        "empty mapping": {},
+    }[kind]
+
+
+EMPTY = ["tensors", "float labels", "lists", "mapping", "None", "empty list", "empty mapping"]
+PLACES: dict[str, Callable[[Any, list[Any]], list[Any]]] = {
+    "first": lambda none, some: [none, *some],
+    "middle": lambda none, some: [some[0], none, *some[1:]],
+    "last": lambda none, some: [*some, none],
+    "everywhere": lambda none, some: [none, none, some[0], none, *some[1:], none],
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", EMPTY)
+def test_empty_batches_change_nothing(kind: str, place: str) -> None:
+    """Red: a classifier compared on no sample; a dtype of no label."""
+    h, labels = drawn(5)
+    some = [*zip(h.split(200), labels.split(200), strict=True)]
+    with_empty, net = PLACES[place](empty(kind), some), Head(5)
+    options: dict[str, Any] = {"classes": [0, 2, 3]}
+    same(measure_model(net, "fc", with_empty, with_empty), measure_model(net, "fc", some, some))
+    same(measure_model(net, "fc", with_empty, **options), measure_model(net, "fc", some, **options))
+    same(measure_model(net, "fc", with_empty, classes="present"), measure_model(net, "fc", some))
+    for name, array_of in nc.collect_features(net, "fc", with_empty).items():
+        assert np.array_equal(array_of, nc.collect_features(net, "fc", some)[name])
+    assert nc.CollapseMonitor("fc", with_empty).values(net) == nc.CollapseMonitor("fc", some).values(net)
+    tagged = [(rows, nn.functional.one_hot(own, 5)) for rows, own in some]
+    for targets in ("tags", "targets"):
+        rows = [(h, own.float() if targets == "targets" else own) for h, own in tagged]
+        got = measure_model(net, "fc", PLACES[place](empty(kind), rows), **{targets: True})
+        same(got, measure_model(net, "fc", rows, **{targets: True}))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", EMPTY)
+def test_empty_batches_of_tokens_change_nothing(kind: str, place: str) -> None:
+    h, labels = drawn(5)
+    some = [
+        (rows.view(-1, 10, D), own.view(-1, 10))
+        for rows, own in zip(h.split(200), labels.split(200), strict=True)
+    ]
+    net, options = Head(5), {"unembedding": "fc", "min_per_class": 1, "shift": False}
+    got = measure_causal_lm(net, PLACES[place](empty(kind), some), **options)  # type: ignore[arg-type]
+    same(got, measure_causal_lm(net, some, **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+def test_a_loader_of_empty_batches_alone_is_one_line(kind: str) -> None:
+    loader, net = [empty(kind)] * 2, Head(5)
+    for measured in (
+        lambda: measure_model(net, "fc", loader),
+        lambda: measure_model(net, "fc", [drawn(5)], loader),
+        lambda: measure_model(net, "fc", loader, targets=True),
+        lambda: measure_model(net, "fc", loader, tags=True),
+        lambda: nc.collect_features(net, "fc", loader),
+        lambda: measure_causal_lm(net, loader, unembedding="fc"),
+    ):
+        with pytest.raises(
+            nc.InputError, match=r"^(test_)?loader: it gave no samples; there is nothing to mea"
+        ):
+            measured()
+
+
+@pytest.mark.parametrize("none", [(0, torch.int64), (0, torch.float32)])
+def test_empty_batches_of_arrays_change_nothing(none: tuple[int, torch.dtype]) -> None:
+    h, labels = drawn(5)
+    empty = torch.empty(0, D), torch.empty(none[0], dtype=none[1])
+    some = [empty, (h[:7], labels[:7]), empty, (h[7:], labels[7:]), empty]
+    fc = Head(5).fc
+    wanted = measure(h, labels, fc.weight, fc.bias, h, labels)
+    same(measure_batches(lambda: some, 5, lambda: some, fc.weight, fc.bias), wanted)
+    first = ClassCollapse(5, D)
+    for batch in some:
+        first.update(*batch)
+    second = SampleCollapse(first.statistics(), fc.weight, fc.bias)
+    for batch in some:
+        second.update(*batch)
+    found, known = first.compute() | second.compute(), values(wanted)
+    for name, value in found.items():
+        own = known.get(("train", name), known.get(("weights", name)))
+        assert value == pytest.approx(own, rel=1e-9, nan_ok=True)
+
+
+# --- loaders --------------------------------------------------------------------------------------------
+
+
+class Anew:
+    """An iterator of its own that starts anew."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> "Anew":
+        self.left = list(self.batches)
+        return self
+
+    def __next__(self) -> Any:
+        if not self.left:
+            raise StopIteration
+        return self.left.pop(0)
+
+
+class Once(Anew):
+    def __init__(self, batches: list[Any]) -> None:
+        self.left = list(batches)
+
+    def __iter__(self) -> "Once":
+        return self
+
+
+class Refilled:
+    """Fills the same two tensors with every batch, as buffers of a fast loader are."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        held = [torch.empty_like(each) for each in self.batches[0]]
+        for batch in self.batches:
+            yield tuple(own.copy_(each) for own, each in zip(held, batch, strict=True))
+
+
+def test_an_iterable_that_starts_anew_is_taken() -> None:
+    """Red: called good for one pass only."""
+    h, labels = drawn(5)
+    batches, net = [(h[:300], labels[:300]), (h[300:], labels[300:])], Head(5)
+    same(measure_model(net, "fc", Anew(batches)), measure_model(net, "fc", batches))
+    for once in (iter(batches), (batch for batch in batches), Once(batches), zip(*[batches], strict=True)):
+        with pytest.raises(nc.InputError, match=r"^loader: .*an iterator is good for one pass only"):
+            measure_model(net, "fc", once)
+
+
+@pytest.mark.parametrize("targets", ["labels", "targets", "tags"])
+def test_a_loader_may_fill_the_same_tensors_again(targets: str) -> None:
+    """Red: targets kept by reference, all of them the last batch's."""
+    h, labels = drawn(5)
+    options = {} if targets == "labels" else {targets: True}
+    hot = nn.functional.one_hot(labels, 5)
+    own = {"labels": labels, "targets": hot + 0.1 * h[:, :5], "tags": hot}[targets]
+    batches, net = [(h[:300], own[:300]), (h[300:], own[300:])], Head(5)
+    same(measure_model(net, "fc", Refilled(batches), **options), measure_model(net, "fc", batches, **options))
+    if targets == "labels":
+        got, wanted = (nc.collect_features(net, "fc", each) for each in (Refilled(batches), batches))
+        assert all(np.array_equal(got[name], wanted[name]) for name in wanted)
+
+
+class Rows(IterableDataset):
+    """Its workers read all rows, or every one its own."""
+
+    def __init__(self, shared: bool) -> None:
+        self.shared = shared
+
+    def __iter__(self) -> Iterator[Any]:
+        h, labels = drawn(5)
+        info = get_worker_info()
+        step = (info.id, None, info.num_workers) if self.shared and info else (0, None, 1)
+        yield from zip(h[slice(*step)], labels[slice(*step)], strict=True)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_workers_that_give_the_same_samples_are_named(shared: bool) -> None:
+    """Red: each sample counted twice, in silence."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = nc.collect_features(Head(5), "fc", DataLoader(Rows(shared), 60, num_workers=2))
+    said = [str(warning.message) for warning in caught if warning.category is MeasurementWarning]
+    assert len(found["labels"]) == (N if shared else 2 * N)
+    assert [line[:66] for line in said] == (
+        [] if shared else ["the 2 workers of the loader's IterableDataset give the same samples"[:66]]
+    )
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(D, 2, 8, batch_first=True)
+        self.encoder, self.fc = nn.TransformerEncoder(layer, 2), nn.Linear(D, 5)
+
+    def forward(self, tokens: Tensor, padded: Tensor) -> Tensor:
+        logits: Tensor = self.fc(self.encoder(tokens, src_key_padding_mask=padded)[:, 0])
+        return logits
+
+
+def test_inner_layers_of_an_encoder_with_padding_are_measured_or_one_line() -> None:
+    """Red: NotImplementedError of a nested tensor."""
+    draw = torch.Generator().manual_seed(0)
+    tokens, padded = (
+        torch.randn(60, 4, D, generator=draw),
+        torch.arange(4) >= torch.arange(60).view(-1, 1) % 4 + 1,
+    )
+    net, labels = Encoder(), torch.arange(60) % 5
+    inner: Any = {"encoder.layers.0": lambda values, inputs: values[:, 0]}
+    with pytest.raises(
+        nc.InputError, match=r"^layer 'encoder.layers.0' gives a nested tensor, without padding;"
+    ):
+        measure_model(net, "fc", [(tokens, padded, labels)], layers=inner)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        found = measure_model(net, "fc", [(tokens, padded, labels)], layers=inner)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    with torch.no_grad():
+        first = net.eval().encoder.layers[0](tokens, src_key_padding_mask=padded)[:, 0]
+    wanted = measure(first, labels)["last", "train", "cdnv"]
+    assert found["encoder.layers.0", "train", "cdnv"] == pytest.approx(wanted, rel=1e-4)

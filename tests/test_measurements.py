@@ -44,8 +44,21 @@ def test_a_name_that_several_values_have_or_none_is_one_line() -> None:
         "'cdnv' has 2 values; write ['last', 'train', 'cdnv'] or ['last', 'test', 'cdnv'], or select a split "
         "or a layer",
     )
-    with pytest.raises(KeyError, match="'nc1_trace_ration' was not measured; is it nc1_trace_ratio"):
-        values()["nc1_trace_ration"]
+    for key, hint in (
+        ("nc1_trace_ration", "is it nc1_trace_ratio"),
+        (("last", "train", "nc1"), "is it nc1_trace_ratio or nc1_pinv or nc1_pinv_rank?"),
+        (
+            ("last", "val", "cdnv"),
+            "there is ['last', 'train', 'cdnv'], ['last', 'test', 'cdnv']",
+        ),
+        (("fc", "train", "nc2_etf"), "there is ['last', 'weights', 'nc2_etf']"),
+        ("accuracy", "there is nc0_row_sum, nc0_relative, nc2_etf, "),
+    ):
+        with pytest.raises(KeyError) as error:
+            values()[key]  # type: ignore[index]
+        [line] = error.value.args
+        assert line.startswith(f"{key!r} was not measured; {hint}")
+        assert "\n" not in line
     with pytest.raises(nc.InputError, match="split 'tset' was not measured; there is weights, train, test"):
         values().select(split="tset")
     assert "nc9" not in values()
@@ -111,6 +124,53 @@ def test_a_file_is_measured_as_its_arrays_are(tmp_path: Path) -> None:
         assert nc.measure_file(path, classes="present")["classes"] == 3
     with pytest.raises(nc.InputError, match="classes: 'some' is unknown; take 'all' or 'present'"):
         nc.measure_file(path, classes="some")  # type: ignore[arg-type]
+
+
+MISSPELT = [
+    ({"test_feature": TEST}, "test_feature", "test_features"),
+    ({"test_label": LABELS}, "test_label", "test_labels"),
+    ({"weights": MEANS, "bias": MEANS[:, 0]}, "weights", "weight"),
+]
+
+
+@pytest.mark.parametrize(("others", "written", "meant"), MISSPELT, ids=lambda value: str(value)[:20])
+def test_a_misspelt_array_of_a_file_is_named(
+    tmp_path: Path, others: dict[str, np.ndarray], written: str, meant: str
+) -> None:
+    """Where its absence is a mistake or only a warning. Red: "come together" of two that are there."""
+    path = tmp_path / "features.npz"
+    whole = {"test_features": TEST, "test_labels": LABELS, "weight": MEANS, **others}
+    np.savez(path, features=FEATURES, labels=LABELS, **{n: a for n, a in whole.items() if n != meant})
+    with pytest.raises(nc.InputError, match=rf"nothing reads {written!r}; did you mean {meant!r}\? "):
+        nc.measure_file(path)
+
+
+class Sum(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(5, 3)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return self.fc(h).sum()
+
+
+BATCHES = [(torch.from_numpy(FEATURES[:4]).float(), torch.arange(4) % 3)]  # two classes of one sample
+WARNED = {
+    "a file": lambda path: nc.measure_file(path),
+    "few samples": lambda _: nc.measure_model(torch.nn.Linear(5, 3), "", BATCHES),
+    "few samples, monitored": lambda _: nc.CollapseMonitor("fc", BATCHES).values(Sum()),
+    "no logits, in a hook": lambda _: nc.measure_model(Sum(), "fc", BATCHES),
+}
+
+
+@pytest.mark.parametrize("name", WARNED)
+def test_a_warning_points_to_the_line_that_measures(tmp_path: Path, name: str) -> None:
+    """Red: a warning that points into the package, where nobody can change anything."""
+    path = tmp_path / "features.npz"
+    np.savez(path, features=FEATURES, labels=LABELS, spare=MEANS)
+    with pytest.warns(nc.MeasurementWarning) as found:
+        WARNED[name](path)
+    assert {Path(warning.filename) for warning in found} == {Path(__file__)}
 
 
 def test_a_monitor_takes_the_arguments_of_measure_model() -> None:

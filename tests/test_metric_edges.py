@@ -148,6 +148,6 @@ def test_arrays_that_may_not_be_written_or_hold_no_numbers() -> None:
     features.flags.writeable = labels.flags.writeable = False
     assert values(measure(features, labels)) == expected
     assert values(measure(np.asfortranarray(features), labels)) == expected
-    for kind in ("U8", complex, object):
+    for kind in ("U8", complex):
         with pytest.raises(InputError, match="holds no real numbers"):
             measure(features.astype(kind), labels)

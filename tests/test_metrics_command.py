@@ -131,7 +131,7 @@ def test_shots_add_what_a_frozen_encoder_is_judged_by(tmp_path: Path) -> None:
         ({"labels": None}, ["no 'labels'", "features, weight"]),
         ({"features": None}, ["no 'features'"]),
         ({"labels": np.tile([0, 2, 2], 20)}, ["class 1", "labels found: 0, 2; expected: 0 to 2"]),
-        ({"features": np.full((60, 5), "a")}, ["features", "expected numbers"]),
+        ({"features": np.full((60, 5), "a")}, ["features", "text holds no real numbers"]),
         ({"features": np.full((60, 5), None)}, ["Python objects"]),
     ],
     ids=lambda value: "-".join(value),

@@ -88,6 +88,7 @@ def test_an_installed_package_has_the_template(
         shutil.copyfile(ROOT / source, installed / target)
     monkeypatch.setattr(command, "TEMPLATES", (tmp_path / "none", installed / "ncpipe/template"))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("UV_RUN_RECURSION_DEPTH", raising=False)
     create_study("./apart")
     assert files(tmp_path / "apart") == ALONE
     tracked = subprocess.run(
@@ -99,6 +100,24 @@ def test_an_installed_package_has_the_template(
     head = (tmp_path / "apart/params.yaml").read_text(encoding="utf-8").splitlines()[0]
     assert head == "# yaml-language-server: $schema=params.schema.json"
     assert capsys.readouterr().err.endswith("/apart; edit its params.yaml, then run dvc repro there\n")
+
+
+def test_who_starts_by_uv_is_told_the_command_of_uv(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Red: `dvc ...`, which a shell without the environment does not find; a folder outside without it."""
+    (checkout / "ncpipe").unlink()
+    shutil.copytree(ROOT / "ncpipe/commands/starters", checkout / "ncpipe/commands/starters")
+    (checkout / "ncpipe/__main__.py").touch()
+    outside = checkout.parent / "outside"
+    for depth, start in ((None, ""), ("1", "uv run "), ("1", f"uv run --project {checkout} ")):
+        monkeypatch.delenv("UV_RUN_RECURSION_DEPTH", raising=False)
+        if depth:
+            monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", depth)
+        separate = "--project" in start
+        create_study(f"{outside}/apart" if separate else f"study{depth or 0}")
+        then = "dvc repro there" if separate else f"dvc --cd stages/study{depth or 0} repro"
+        assert capsys.readouterr().err.endswith(f"then run {start}{then}\n")
 
 
 def test_own_code_is_watched_and_reads(checkout: Path) -> None:
@@ -123,6 +142,7 @@ def test_an_axis_has_values_and_a_matrix(checkout: Path, own_code: bool) -> None
     study = checkout / "stages/wider"
     params = load_params(study / "params.yaml")
     assert (params.sweep.axis, params.sweep.values) == ("model.width", (16, 32) if own_code else (8, 16))
+    assert "Cost: a minute" in (study / "params.yaml").read_text(encoding="utf-8")  # twice the runs
     stages, shipped = (
         read_yaml(path)["stages"] for path in (study / "dvc.yaml", ROOT / "stages/penalty/dvc.yaml")
     )

@@ -21,7 +21,7 @@ from ncpipe.report.chart_data import chart_data, kept, number
 from ncpipe.report.first_screen import asked, how_sure, rate_rows
 from ncpipe.report.first_screen import found as found_lines
 from ncpipe.report.grids import cell
-from ncpipe.report.page import script_json, typeset
+from ncpipe.report.page import citing, script_json, typeset
 from ncpipe.report.result_grids import side_by_side
 from ncpipe.report.words import WORDS, network_words
 from ncpipe.runs import code_digests as code
@@ -82,7 +82,8 @@ def page(study):
 def test_everything_is_on_the_page(page):
     """Red: a section left out; a reason that is not told; a word that only those who know the field read."""
     properties = WORDS["collapse"]["classes"]["properties"]
-    explained = [*properties, *(name for part in ("terms", "headings", "marks") for name in WORDS[part])]
+    kinds = ("terms", "headings", "marks", "verdicts")
+    explained = [*properties, *(name for part in kinds for name in WORDS[part])]
     papers = [f"{name}: {own['authors']}, {own['title']}" for name, own in WORDS["papers"].items()]
     for words in (
         *(own["says"] for own in properties.values()),
@@ -193,6 +194,26 @@ def test_one_depth_has_means_in_place_of_rates():
 )
 def test_powers_are_typeset(text, html):
     assert typeset(text) == html
+
+
+@pytest.mark.parametrize(
+    ("text", "linked"),
+    [
+        ("Do runs collapse more or less with loss.epsilon?", ["runs"]),
+        ("The key penalty.W or `loss`, a lossless L-RN1", []),
+        ("`converged`, then converged.", ["converged"]),
+        ("The loss. W, then the loss", ["loss", "W"]),
+    ],
+)
+def test_words_are_linked_where_they_are_words(text, linked):
+    """Red: `loss` underlined as a term in a key of params.yaml."""
+    assert re.findall(r">([^<>]+)</a>", citing({})(text)) == linked
+
+
+def test_claims_are_whose_they_are():
+    """Red: "sentences of papers" about claims that the user wrote."""
+    assert "paper" not in how_sure(tables()["runs"], 0.95, "2 claims: 2 agree")[1]
+    assert "not an error" in how_sure(tables()["runs"], 0.95, "1 claim: 1 disagrees (0 with a paper)")[1]
 
 
 def test_metrics_of_the_history_are_curves_by_their_labels():

@@ -152,6 +152,14 @@ def test_tables_sort_and_filter(page):
     page.fill("input[data-filter=runs]", "")
 
 
+def test_figures_are_large_enough_to_read(page):
+    """On a phone they scroll sideways, with their captions in place. Red: text of five pixels."""
+    for figure in page.locator("figure").all():
+        assert figure.locator("img").bounding_box()["width"] >= 600
+        caption = figure.locator("figcaption").bounding_box()
+        assert caption["x"] + caption["width"] <= page.viewport_size["width"]
+
+
 def test_a_figure_is_enlarged_by_the_keyboard(page):
     """Red: a figure that is no larger on a phone than on the page."""
     page.locator("#f-depth_sweep button.zoom").press("Enter")

@@ -226,6 +226,33 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
     check_bytes(fingerprints(), tmp_path)
 
 
+@pytest.mark.parametrize("moment", ["before it reads", "while it reads params.yaml"])
+def test_a_job_that_is_cancelled_as_it_starts_says_so(
+    moment: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its folder is removed then. Red: a traceback in its log."""
+    prepare_sweep([2], [0], one=experiment_tree())
+    array = record()
+    capsys.readouterr()
+
+    def cancelled(*arguments: object) -> None:
+        array.remove()
+        raise FileNotFoundError("params.yaml")
+
+    if moment == "before it reads":
+        array.remove()
+    else:
+        monkeypatch.setattr("ncpipe.runs.fill.runs_of_keys", cancelled)
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
+    try:
+        assert work_on(array.folder) == 128 + signal.SIGTERM
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == f"ncpipe: {array.folder} is gone, as its array was cancelled"
+
+
 def record(number: str = "7", jobs: int = 1, losses: int = 0, epochs: int = 0) -> Array:
     """An array of all runs as if it had been submitted."""
     keys = tuple(fingerprint.key() for fingerprint in fingerprints())

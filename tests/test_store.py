@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,7 @@ from dvc.repo import Repo
 from ncpipe.__main__ import main
 from ncpipe.commands.clean import clean
 from ncpipe.commands.code import write_code
+from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.train import train
@@ -41,7 +42,7 @@ from ncpipe.runs.store import (
     link_to_dvc_cache,
     stored,
 )
-from ncpipe.runs.store_layout import VERSION_FILE, store_folder
+from ncpipe.runs.store_layout import VERSION_FILE, materialise, store_folder, verify_stored
 from ncpipe.system.artifacts import CODE, MANIFEST, PREPARED, RUNS, read_json, write_manifest
 from ncpipe.system.errors import InputError
 
@@ -329,7 +330,8 @@ def test_damage_is_not_taken_up(project: Path) -> None:
 
 
 def test_a_file_that_dvc_has_takes_no_room_of_its_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red: three copies of a run: in its place, in DVC's cache and here; a name for other bytes."""
+    """Red: three copies of a run: in its place, in DVC's cache and here; a name for other bytes; a temporary
+    file in the folder, which is damage to others."""
     train("one", 2, 1)
     shutil.copytree(RUN, "copy")  # what DVC leaves in a place, on a disk without links
     shutil.rmtree(RUN)
@@ -354,10 +356,17 @@ def test_a_file_that_dvc_has_takes_no_room_of_its_own(project: Path, monkeypatch
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_ino))
     os.utime(store, (time.time() - 40 * 86400,) * 2)
+
+    def linked(source: Path, target: Path, link: Callable[..., None] = os.link) -> None:
+        link(source, target)
+        verify_stored(store, store.name)  # another process may just look for damage
+
+    monkeypatch.setattr(os, "link", linked)
     link_to_dvc_cache()
+    assert not list(store.parent.glob(f".{store.name}*"))
     assert store.stat().st_mtime < time.time() - 39 * 86400  # which is no use, for `ncpipe clean`
-    linked = {path.stat().st_ino for file, path in objects.items() if file != weights}
-    assert linked <= set(flushed)  # else a power loss may empty what the store had on the disk
+    inodes = {path.stat().st_ino for file, path in objects.items() if file != weights}
+    assert inodes <= set(flushed)  # else a power loss may empty what the store had on the disk
     for file in files:
         own = store / file.relative_to(RUN)
         assert own.samefile(objects[file]) == (file != weights)
@@ -390,6 +399,69 @@ def test_clean_removes_what_nobody_has_used_for_long(
 
 
 # What goes wrong
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_two_take_a_run_at_once(there: bool, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process takes it before each of the calls that put it into its place, which may have a former
+    result. Red: one that ends with an error, since its temporary folder or its place was the other's too."""
+    store = _one()
+    for at in range(99):
+        shutil.rmtree(RUN, ignore_errors=True)
+        if there:
+            RUN.mkdir(parents=True)
+            (RUN / "former").touch()
+        acts = iter([False] * at + [True])
+
+        def preceded(original: Callable[..., object], acts: Iterator[bool] = acts) -> Callable[..., object]:
+            def call(*arguments: object, **more: object) -> object:
+                if next(acts, False):
+                    materialise(store, RUN)
+                return original(*arguments, **more)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for module, name in (
+                (os, "replace"),
+                (os, "rename"),
+                (os, "link"),
+                (shutil, "copytree"),
+                (shutil, "rmtree"),
+            ):
+                patch.setattr(module, name, preceded(getattr(module, name)))
+            materialise(store, RUN)
+        verify_stored(RUN, store.name)
+        assert list(Path("data/.partial").iterdir()) == []
+        if next(acts, False):  # there were fewer calls
+            break
+    assert 5 < at < 98
+
+
+def test_an_old_half_of_a_folder_is_removed(project: Path) -> None:
+    """What a kill left; a younger one may be another process's. Red: a disk that fills with each kill."""
+    halves = [Path(f"data/.partial/runs-one-L2-s1.{name}") for name in ("old", "young", "old-former")]
+    for half in halves:
+        half.mkdir(parents=True)
+        if "old" in half.name:
+            os.utime(half, (0, 0))
+    assert take_stored(WORDS)
+    assert [half.exists() for half in halves] == [False, True, False]
+
+
+def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: weights that no other user of a shared store may read."""
+    monkeypatch.chdir(tmp_path)
+    before = os.umask(0o027)
+    try:
+        prepare()
+        train("one", 2, workers=1)
+        extract_experiment("one")
+    finally:
+        os.umask(before)
+    modes = {str(path): path.stat().st_mode & 0o777 for path in Path("data").rglob("*") if path.is_file()}
+    assert {name: mode for name, mode in modes.items() if mode != 0o640} == {}
+    assert len([name for name in modes if name.endswith(".safetensors")]) == 7
 
 
 def said_by(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:

@@ -27,7 +27,7 @@ from ncpipe.runs.batches import train_batches
 from ncpipe.runs.plan import plan
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.system.artifacts import CLAIMS
-from ncpipe.system.console import NoProgress
+from ncpipe.system.console import Progress
 from ncpipe.system.errors import InputError
 
 SCHEMA = Path(__file__).resolve().parent.parent / "params.schema.json"
@@ -315,7 +315,9 @@ def test_a_network_that_fails_is_one_line(
     assert planned == []
     [failed] = set(failures.values())
     assert re.fullmatch(mistake, str(failed))
-    errors = train_batches([fingerprints], 1, 60.0, NoProgress(), lambda fingerprint: 1.0, keep_going=True)
+    errors = train_batches(
+        [fingerprints], 1, 60.0, Progress("train", 2, 1.0), lambda fingerprint: 1.0, keep_going=True
+    )
     assert errors.keys() == {fingerprint.key() for fingerprint in fingerprints}
     [error] = set(errors.values())
     assert re.fullmatch(mistake, str(error))

@@ -143,6 +143,43 @@ def test_the_weight_is_what_the_head_multiplies_with(name: str) -> None:
     assert_as(got, split_values(measure(**arrays)))
 
 
+IN_PLACE: dict[str, Callable[[Tensor], Any]] = {
+    "masked": lambda logits: logits[:, 2:].fill_(-1e11),
+    "tempered": lambda logits: logits.div_(3.0),
+    "adjusted": lambda logits: logits.sub_(torch.arange(3, dtype=torch.float64)),
+    "softmax": lambda logits: logits.copy_(logits.softmax(1)),
+    "shifted": lambda logits: logits.sub_(5.0),
+}
+
+
+@pytest.mark.parametrize("change", IN_PLACE)
+def test_logits_changed_in_place_are_those_changed_out_of_place(change: str) -> None:
+    """Both refused, or both measured as W h + b. Red: logits compared with themselves, after the change."""
+
+    class Changed(nn.Module):
+        def __init__(self, copied: bool) -> None:
+            super().__init__()
+            self.net, self.copied = network(nn.Linear(WIDTH, CLASSES)), copied
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            logits: Tensor = self.net(inputs)
+            logits = logits.clone() if self.copied else logits
+            IN_PLACE[change](logits)
+            return logits
+
+    results: list[Any] = []
+    for copied in (True, False):
+        try:
+            results.append(found(Changed(copied), "net.2"))
+        except InputError as error:
+            results.append(str(error))
+    assert results[0] == results[1]
+    if change in ("softmax", "shifted"):  # what a softmax does not tell apart
+        assert_as(results[0], found(network(nn.Linear(WIDTH, CLASSES)), "2"))
+    else:
+        assert "which are not the 3 logits of 'net.2'" in results[0]
+
+
 class Scaled(nn.Module):
     """A network whose logits are twice what its last layer gives, or a function of it."""
 
@@ -396,7 +433,7 @@ def test_a_layout_that_is_not_known_is_asked_for(
     make: Any, head: str, layer: str, side: int, pool: Any
 ) -> None:
     model, loader = make(), pixels(side)
-    with pytest.raises(InputError, match=rf"layers=\{{'{layer}': channels_first\}} or channels_last"):
+    with pytest.raises(InputError, match=rf"layers=\{{'{layer}': nc.channels_first\}} or nc.channels_last"):
         measure_model(model, head, loader, layers=[layer])
     assert [r for r in measure_model(model, head, loader, layers={layer: pool}) if r.layer == layer]
 

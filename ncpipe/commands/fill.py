@@ -4,6 +4,9 @@
 """
 
 import os
+from typing import Annotated
+
+import typer
 
 from ncpipe.commands.code import check_params_unedited
 from ncpipe.commands.options import CheckpointSeconds, Device, Workers
@@ -16,7 +19,13 @@ from ncpipe.system.errors import InputError
 
 
 def fill_store(
-    device: Device = None, workers: Workers = None, checkpoint_seconds: CheckpointSeconds = 60.0
+    device: Device = None,
+    workers: Workers = None,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that run this command at the same time and share its runs."),
+    ] = None,
 ) -> None:
     """Train all missing runs of the sweep into the store, in parallel on all cores.
 
@@ -39,5 +48,6 @@ def fill_store(
     check_no_jobs([fingerprint.key() for fingerprint in missing])
     from ncpipe.runs.fill import fill  # imports torch
 
-    if fill(missing, Settings(compute, workers, checkpoint_seconds, True, len(fingerprints), "fill")):
+    settings = Settings(compute, workers, checkpoint_seconds, True, len(fingerprints), "fill", jobs)
+    if fill(missing, settings):
         say("fill: some runs failed, see above; their stages will report them again")

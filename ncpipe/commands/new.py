@@ -119,7 +119,14 @@ def create_study(
         _write_files(folder, values, axis, data, kind)
         if separate:
             _commit(folder, target.name)
-    say(f"new: {target}; edit its params.yaml, then run {command}{' there' if separate else ''}")
+    say(f"new: {target}; edit its params.yaml, then run {_by_uv(separate)}{command}{' there' * separate}")
+
+
+def _by_uv(separate: bool) -> str:
+    """Return what to write before a command: `uv run`, if that started this one and knows the environment."""
+    if "UV_RUN_RECURSION_DEPTH" not in os.environ:
+        return ""
+    return f"uv run --project {ROOT} " if separate and _is_checkout(ROOT) else "uv run "
 
 
 def _is_checkout(folder: Path) -> bool:

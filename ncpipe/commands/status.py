@@ -8,7 +8,7 @@ from ncpipe.config.run import Run
 from ncpipe.runs.engines.arrays import read_arrays
 from ncpipe.runs.engines.slurm_commands import array_states, summary
 from ncpipe.runs.fingerprint import RunFingerprint, is_current
-from ncpipe.runs.run_claims import Claim, claims
+from ncpipe.runs.run_claims import Claim, claimed_keys, claims
 from ncpipe.runs.store import has, saved_epochs, sweep_fingerprints
 from ncpipe.runs.training_log import failure_log
 from ncpipe.system.artifacts import RUNS
@@ -46,8 +46,7 @@ def sweep_states() -> tuple[dict[Run, str], list[str]]:
     fingerprints = {
         fingerprint.run: fingerprint for fingerprint in sweep_fingerprints(params, params.compute)
     }
-    alive = claims()
-    training = {key for claim in alive for key in claim.keys}
+    alive, training = claims(), claimed_keys()
     arrays = read_arrays()
     queued = {key for array in arrays for key in array.keys}
     states = {run: _state(run, fingerprints.get(run), training, queued) for run in params.grid()}
@@ -104,7 +103,7 @@ def count_states(states: dict[Run, str]) -> tuple[list[str], list[list[str]]]:
 
 def _line(claim: Claim, names: dict[str, Run]) -> str:
     """Return which runs train together, how far they are, and where if that is another machine."""
-    runs = [names[key] for key in claim.keys if key in names]
+    runs = [run for key, run in names.items() if key in claim.keys]
     left = "" if claim.left is None else f", about {duration(claim.left)} left"
     others = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
     place = "" if claim.host == socket.gethostname() else f" on {claim.host}"

@@ -11,7 +11,7 @@ from ncpipe.config.params import Params, check_there, load_params
 from ncpipe.config.run import Compute
 from ncpipe.runs.dvc import dvc
 from ncpipe.runs.engines.arrays import Array, read_arrays
-from ncpipe.runs.engines.options import LOCAL, EngineName, Options, Settings, load_options
+from ncpipe.runs.engines.options import LOCAL, Options, Settings, load_options
 from ncpipe.runs.engines.slurm import dry_run as slurm_dry_run
 from ncpipe.runs.engines.slurm import remove_finished, train_by_slurm
 from ncpipe.runs.engines.slurm_commands import active_arrays
@@ -39,8 +39,11 @@ def sweep(
     workers: Workers = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
     engine: Annotated[
-        EngineName | None,
-        typer.Option(help="Where to train; overrides `engine` in engine.yaml (docs/clusters.md)."),
+        str | None,
+        typer.Option(
+            metavar="local|slurm",
+            help="Where to train; overrides `engine` in engine.yaml (docs/clusters.md).",
+        ),
     ] = None,
     option: Annotated[
         list[str] | None,
@@ -48,11 +51,8 @@ def sweep(
             "--option",
             "-o",
             metavar="KEY=VALUE",
-            help="Option of the engine, as in engine.yaml; can be repeated.",
+            help="Option of Slurm, as in engine.yaml; can be repeated.",
         ),
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Address of a Ray cluster; short for -o address=ADDRESS.")
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Submit jobs to Slurm and exit; the jobs continue.")
@@ -67,8 +67,7 @@ def sweep(
     """
     if dry_run + detach + cancel > 1:
         raise InputError("sweep: give one of --dry-run, --detach and --cancel")
-    overrides = [*(option or ()), *([] if address is None else [f"address={address}"])]
-    options = load_options(engine, overrides)
+    options = load_options(engine, option or ())
     if dry_run:
         params = load_params()
         print_plan(params, params.compute_on(device), workers, options)
@@ -142,10 +141,6 @@ def _train(
         options = Options("slurm", options.slurm)
     if options.engine == "slurm":
         return train_by_slurm(missing, options.slurm, settings, not detach)
-    if options.engine == "ray":
-        from ncpipe.runs.engines.ray_cluster import train_by_ray
-
-        return train_by_ray(missing, options.ray, settings)
     from ncpipe.runs.fill import fill
 
     return fill(missing, settings)

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ncpipe.datasets.tensors import Array, as_tensor
 from ncpipe.system.errors import InputError, cut
 from ncpipe.system.machine import free_memory
 
-LARGEST = 2**63 - 1
 # What readers raise on files that are cut short, overwritten, encrypted or of another kind.
 DAMAGED = (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, SafetensorError)
 
@@ -66,12 +65,7 @@ def named_tensors(
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Return the same of arrays that are in no file. where: what messages call them."""
     wanted, ignored = _sort_names(stored, names)
-    tensors = {
-        name: _taken(where, name, array)
-        if isinstance(array := stored[key], Tensor)
-        else _tensor(where, name, np.asarray(array))
-        for name, key in wanted.items()
-    }
+    tensors = {name: _taken(where, name, stored[key]) for name, key in wanted.items()}
     _require(where, tensors, ignored, names)
     return tensors, ignored
 
@@ -94,7 +88,7 @@ def _read_npz(path: Path, names: Names) -> tuple[dict[str, Tensor], list[str]]:
             wanted, ignored = _sort_names(archive.files, names)
             sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.zip.infolist()}
             _check_size(path, sum(sizes[key] for key in wanted.values()))
-            read = {name: _tensor(path, name, np.asarray(archive[key])) for name, key in wanted.items()}
+            read = {name: _taken(path, name, archive[key]) for name, key in wanted.items()}
     return read, ignored
 
 
@@ -135,25 +129,9 @@ def _sort_names(keys: Iterable[str], names: Names) -> tuple[dict[str, str], list
     return known, sorted(name for name in found if not name.startswith(names.passed_over))
 
 
-def _tensor(path: object, name: str, array: np.ndarray) -> Tensor:
-    if array.dtype.kind not in "fiub":
-        raise InputError(f"{path}: {name} is of type {array.dtype}; expected numbers")
-    exact = array.dtype.itemsize <= 8  # torch has no long double
-    native = array.dtype.newbyteorder("=") if exact else np.float64
-    return _taken(path, name, torch.from_numpy(np.ascontiguousarray(array, dtype=native)))
-
-
-def _taken(path: object, name: str, tensor: Tensor) -> Tensor:
+def _taken(path: object, name: str, array: Array) -> Tensor:
     """Return float8 as float32, whole numbers and bool as int64, exactly: types with few operations."""
-    if tensor.is_complex():
-        raise InputError(f"{path}: {name} is of type {_type(tensor)}; expected numbers")
-    tensor = tensor.detach().cpu()
+    tensor = as_tensor(array, f"{path}: {name}").cpu()
     if tensor.is_floating_point():
         return tensor.float() if tensor.element_size() == 1 else tensor
-    if tensor.dtype == torch.uint64 and tensor.numel() and int(tensor.view(torch.int64).min()) < 0:
-        raise InputError(f"{path}: {name} has a number above {LARGEST}, the largest of int64")
     return tensor.long()
-
-
-def _type(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

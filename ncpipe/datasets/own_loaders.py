@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe.config.experiment import own_loop
@@ -23,6 +22,7 @@ from ncpipe.config.study_files import FETCH, called_by
 from ncpipe.datasets.stored import store
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
+from ncpipe.system.tensor_files import save_tensors
 
 KIND = "loaders"  # of prepared data that only their loaders hold
 REPEAT = "use the same samples in the same order, without augmentation or shuffling"
@@ -90,7 +90,7 @@ def store_loaders(folder: Path, run: Run) -> dict[str, int]:
     tensors = {f"{name}.labels": labels for name, (_, labels) in digests.items()}
     note = {name: digest for name, (digest, _) in digests.items()}
     classes = int(digests["train"][1].max()) + 1
-    store(folder, lambda path: save_file(tensors, path, note), KIND, classes, None, {"batches": note})
+    store(folder, lambda path: save_tensors(tensors, path, note), KIND, classes, None, {"batches": note})
     return {name: len(labels) for name, (_, labels) in digests.items()}
 
 

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe.datasets.stored import FACTS, TENSORS, read_facts, store
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.errors import InputError
 from ncpipe.system.machine import free_memory
-from ncpipe.system.tensor_files import load_tensors
+from ncpipe.system.tensor_files import load_tensors, save_tensors
 
 COPIES = 3  # of samples in float64, while they are drawn
 Kind = Literal["vector", "image", "tokens", "next_tokens", "free"]
@@ -196,7 +195,9 @@ def write_prepared(folder: Path, data: Prepared) -> None:
     }
     if data.true_labels is not None:
         tensors["train.true_labels"] = data.true_labels.contiguous()
-    store(folder, lambda path: save_file(tensors, path), data.kind, data.classes, data.vocabulary, data.facts)
+    store(
+        folder, lambda path: save_tensors(tensors, path), data.kind, data.classes, data.vocabulary, data.facts
+    )
 
 
 def read_prepared(folder: Path) -> Prepared:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe.datasets.prepared import Split, TagSplit, VectorSplit
@@ -16,7 +15,7 @@ from ncpipe.metrics.sample_statistics import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import TEST, TRAIN, TRUE
 from ncpipe.system.errors import InputError
-from ncpipe.system.tensor_files import load_tensors
+from ncpipe.system.tensor_files import load_tensors, save_tensors
 
 METADATA = "network"  # the note in a file that holds them
 ANSWERS = {"labels": Split, "targets": VectorSplit, "tags": TagSplit}  # of samples, by name
@@ -55,7 +54,7 @@ def write_features(path: Path, features: Features) -> None:
                     tensors[f"layers/{index:03d}/{name}/{split}/{part}/{field}"] = tensor.cpu()
     metadata = {METADATA: json.dumps(asdict(features.metadata))}
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
+    save_tensors({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
 
 
 def read_features(path: Path) -> Features:

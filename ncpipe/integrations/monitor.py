@@ -7,6 +7,7 @@ from torch import nn
 
 from ncpipe.metrics.catalogue import one_of_a_spectrum
 from ncpipe.metrics.causal import measure_causal_lm
+from ncpipe.metrics.checks import is_count
 from ncpipe.metrics.hooks import Forward, measure_model
 from ncpipe.metrics.measurements import Measurement
 from ncpipe.metrics.plots import plot_history
@@ -111,7 +112,7 @@ def with_forward(options: dict[str, Any], forward: Forward | None) -> dict[str, 
 
 def check_period(name: str, value: object, unit: str) -> None:
     """Raise InputError unless the argument `name` is a whole number above 0."""
-    if not isinstance(value, int) or value < 1:
+    if not is_count(value):
         raise InputError(f"{name}: a whole number of {unit}, 1 or more, not {shown(value)}")
 
 

@@ -21,10 +21,19 @@ from ncpipe.system.errors import InputError
 MARGINS = "margins"  # the only state that grows with the samples, because quantiles need all margins
 OWN, TRAIN = "own_", "train_"
 MEASURED = "measured"
+UNSHARED = "unshared"  # NaN, which is close to nothing
 
 
 class _Float64Metric(Metric):
-    """Keep the types of the state, float64, when a model that holds the metric is cast."""
+    """Keep the types of the state, float64, when a model that holds the metric is cast.
+
+    No two such metrics share their states in a MetricCollection: its compute groups join those whose states
+    are close after the first batch, though arguments may tell them apart in the next ones.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.add_state(UNSHARED, torch.tensor(torch.nan, dtype=torch.float64, device="cpu"), _first)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *given: Any, **options: Any) -> Self:
         """Move the state to where `fn` puts a tensor; torchmetrics passes `.to(dtype)` on to it."""
@@ -77,9 +86,11 @@ class ClassCollapse(_Float64Metric):
 
     def update(self, features: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
         """Add samples; mask: of the labels' shape, 0 where one does not count."""
-        held = _accumulator(self.metric_state)
-        held.update(*_counted(features.detach(), labels, self.ignore_index, mask))
-        self._hold(held)
+        features, labels = _counted(features.detach(), labels, self.ignore_index, mask)
+        if len(labels):
+            held = _accumulator(self.metric_state)
+            held.update(features, labels)
+            self._hold(held)
 
     def compute(self) -> dict[str, float]:
         """Return values by name, without single singular values."""
@@ -189,6 +200,8 @@ class SampleCollapse(_Float64Metric):
     def update(self, features: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
         """Add samples, as in `ClassCollapse.update`."""
         features, labels = _counted(features, labels, self.ignore_index, mask)
+        if not len(labels):
+            return
         if MEASURED in self._given_names:
             chosen = self.measured.to(labels.device)
             places = torch.searchsorted(chosen, labels).clamp(max=len(chosen) - 1)
@@ -249,7 +262,7 @@ class SampleCollapse(_Float64Metric):
         if not same:
             own, train, weight, bias = self._given()
             self._held_accumulator = SampleAccumulator(own, weight, bias, train)
-            self._accumulator_of = held
+            self._accumulator_of = {name: tensor.clone() for name, tensor in held.items()}
         return self._held_accumulator
 
 
@@ -274,7 +287,8 @@ def _values(metrics: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 def _accumulator(state: dict[str, Any]) -> StatisticsAccumulator:
     """Return the accumulator of a state, or of gathered states (a leading axis of processes, or lists)."""
-    held = {name: torch.stack(v) if isinstance(v, list) else v for name, v in state.items()}
+    found = {name: v for name, v in state.items() if name != UNSHARED}
+    held = {name: torch.stack(v) if isinstance(v, list) else v for name, v in found.items()}
     if held["counts"].dim() == 1:
         return StatisticsAccumulator.from_tensors(**held)
     first, *others = (
@@ -287,8 +301,13 @@ def _accumulator(state: dict[str, Any]) -> StatisticsAccumulator:
 
 
 def _given(prefix: str, statistics: ClassStatistics) -> dict[str, Tensor]:
-    tensors = {"exponent": torch.tensor(0)} | statistics.tensors()
+    tensors = {"exponent": torch.tensor(0, device="cpu")} | statistics.tensors()
     return {f"{prefix}{name}": tensor.to(statistics.means.device) for name, tensor in tensors.items()}
+
+
+def _first(gathered: Tensor) -> Tensor:
+    """Return the value of the first of P processes (P, ...)."""
+    return gathered[0]
 
 
 def _equal_ones(gathered: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ncpipe.integrations.monitor import CausalCollapseMonitor, CollapseMonitor
+from ncpipe.integrations.monitor import CausalCollapseMonitor, CollapseMonitor, check_period
 from ncpipe.system.errors import InputError
 
 
@@ -103,11 +103,12 @@ class CausalCollapseCallback(CollapseCallback):
 def sample_subset(data: Dataset, samples: int | None, seed: int) -> Dataset:
     """Return `samples` entries of a data set, drawn with the seed and in its order; None returns all."""
     size = len(data)  # type: ignore[arg-type]
-    if samples is None or samples >= size:
+    if samples is None:
         return data
-    if samples < 1:
-        raise InputError(f"samples: a whole number of sequences, 1 or more, not {samples}")
-    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+    check_period("samples", samples, "sequences")
+    if samples >= size:
+        return data
+    order = torch.randperm(size, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
     return Subset(data, sorted(order[:samples].tolist()))
 
 

@@ -27,7 +27,7 @@ GAP = "[theory.md](theory.md)"
 # Headings in the order of pages and reports.
 GROUPS = (
     *("NC0", "NC1", "NC2", "GNC2", "NC3", "UNC3", "NC4", "test", "margin", "rank", "singular values"),
-    *("minority", "transfer", "NRC1", "NRC2", "NRC3", "tag average", "error", "outliers", "NC5"),
+    *("minority", "transfer", "NRC1", "NRC2", "NRC3", "tag average", "error", "outliers", "NC5", "count"),
 )
 
 

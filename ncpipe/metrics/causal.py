@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ncpipe.metrics.alignment import check_labels, own_shift
 from ncpipe.metrics.classifier import Classifier, find_classifier
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
-from ncpipe.metrics.hooks import Forward, call, inputs_and_labels, to_device, with_bar
+from ncpipe.metrics.hooks import Forward, batches_of, call, check_loader, to_device
 from ncpipe.metrics.layers import is_linear, linear_layers, with_article
 from ncpipe.metrics.measurements import Measurements
 from ncpipe.metrics.selection import IGNORE_INDEX
@@ -34,7 +35,7 @@ def measure_causal_lm(
     min_per_class: int = 10,
     decisions: int | None = DECISIONS,
     labels_key: str = "labels",
-    shift: bool = True,
+    shift: bool | None = None,
     ignore_index: int = IGNORE_INDEX,
     attention_mask: str = "attention_mask",
     device: torch.device | str | None = None,
@@ -56,8 +57,9 @@ def measure_causal_lm(
         decisions: positions of each split that NC4, `nc3_cosine` and margins are taken on, drawn by `seed`;
             None takes all, which holds their features.
         labels_key: of the labels (n, T); `input_ids` where the inputs are the labels.
-        shift: whether labels are the tokens themselves, as transformers has it, so that the label of a
-            position is the next one; False where labels are shifted already.
+        shift: whether labels are the tokens themselves, so that the label of a position is the next one;
+            False where labels are shifted already. None asks the model's own loss, and takes the labels of a
+            model without one for the tokens.
         ignore_index: the label of positions that are left out. attention_mask: the key of a mask (n, T); a
             position counts where its own token and the next one have 1.
         device: where model and inputs go; None leaves the model where it is.
@@ -67,16 +69,21 @@ def measure_causal_lm(
     Returns: rows of layer, split, metric and value as `measure_model`'s, and the counts `classes` (K),
     `tokens` (N), `left_out_rare`, `left_out_ignored`, `left_out_masked` and `decisions`.
 
-    The model's mode, and PyTorch's generator, are as before afterwards. Raises InputError for a model without
-    a linear unembedding, batches without labels, labels beyond the vocabulary, features that are not finite,
-    fewer than two classes, and statistics that do not fit into memory.
+    The model's mode, and all generators, are as before afterwards. Raises InputError for a model without a
+    linear unembedding, one that is not causal, one whose own loss does not shift labels unless `shift` is
+    given, batches without labels, labels beyond the vocabulary, features that are not finite, fewer than two
+    classes, and statistics that do not fit into memory.
     """
+    check_loader("loader", loader)
     called, head = _unembedding(model, unembedding)
-    read = _Reader(called, head, labels_key, shift, ignore_index, attention_mask, forward or call)
-    with eval_mode(unwrapped(model), device):
+    with eval_mode(unwrapped(model), device, loader, test_loader, forward):
+        given = _alignment(called, head, shift)
+        read = _Reader(
+            called, head, labels_key, given, ignore_index, attention_mask, forward or call, shift is None
+        )
         check_memory(head.classes, head.width, read.device)
         train, test = (
-            None if each is None else _token_pass(read, name, with_bar(each, name, progress), decisions, seed)
+            None if each is None else _token_pass(read, name, each, decisions, seed, progress)
             for name, each in (("loader", loader), ("test_loader", test_loader))
         )
         assert train is not None
@@ -94,6 +101,7 @@ class _Reader:
     ignore_index: int
     attention_mask: str
     forward: Forward
+    check_labels: bool
 
     @property
     def device(self) -> torch.device:
@@ -102,14 +110,16 @@ class _Reader:
         return torch.device("cpu") if device.type == "mps" else device
 
     @torch.no_grad()
-    def read(self, batch: Any) -> tuple[Tensor, Tensor, int, int]:
+    def read(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor, int, int]:
         """Return features (p, d), next tokens (p,), and the numbers of ignored and masked positions."""
-        inputs, labels = inputs_and_labels(batch, self.labels_key)
         inputs, labels = to_device(inputs, self.head.device(self.model)), labels.to(self.device)
         features = self._features(inputs).to(self.device)
         mask = inputs.get(self.attention_mask) if isinstance(inputs, Mapping) else None
         self._check_shapes(features, labels, mask)
         labels = labels.long()  # a shorter type would wrap `ignore_index`
+        if self.check_labels:
+            tokens = inputs.get("input_ids") if isinstance(inputs, Mapping) else inputs
+            check_labels(tokens, labels, self.ignore_index)
         kept = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask.to(self.device) != 0
         if self.shift:
             features, labels, kept = features[:, :-1], labels[:, 1:], kept[:, 1:] & kept[:, :-1]
@@ -160,17 +170,43 @@ class _Reader:
 
 
 def _token_pass(
-    read: _Reader, name: str, loader: Iterable[Any], decisions: int | None, seed: int
+    read: _Reader,
+    name: str,
+    loader: Iterable[Any],
+    decisions: int | None,
+    seed: int,
+    progress: bool | None,
 ) -> TokenPass:
     seen = TokenPass(read.head.classes, read.head.width, read.device, decisions, seed)
-    batches = 0
-    for batch in loader:
-        features, labels, ignored, masked = read.read(batch)
-        seen.update(features, labels, ignored, masked)
-        batches += 1
-    if not batches:
-        raise InputError(f"{name}: it gave no batches; there is nothing to measure")
+    empty = True
+    for inputs, labels in batches_of(loader, read.model, read.labels_key, name, progress):
+        seen.update(*read.read(inputs, labels))
+        empty = False
+    if empty:
+        raise InputError(f"{name}: it gave no samples; there is nothing to measure")
     return seen
+
+
+@torch.no_grad()
+def _alignment(model: nn.Module, head: Classifier, shift: bool | None) -> bool:
+    """Return whether to shift labels: as given, or as the model's own loss does."""
+    own = next((m for m in unwrapped(model).modules() if _asks(m)), None)
+    try:
+        shifts = None if own is None else own_shift(own, head.classes, head.device(model))
+    except RuntimeError as error:
+        shifts, reason = False, f"could not be tried ({error})"
+    else:
+        reason = "compares a position with the label at its own place"
+    if shift is None and shifts is False:
+        raise InputError(
+            f"shift: the loss of {with_article(type(own).__name__)} {reason}; say whether the labels are the "
+            "tokens themselves, shift=True, or the next ones, shift=False"
+        )
+    return shift is not False
+
+
+def _asks(module: nn.Module) -> bool:
+    return callable(getattr(module, "get_output_embeddings", None))
 
 
 def _unembedding(model: nn.Module, wanted: str | nn.Module | None) -> tuple[nn.Module, Classifier]:

@@ -1,17 +1,21 @@
 """Check arrays of features and labels; every error and warning is one line."""
 
 import math
-import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ncpipe.datasets.tensors import Array, as_tensor
 from ncpipe.metrics.geometry import simplex_fits
 from ncpipe.metrics.sample_statistics import check_classifier
-from ncpipe.metrics.statistics import ClassStatistics, check_batch, check_every_class
+from ncpipe.metrics.statistics import (
+    REGRESSION,
+    ClassStatistics,
+    check_batch,
+    check_every_class,
+)
 from ncpipe.system.errors import InputError
 
 # Metrics whose value at collapse is that of the optimum for classes of equal size.
@@ -30,37 +34,16 @@ BY_SAMPLE = (
 )
 # Distances to a frame of K directions that are equally far apart.
 OF_SIMPLEX = ("nc2_etf", "nc2_identity", "nc2_means", "nc2_equiangular_*", "nc3_duality")
-NOT_COMPARED = (torch.uint16, torch.uint32, torch.uint64)  # PyTorch finds no largest one of these
-Array: TypeAlias = Tensor | np.ndarray | Sequence[Any]
-TAKEN_AS_THEY_ARE = tuple(np.dtype(name) for name in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "?"))
 
 
-def as_tensor(array: Array) -> Tensor:
-    """Return the array, or nested lists of numbers, as a tensor, which shares its memory where possible.
-
-    Types that PyTorch does not have (long double, larger unsigned integers, the other order of bytes) become
-    float64 or int64. A tensor leaves its graph. Raises InputError on what holds no real numbers.
-    """
-    if isinstance(array, Tensor):
-        return array.detach().long() if array.dtype in NOT_COMPARED else array.detach()
-    try:
-        array = np.asarray(array)
-    except (ValueError, TypeError, RuntimeError) as error:
-        kind_of = type(array).__name__
-        raise InputError(f"a {kind_of} whose rows make no array; give an array or a tensor") from error
-    if array.dtype.kind not in "fiub":
-        raise InputError(f"an array of type {array.dtype} holds no real numbers")
-    kind: np.dtype = array.dtype
-    if kind not in TAKEN_AS_THEY_ARE:
-        kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
-    with np.errstate(over="ignore", invalid="ignore"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to it
-        return torch.from_numpy(np.ascontiguousarray(array, kind))
+def is_count(value: object) -> bool:
+    """Return whether a value is a whole number above 0, of Python or NumPy; True is none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
-def as_tensors(*arrays: Array | None) -> Iterator[Tensor | None]:
-    """Yield arrays as tensors, and None for None."""
-    return (None if array is None else as_tensor(array) for array in arrays)
+def as_tensors(**arrays: Array | None) -> Iterator[Tensor | None]:
+    """Yield arrays, each by its name, as tensors, and None for None."""
+    return (None if array is None else as_tensor(array, name) for name, array in arrays.items())
 
 
 def by_split(
@@ -72,10 +55,11 @@ def by_split(
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """Return features and labels, or other targets, of `train` and of `test`, if it is there."""
     if (test_features is None) != (test_targets is None):
-        raise InputError(f"test features and test {what} come together; give both or neither")
-    splits = {"train": (as_tensor(features), as_tensor(targets))}
+        raise InputError(f"test_features and test_{what} come together; give both or neither")
+    splits = {"train": (as_tensor(features, "features"), as_tensor(targets, what))}
     if test_features is not None and test_targets is not None:
-        splits["test"] = as_tensor(test_features), as_tensor(test_targets)
+        held_out = as_tensor(test_features, "test_features"), as_tensor(test_targets, f"test_{what}")
+        splits["test"] = held_out
     return splits
 
 
@@ -92,13 +76,13 @@ def check_arrays(
     features (N, d), labels (N,), weight (K, d), bias (K,). classes: K, where neither the weight nor the
     labels should tell it. name: of the split, for the messages.
     """
-    rows, wanted = as_tensor(features), as_tensor(labels)
+    rows, wanted = as_tensor(features, "features"), as_tensor(labels, "labels")
     check_shape(rows, name)
+    weight, bias = as_tensors(weight=weight, bias=bias)
     classes = classes or (count_classes(wanted) if weight is None else len(weight))
     if classes < 2:
         raise InputError(f"{name} labels name {classes} class; collapse needs at least 2")
     check_batch(rows, wanted, classes, rows.shape[1])
-    weight, bias = as_tensors(weight, bias)
     check_classifier(classes, rows.shape[1], weight, bias)
     for title, array in ((f"{name} features", rows), ("weight", weight), ("bias", bias)):
         check_finite(title, array)
@@ -117,13 +101,13 @@ def check_shape(features: Tensor, name: str) -> None:
 
 def check_outliers(ood: Array, features: Array, test: Array | None) -> Tensor:
     """Return ood (m, d) as a tensor; raise InputError where no score can compare it with test samples."""
-    rows, known = as_tensor(ood), as_tensor(features)
+    rows, known = as_tensor(ood, "ood"), as_tensor(features, "features")
     if test is None:
         raise InputError("ood: its scores are compared with those of test samples; give test features too")
     if rows.ndim != 2 or not len(rows) or rows.shape[1] != known.shape[1]:
         raise InputError(f"ood features are {tuple(rows.shape)}; they must be (samples, {known.shape[1]})")
     check_finite("ood features", rows)
-    for name, other in (("train", known), ("test", as_tensor(test))):
+    for name, other in (("train", known), ("test", as_tensor(test, "test_features"))):
         if rows.shape == other.shape and torch.equal(rows.to(other), other) and bool((rows != rows[0]).any()):
             raise InputError(f"ood features are the {name} features; give those of other data")
     return rows
@@ -132,7 +116,7 @@ def check_outliers(ood: Array, features: Array, test: Array | None) -> Tensor:
 def check_integers(labels: Tensor) -> None:
     """Raise InputError unless labels are integers."""
     if labels.is_floating_point() or labels.is_complex():
-        raise InputError(f"labels must be integers, one a sample, not {labels.dtype}")
+        raise InputError(f"labels must be integers, one a sample, not {labels.dtype}{REGRESSION}")
 
 
 def check_widths(splits: Sequence[Tensor], what: str = "features") -> None:

@@ -4,7 +4,6 @@ n  samples    K  classes    d  feature width
 """
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,7 +22,7 @@ from ncpipe.metrics.layers import (
     with_article,
 )
 from ncpipe.metrics.sample_statistics import pass_rounding
-from ncpipe.system.errors import InputError, MeasurementWarning
+from ncpipe.system.errors import InputError, warn
 
 FEW = 8  # samples, and positions of each, on which a layer is compared with W h + b
 ROWS = 256  # logits (K,) of samples or positions that are compared with the model's
@@ -70,7 +69,8 @@ class Classifier:
         hooks = (
             self.module.register_forward_pre_hook(self._read, with_kwargs=True),
             self.module.register_forward_hook(self._compare, with_kwargs=True),
-            self.module.register_forward_hook(lambda module, args, output: logits.append(output)),
+            # A copy, because the model may change them in place.
+            self.module.register_forward_hook(lambda module, args, output: logits.append(output.clone())),
         )
         try:
             yield logits
@@ -90,13 +90,9 @@ class Classifier:
         logits: what the layer gave in the same forward pass. They may be shifted by a number for each sample
         (log-softmax), or be their softmax. Warns where the output holds no tensor to compare.
         """
-        tensors = [t for t in _tensors(output) if t.is_floating_point() and t.dim() > 1]
+        tensors = [t for t in tensors_in(output) if t.is_floating_point() and t.dim() > 1]
         if not tensors:
-            warnings.warn(
-                f"the model returns no logits, so it was not checked that they are those of {self.name!r}",
-                MeasurementWarning,
-                stacklevel=2,
-            )
+            warn(f"the model returns no logits, so it was not checked that they are those of {self.name!r}")
             return
         wanted = [logits]
         if features.shape[:-1] != logits.shape[:-1]:  # one of several feature vectors of a sample
@@ -128,7 +124,7 @@ class Classifier:
 
     def _compare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         few = _few(args[0] if args else next(iter(kwargs.values())))
-        if self.precision is not None and not self._gives(few, _few(output)):
+        if not isinstance(output, Tensor) or not self._gives(few, _few(output)):
             raise InputError(f"{self._refused()}: a hook changes them; remove it, or measure without it")
 
     def _refused(self) -> str:
@@ -200,6 +196,10 @@ def find_classifier(
         raise InputError(f"{argument}: {name} is a part of {whole}, which gives the logits; name {whole}")
     if int(found.out_features) < least:  # type: ignore[arg-type]
         raise InputError("the classifier has one output; the metrics need a row of weights for each class")
+    tensors = [*model.parameters(), *model.buffers()]
+    offloaded = any(hasattr(module, "_hf_hook") for module in model.modules())  # by accelerate
+    if tensors and all(tensor.is_meta for tensor in tensors) and not offloaded:
+        raise InputError("the model is on the device meta, which holds no numbers; load its weights")
     return Classifier(found, name, argument)
 
 
@@ -208,13 +208,13 @@ def _few(value: Any) -> Any:
     return value[(slice(FEW),) * (value.dim() - 1)] if isinstance(value, Tensor) else value
 
 
-def _tensors(output: Any) -> Iterator[Tensor]:
+def tensors_in(output: Any) -> Iterator[Tensor]:
     """Yield the tensors of nested tuples, lists and mappings."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping | tuple | list):
         for each in output.values() if isinstance(output, Mapping) else output:
-            yield from _tensors(each)
+            yield from tensors_in(each)
 
 
 def _close(a: Tensor, b: Tensor, allowed: float) -> bool:

@@ -8,24 +8,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ncpipe.metrics.generators import same_generators
+
 
 @contextlib.contextmanager
-def eval_mode(model: nn.Module, device: torch.device | str | None = None) -> Iterator[None]:
+def eval_mode(model: nn.Module, device: torch.device | str | None = None, *loaders: object) -> Iterator[None]:
     """Put the model into eval mode for the block, uncompiled; then restore its modes and tensors.
 
     Modules get their mode back by `train(mode)`, because some do work there: LoRA layers merge their weights
     in `eval()` and subtract them again in `train()`. Rounding then changes the weights, so the parameters of
-    modules with a `train` or `eval` of their own are copied and restored, as are all buffers. So are
-    PyTorch's generators, because every pass over a DataLoader draws from them.
+    modules with a `train` or `eval` of their own are copied and restored, as are all buffers. So are the
+    generators that model and loaders may draw from (`same_generators`).
     device: where the model is moved for good, if not None.
     """
     if device is not None:
         model.to(device)
     modes = [(module, module.training) for module in model.modules()]
     copies = [(tensor, tensor.detach().clone()) for tensor in _changeable(model)]
-    devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     try:
-        with torch.random.fork_rng(devices), _uncompiled():
+        with same_generators(model, *loaders), _uncompiled():
             model.eval()
             yield
     finally:

@@ -147,7 +147,7 @@ def few_shot_error(
     classes, errors = int(labels.max()) + 1, []
     for _ in range(episodes):
         chosen = draw_shots(labels, classes, shots, generator)
-        others = torch.ones(len(labels), dtype=torch.bool)
+        others = torch.ones(len(labels), dtype=torch.bool, device=labels.device)
         others[chosen.flatten()] = False
         errors.append(balanced_error(decide(rows[chosen], rows[others]), labels[others], classes))
     return math.fsum(errors) / len(errors)
@@ -158,7 +158,8 @@ def draw_shots(labels: Tensor, classes: int, count: int, generator: "torch.Gener
     chosen = []
     for label in range(classes):
         members = torch.nonzero(labels == label).flatten()
-        chosen.append(members[torch.randperm(len(members), generator=generator)[:count]])
+        order = torch.randperm(len(members), generator=generator, device="cpu")
+        chosen.append(members[order[:count].to(members.device)])
     return torch.stack(chosen)
 
 
@@ -180,8 +181,9 @@ def ridge_shots(shots: Tensor, rows: Tensor, strength: float) -> Tensor:
     centred = known - centre
     size = centred.square().sum() / len(known)
     if size == 0:
-        return torch.zeros(len(rows), dtype=torch.int64)
-    targets = torch.eye(classes, dtype=torch.float64).repeat_interleave(count, 0) - 1 / classes
+        return torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    units = torch.eye(classes, dtype=torch.float64, device=rows.device)
+    targets = units.repeat_interleave(count, 0) - 1 / classes
     scale = size.sqrt()
     # The dual: a (tn, tn) system however wide the features are.
     scaled = centred / scale

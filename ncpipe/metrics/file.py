@@ -1,6 +1,5 @@
 """Measure the features in one file, an .npz or .safetensors of named arrays."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from ncpipe.metrics.measurements import Measurements
 from ncpipe.metrics.regression import measure_regression
 from ncpipe.metrics.table import TEST, TRAIN, measure
 from ncpipe.metrics.vocabulary import DECISIONS, measure_token_arrays
-from ncpipe.system.errors import InputError, MeasurementWarning
+from ncpipe.system.errors import InputError, suggest, warn
 
 OPTIONAL = ("weight", "bias", "test_features")
 OUTLIERS = "ood_features"
@@ -76,7 +75,7 @@ def measure_file(
         raise InputError(f"classes: {classes!r} is unknown; take 'all' or 'present'")
     found = measure_named(Path(path), (min_per_class, decisions) if classes == "present" else None, shots)
     for message in found.warnings:
-        warnings.warn(message, MeasurementWarning, stacklevel=2)
+        warn(message)
     return found.values
 
 
@@ -110,7 +109,8 @@ def measure_named(
                 *_in_order(arrays, LABELS), min_per_class=least, decisions=decisions
             )
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+        hint = f"; nothing reads {ignored[0]!r}; {suggest(ignored[0], NAMES.known)}" if ignored else ""
+        raise InputError(f"{path}: {error}{hint}") from None
     if ignored:
         found.insert(0, f"ignored {', '.join(ignored)}; the known arrays are {', '.join(NAMES.known)}")
     samples, width = arrays["features"].shape

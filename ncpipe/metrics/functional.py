@@ -17,8 +17,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ncpipe.datasets.tensors import Array, as_tensor
 from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, FAMILIES, FEW_SHOT, SINGULAR, TRANSFERS
-from ncpipe.metrics.checks import Array, as_tensor, check_arrays, check_finite, check_widths, count_classes
+from ncpipe.metrics.checks import check_arrays, check_finite, check_widths, count_classes
 from ncpipe.metrics.entry import OF_CLASSIFIER, Family
 from ncpipe.metrics.few_shot import decision_axes
 from ncpipe.metrics.sample_statistics import SampleAccumulator
@@ -34,7 +35,7 @@ OF_FEW_SHOTS = {"axes", "target", "rows"}
 
 def _given(needs: frozenset[str], arrays: dict[str, Any]) -> dict[str, Any]:
     """Return what a metric's function takes, of checked arrays."""
-    weight, bias = (None if arrays.get(n) is None else as_tensor(arrays[n]) for n in ("weight", "bias"))
+    weight, bias = (None if arrays.get(n) is None else as_tensor(arrays[n], n) for n in ("weight", "bias"))
     if "features" not in arrays:
         assert weight is not None
         if weight.ndim != 2 or len(weight) < 2 or not weight.shape[1]:
@@ -43,9 +44,9 @@ def _given(needs: frozenset[str], arrays: dict[str, Any]) -> dict[str, Any]:
             )
         check_finite("weight", weight)
         return {"weight": weight.double()}
-    features, labels = as_tensor(arrays["features"]), as_tensor(arrays["labels"])
+    features, labels = (as_tensor(arrays[name], name) for name in ("features", "labels"))
     train = arrays.get("train")
-    known = None if train is None else (as_tensor(train[0]), as_tensor(train[1]))
+    known = None if train is None else _pair(train)
     classes = count_classes(labels if known is None else known[1]) if weight is None else len(weight)
     check_arrays(features, labels, weight, bias, classes, TRAIN if known is None else TEST)
     given: dict[str, Any] = {"statistics": class_statistics(features, labels, classes)}
@@ -65,6 +66,11 @@ def _given(needs: frozenset[str], arrays: dict[str, Any]) -> dict[str, Any]:
         found = accumulator.result()
         given |= found.tensors() | {"samples": found}
     return given
+
+
+def _pair(train: Split) -> tuple[Tensor, Tensor]:
+    features, labels = train
+    return as_tensor(features, "train features"), as_tensor(labels, "train labels")
 
 
 def _of_few_shots(

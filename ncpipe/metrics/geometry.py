@@ -31,7 +31,7 @@ def simplex_etf_gram(classes: int) -> Tensor:
 
     S25 prints E_K without the 1/K, which is the Gram matrix of no frame (it has a negative eigenvalue).
     """
-    return torch.eye(classes, dtype=torch.float64) - 1 / classes
+    return torch.eye(classes, dtype=torch.float64, device="cpu") - 1 / classes
 
 
 @metric(
@@ -80,7 +80,7 @@ def nc2_identity(weight: Tensor) -> float:
     """Return the distance; NaN for W = 0 and for K > d + 1."""
     if not simplex_fits(*weight.shape):
         return math.nan
-    return _distance_to_ray(weight, torch.eye(len(weight), dtype=torch.float64))
+    return _distance_to_ray(weight, torch.eye(len(weight), dtype=torch.float64, device=weight.device))
 
 
 @metric(

@@ -4,17 +4,19 @@ N  samples    n  samples of a batch    K  classes    d  feature width    T  posi
 """
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
 
+from ncpipe.datasets.tensors import as_tensor
 from ncpipe.metrics.checks import check_finite, check_outliers, check_statistics, data_warnings
-from ncpipe.metrics.classifier import Classifier, find_classifier
+from ncpipe.metrics.classifier import Classifier, find_classifier, tensors_in
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
 from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
 from ncpipe.metrics.layers import HookPoint, Select, hook_points, reading
@@ -32,7 +34,7 @@ from ncpipe.metrics.selection import (
     select_classes,
 )
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure, measure_layer, measure_weights
-from ncpipe.system.errors import InputError, MeasurementWarning
+from ncpipe.system.errors import InputError, shown, warn
 
 Forward = Callable[[nn.Module, Any], Any]
 Mask = str | Callable[[Any], Tensor]
@@ -94,6 +96,7 @@ def measure_model(
     Raises InputError, and warns of what can be measured but says little (MeasurementWarning), as
     `ncpipe metrics` does.
     """
+    check_loader("loader", loader)
     head = find_classifier(model, classifier, least=1 if targets else 2)
     if ood_loader is not None and (test_loader is None or ood_loader is loader or ood_loader is test_loader):
         raise InputError(
@@ -114,7 +117,7 @@ def measure_model(
                 raise InputError(f"{name}: does not apply to targets that are {what}; leave it out")
     points = [HookPoint(LAST_LAYER, head.module, select, output=False), *hook_points(model, layers)]
     read = _Reader(model, head, points, forward or call, labels_key, ignore_index, mask, progress)
-    with eval_mode(unwrapped(model), device):
+    with eval_mode(unwrapped(model), device, loader, test_loader, ood_loader, forward):
         if targets or tags:
             return _measure_rows(read, loader, test_loader, tags)
         train, test, ood = (
@@ -147,11 +150,12 @@ def collect_features(
     (K, d), bias (K,) if there is one, test_features, test_labels and ood_features. Arguments as in
     `measure_model`.
     """
+    check_loader("loader", loader)
     head = find_classifier(model, classifier)
     points = [HookPoint(LAST_LAYER, head.module, select, output=False)]
     read = _Reader(model, head, points, forward or call, labels_key)
     arrays: dict[str, np.ndarray] = {}
-    with eval_mode(unwrapped(model), device):
+    with eval_mode(unwrapped(model), device, loader, test_loader, ood_loader, forward):
         for prefix, each in (("", loader), ("test_", test_loader), ("ood_", ood_loader)):
             if each is not None:
                 run = _loader_pass(read, f"{prefix}loader", each, keep=0)
@@ -183,7 +187,7 @@ def passes(
     head = find_classifier(model, classifier)
     points = [HookPoint(LAST_LAYER, head.module, None, output=False), *hook_points(model, layers)]
     read = _Reader(model, head, points, call, progress=False)
-    with eval_mode(unwrapped(model), device):
+    with eval_mode(unwrapped(model), device, *loaders.values()):
         yield (
             head,
             {name: _loader_pass(read, f"the {name} loader", loader) for name, loader in loaders.items()},
@@ -219,6 +223,7 @@ class _Reader:
         if labels.dim() not in (1, 2) or labels.is_floating_point():
             shape = tuple(labels.shape)
             hint = "; floats (n, t) of regression take targets=True" if labels.is_floating_point() else ""
+            hint = "; batches of single samples need a DataLoader" if labels.dim() == 0 else hint
             raise InputError(
                 f"labels are {labels.dtype} {shape}; they must be whole numbers (n,) or (n, T){hint}"
             )
@@ -226,6 +231,10 @@ class _Reader:
             raise InputError(f"mask: the inputs have no {self.mask!r}; name a key or give a function")
         mask = inputs[self.mask] if isinstance(self.mask, str) else self.mask and self.mask(inputs)
         return measured_entries(labels, self.ignore_index, mask)
+
+    def batches_of(self, name: str, loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
+        """Yield inputs and labels of the batches of the argument `name`."""
+        return batches_of(loader, self.model, self.key, name, self.progress)
 
     @torch.no_grad()
     def read(self, inputs: Any, labels: Tensor) -> dict[str, Tensor]:
@@ -250,16 +259,15 @@ def _loader_pass(reader: _Reader, name: str, loader: Iterable[Any], keep: float 
 
     name: the argument that the loader was.
     """
+    check_loader(name, loader)
     device = reader.head.device(reader.model)
     # Apple's GPUs have no float64, in which the metrics are computed.
     place = torch.device("cpu") if device.type == "mps" else device
 
     def run() -> Iterator[Batch]:
         read, counted = 0, 0
-        for batch in with_bar(loader, name, reader.progress):
-            read += 1
-            inputs, labels = inputs_and_labels(batch, reader.key)
-            inputs = to_device(inputs, device)
+        for inputs, labels in reader.batches_of(name, loader):
+            read, inputs = read + 1, to_device(inputs, device)
             kept = reader.kept(labels, inputs)
             values = reader.read(inputs, labels)
             yield (
@@ -278,7 +286,7 @@ def _of_classes(batches: Iterable[Batch], name: str, chosen: Tensor, total: int)
 
     Raises InputError for a class without samples.
     """
-    samples = torch.zeros(len(chosen), dtype=torch.int64)
+    samples = torch.zeros(len(chosen), dtype=torch.int64, device="cpu")
     for values, labels in batches:
         places = renumber(labels, chosen, total)
         of_chosen = places >= 0
@@ -301,17 +309,18 @@ def _measure_rows(
             continue
         found: list[Tensor] = []
         wanted: list[Tensor] = []
-        for batch in with_bar(batches, name, reader.progress):
-            inputs, targets = inputs_and_labels(batch, reader.key)
+        for inputs, targets in reader.batches_of(name, batches):
             targets = targets.reshape(-1, 1) if targets.dim() == 1 and reader.head.classes == 1 else targets
             if tags:
                 _check_tag_batch(targets, reader.head.classes)
             else:
                 check_target_batch(targets, reader.head.classes)
-            found.append(reader.read(to_device(inputs, device), targets[:, 0])[LAST_LAYER].cpu().double())
-            wanted.append(targets.cpu())
+            rows = reader.read(to_device(inputs, device), targets[:, 0])[LAST_LAYER]
+            # Copies, because a loader may fill the same tensors again.
+            found.append(torch.empty_like(rows, dtype=torch.float64, device="cpu").copy_(rows))
+            wanted.append(torch.empty_like(targets, device="cpu").copy_(targets))
         if not found:
-            raise InputError(f"{name}: it gave no batches; there is nothing to measure")
+            raise InputError(f"{name}: it gave no samples; there is nothing to measure")
         arrays += [torch.cat(found), torch.cat(wanted)]
     own, answers, test, test_answers = arrays
     assert own is not None
@@ -359,7 +368,7 @@ def _measure(
         for layer, statistics in seen.items():
             check_statistics(split, layer, statistics)
         for message in data_warnings(split, seen[LAST_LAYER].counts, weight.shape[1], chosen):
-            warnings.warn(message, MeasurementWarning, stacklevel=3)
+            warn(message)
         about = None if split == TRAIN else learned
         samples = second_pass(batches(run, name), seen, classifiers, about, by_sample)
         for layer, statistics in seen.items():
@@ -409,10 +418,49 @@ def call(model: nn.Module, inputs: Any) -> Any:
     return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
 
 
-def inputs_and_labels(batch: Any, key: str) -> tuple[Any, Tensor]:
+def check_loader(name: str, loader: object) -> None:
+    """Raise InputError unless a loader can be iterated over."""
+    if isinstance(loader, str) or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        raise InputError(f"{name}: give a DataLoader or a list of batches, not {shown(loader)}")
+
+
+def batches_of(
+    loader: Iterable[Any], model: nn.Module, key: str, name: str, progress: bool | None
+) -> Iterator[tuple[Any, Tensor]]:
+    """Yield inputs and labels of the batches that have samples; collators give None, too, without any.
+
+    name: the argument that the loader was. progress: whether a bar counts batches; None: on a terminal.
+    Warns where the first batches of all workers of an IterableDataset, which come in turn, are the same.
+    """
+    several = isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
+    workers = loader.num_workers if several and loader.num_workers > 1 else 0  # type: ignore[attr-defined]
+    first: list[Any] = []
+    for batch in with_bar(loader, name, progress):
+        if batch is None or (isinstance(batch, Mapping | tuple | list) and not batch):
+            continue
+        inputs, labels = _inputs_and_labels(batch, model, key)
+        if not labels.numel():
+            continue
+        if len(first) < workers:
+            first.append((inputs, labels))
+            if len(first) == workers and all(_same_tensors(first[0], other) for other in first[1:]):
+                warn(
+                    f"the {workers} workers of the loader's IterableDataset give the same samples, which "
+                    f"count {workers} times; share them out by torch.utils.data.get_worker_info()"
+                )
+        yield inputs, labels
+
+
+def _same_tensors(one: Any, other: Any) -> bool:
+    pairs = list(zip_longest(tensors_in(one), tensors_in(other)))
+    return all(a is not None and b is not None and torch.equal(a, b) for a, b in pairs)
+
+
+def _inputs_and_labels(batch: Any, model: nn.Module, key: str) -> tuple[Any, Tensor]:
     """Return (inputs, labels) of a batch: the mapping without `key`, or all but the last entry.
 
-    Labels that are the inputs too, `input_ids`, stay among them.
+    Labels stay among the inputs where they are these too, `input_ids`, and as `labels` where transformers'
+    model makes the decoder's inputs of them.
     """
     if isinstance(batch, Mapping):
         if key not in batch:
@@ -421,10 +469,13 @@ def inputs_and_labels(batch: Any, key: str) -> tuple[Any, Tensor]:
                 f"a batch has no {key!r}; it has {known}: say which holds the labels, labels_key=..."
             )
         own = {name: value for name, value in batch.items() if name != key or key == "input_ids"}
-        return own, torch.as_tensor(batch[key])
+        makes_inputs = getattr(unwrapped(model), "prepare_decoder_input_ids_from_labels", None)
+        if callable(makes_inputs) and not any(name.startswith("decoder_input") for name in own):
+            own["labels"] = batch[key]
+        return own, as_tensor(batch[key], key)
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise InputError("a batch has no labels; it must be (inputs, labels) or a mapping with them")
-    return batch[0] if len(batch) == 2 else tuple(batch[:-1]), torch.as_tensor(batch[-1])
+    return batch[0] if len(batch) == 2 else tuple(batch[:-1]), as_tensor(batch[-1], "labels")
 
 
 def with_bar(batches: Iterable[Any], name: str, progress: bool | None) -> Iterable[Any]:
@@ -455,7 +506,12 @@ def _check_shapes(hook_points: dict[str, Tensor], labels: Tensor) -> None:
         if values.shape[:-1] != labels.shape:
             shape, wanted = tuple(values.shape), tuple(labels.shape)
             count = f"{len(labels)} labels" if labels.dim() == 1 else f"labels of shape {wanted}"
-            raise InputError(f"layer {name!r}: {shape} for {count}; expected one row for each label")
+            hint = (
+                "; one class a sample is (n,), several take tags=True"
+                if labels.dim() > values.dim() - 1
+                else ""
+            )
+            raise InputError(f"layer {name!r}: {shape} for {count}; expected one row for each label{hint}")
 
 
 def _to_numpy(tensor: Tensor) -> np.ndarray:

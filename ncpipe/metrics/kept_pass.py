@@ -4,10 +4,9 @@ Metrics of single samples need the class means of all samples, so they read the 
 was read is kept for them in its own type while it fits into memory.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
 
-from ncpipe.system.errors import InputError, MeasurementWarning, shown
+from ncpipe.system.errors import InputError, shown, warn
 from ncpipe.system.lazy_torch import Tensor, torch
 
 Batch = tuple[dict[str, Tensor], Tensor]  # values by layer, labels
@@ -24,7 +23,7 @@ class KeptPass:
             every call runs the network, and a MeasurementWarning says so. 0 keeps nothing.
 
     Batches must not be changed in place. `runs` counts the passes of the network. Raises InputError for a
-    `keep` that is no share, and for a pass without batches.
+    `keep` that is no share, and for a pass without samples.
     """
 
     def __init__(self, run: Callable[[], Iterator[Batch]], name: str, keep: float = KEEP) -> None:
@@ -43,7 +42,7 @@ class KeptPass:
         again = f"its features take more than {self._keep:g} of the free memory (`keep`)"
         if self.runs == 2 and self._keep:
             message = f"{self._name}: {again}; the network runs over it again"
-            warnings.warn(message, MeasurementWarning, stacklevel=2)
+            warn(message)
         batches: list[Batch] = []
         count, fits, room = 0, self.runs == 1, dict[torch.device, float]()
         for batch in self._run():
@@ -55,7 +54,7 @@ class KeptPass:
                 batches.clear()
             yield batch
         if not count and self.runs == 1:
-            raise InputError(f"{self._name}: it gave no batches; there is nothing to measure")
+            raise InputError(f"{self._name}: it gave no samples; there is nothing to measure")
         if not count:
             raise InputError(f"{self._name}: {again}, and it gives its batches once; give a DataLoader")
         self._batches = batches if fits else None

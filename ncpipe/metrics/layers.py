@@ -126,19 +126,19 @@ class HookPoint:
         if not self.output:
             raise InputError(
                 f"the classifier sees {shape}, not one feature vector per sample; "
-                "say which one a sample predicts from: select=last_token, or a function of (values, inputs)"
+                "say which one a sample predicts from: select=nc.last_token, or a function of (values, "
+                "inputs)"
             )
         if values.dim() != 4:
             raise InputError(
                 f"layer {self.name!r} gives {shape}; name it with a function of (values, inputs) that makes "
-                f"it (samples, width), as channels_last of {__name__}: layers={{{self.name!r}: function}}"
+                f"it (samples, width), as nc.channels_last: layers={{{self.name!r}: nc.channels_last}}"
             )
         pool = _layout(self.module, shape)
         if pool is None:
             raise InputError(
                 f"layer {self.name!r} gives {shape}, and whether channels come first or last cannot be told "
-                f"from it; say which: layers={{{self.name!r}: channels_first}} or channels_last, both of "
-                f"{__name__}"
+                f"from it; say which: layers={{{self.name!r}: nc.channels_first}} or nc.channels_last"
             )
         return pool(values, inputs)
 
@@ -238,4 +238,9 @@ def _first_tensor(value: Any, name: str) -> Tensor:
         value = value[0]
     if not isinstance(value, Tensor):
         raise InputError(f"layer {name!r} gives {with_article(type(value).__name__)}, not a tensor")
+    if value.is_nested:
+        raise InputError(
+            f"layer {name!r} gives a nested tensor, without padding; to keep the padding, call "
+            "torch.backends.mha.set_fastpath_enabled(False) before"
+        )
     return value.detach().clone()  # a later layer may work in place (ReLU)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ncpipe.metrics.catalogue import CATALOGUE, UNKNOWN, entry_of_package, one_of_a_spectrum
-from ncpipe.system.errors import InputError
+from ncpipe.system.errors import InputError, cut
 from ncpipe.system.text_table import aligned
 
 if TYPE_CHECKING:
@@ -77,9 +77,7 @@ class Measurements:
         if found:
             places = " or ".join(f"[{row.layer!r}, {row.split!r}, {key!r}]" for row in found)
             raise KeyError(f"{key!r} has {len(found)} values; write {places}, or select a split or a layer")
-        near = difflib.get_close_matches(str(key), {row.metric for row in self.records}, n=3)
-        hint = f"; is it {' or '.join(near)}?" if near else ""
-        raise KeyError(f"{key!r} was not measured{hint}")
+        raise KeyError(f"{key!r} was not measured; {self._near(key)}")
 
     def select(self, *, layer: str | None = None, split: str | None = None) -> "Measurements":
         """Return the values of one layer, of one split, or of both; raise InputError if there are none."""
@@ -180,6 +178,17 @@ class Measurements:
             lines = [_html_row("th", head), *(_html_row("td", row) for row in rows)]
             parts.append(f"<table><caption>layer {html.escape(layer)}</caption>{''.join(lines)}</table>")
         return "".join(parts)
+
+    def _near(self, key: object) -> str:
+        """Return what to write in place of a key that nothing is of."""
+        wanted = str(key[-1] if isinstance(key, tuple) and key else key)
+        if same := [row for row in self.records if row.metric == wanted]:
+            return cut(f"there is {', '.join(f'[{row.layer!r}, {row.split!r}, {wanted!r}]' for row in same)}")
+        names = list(dict.fromkeys(row.metric for row in self.records if not one_of_a_spectrum(row.metric)))
+        near = difflib.get_close_matches(wanted, names) or [name for name in names if name.startswith(wanted)]
+        if near:
+            return f"is it {' or '.join(near[:3])}?"
+        return cut(f"there is {', '.join(names) or 'nothing'}")
 
     def _found(self, key: object) -> Iterator[Measurement]:
         return (row for row in self.records if key in (row.metric, (row.layer, row.split, row.metric)))

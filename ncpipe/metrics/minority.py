@@ -20,7 +20,7 @@ K23 = "K23 sec. 3.1.6"
 def minority_cosine(weight: Tensor, majority: int) -> float:
     """Return the mean over rows M, ..., K - 1 of W; NaN for fewer than two of them and for rows of 0."""
     rows = unit_rows(weight[majority:].double())
-    pairs = torch.triu_indices(len(rows), len(rows), offset=1)
+    pairs = torch.triu_indices(len(rows), len(rows), offset=1, device=weight.device)
     cosines = (rows @ rows.T)[pairs[0], pairs[1]]
     return cosines.mean().item() if len(cosines) else math.nan
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from ncpipe.datasets.tensors import Array
 from ncpipe.metrics.checks import (
-    Array,
     as_tensors,
     by_split,
     check_finite,
@@ -38,7 +38,7 @@ def measure_regression(
     on shapes that do not fit, on targets that are no floats or constant, and on NaN and infinity.
     """
     splits = by_split(features, targets, test_features, test_targets, "targets")
-    rows, offsets = as_tensors(weight, bias)
+    rows, offsets = as_tensors(weight=weight, bias=bias)
     for name, (own, wanted) in splits.items():
         _check_split(own, wanted, rows, offsets, name)
     for what, arrays in zip(("features", "targets"), zip(*splits.values(), strict=True), strict=True):

@@ -256,7 +256,7 @@ def misalignments(
     buffer (B, d): memory to overwrite.
     """
     lengths = torch.linalg.vector_norm(features, dim=1)
-    shortest, longest = torch.aminmax(lengths) if len(lengths) else (torch.ones(()), torch.ones(()))
+    shortest, longest = torch.aminmax(lengths) if len(lengths) else lengths.new_ones(2)
     if not (shortest > SHORTEST and longest < LONGEST):
         features = features / row_scales(features)
         lengths = torch.linalg.vector_norm(features, dim=1)

@@ -40,13 +40,13 @@ def select_classes(classes: Classes, total: int) -> Tensor:
     numbers outside 0..K-1, numbers that are listed twice, and fewer than two classes.
     """
     if isinstance(classes, str) and classes == "all":
-        return torch.arange(total)
+        return torch.arange(total, device="cpu")
     if isinstance(classes, str):
         raise InputError(f"classes: {classes!r} is unknown; take 'all', 'present' or a list of numbers")
     listed = [int(each) for each in classes]
     if len(set(listed)) < len(listed):
         raise InputError("classes: a number is listed twice; list each once")
-    chosen = torch.tensor(sorted(listed), dtype=torch.int64)
+    chosen = torch.tensor(sorted(listed), dtype=torch.int64, device="cpu")
     check_range(chosen, total)
     return _at_least_two(chosen)
 
@@ -66,9 +66,9 @@ def renumber(labels: Tensor, chosen: Tensor, total: int) -> Tensor:
     """Return the index of each label (m,) in `chosen` (K',); -1 for a class that is not in it."""
     labels = labels.long()
     check_range(labels, total)
-    places = torch.full((total,), -1, dtype=torch.int64)
-    places[chosen.cpu()] = torch.arange(len(chosen))
-    return places.to(labels.device)[labels]
+    places = torch.full((total,), -1, dtype=torch.int64, device=labels.device)
+    places[chosen.to(labels.device)] = torch.arange(len(chosen), device=labels.device)
+    return places[labels]
 
 
 def check_range(labels: Tensor, total: int) -> None:

@@ -15,7 +15,7 @@ RANK_TOLERANCE = 1e-3  # `rank` counts singular values above this share of the l
 def singular_values(matrix: Tensor) -> Tensor:
     """Return the singular values (min(m, n),) of a matrix (m, n), largest first; NaN for NaN or inf."""
     if not bool(torch.isfinite(matrix).all()):
-        return torch.full((min(matrix.shape),), math.nan, dtype=torch.float64)
+        return torch.full((min(matrix.shape),), math.nan, dtype=torch.float64, device=matrix.device)
     exponent = unit_exponent(size_exponent(largest_entry(matrix)))
     values = torch.linalg.svdvals(times_two_to(matrix.double(), -exponent))
     return times_two_to(values, exponent)

@@ -24,6 +24,7 @@ CHUNK_ENTRIES = {"cpu": 2**18, "cuda": 2**25}
 COMPILED_FROM = 2**24
 COMPILED_CHUNK = 2**20  # entries
 SHOWN = 12  # labels in an error
+REGRESSION = "; numbers to be predicted take nc.measure_regression"
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ class ClassStatistics:
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields by name, for a file; `from_tensors(**tensors)` reads them back."""
         found = {"counts": self.counts, "means": self.means, "squares": self.squares}
-        return found | ({"exponent": torch.tensor(self.exponent)} if self.exponent else {})
+        unit = torch.tensor(self.exponent, device=self.means.device)
+        return found | ({"exponent": unit} if self.exponent else {})
 
     @staticmethod
     def from_tensors(
@@ -333,7 +335,10 @@ def check_batch(features: Tensor, labels: Tensor, classes: int, width: int) -> N
         raise InputError(f"features must be floats of shape (samples, {width}), not {features.dtype} {shape}")
     if labels.shape != features.shape[:1] or labels.is_floating_point() or labels.is_complex():
         shape = tuple(labels.shape)
-        raise InputError(f"labels must be {len(features)} integers, one a sample, not {labels.dtype} {shape}")
+        raise InputError(
+            f"labels must be {len(features)} integers, one a sample, not {labels.dtype} {shape}"
+            f"{REGRESSION if labels.is_floating_point() else ''}"
+        )
     if labels.dtype in (torch.uint16, torch.uint32, torch.uint64):  # PyTorch compares none of these
         labels = labels.long()
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:

@@ -7,14 +7,13 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ncpipe.datasets.tags import check_tags
+from ncpipe.datasets.tensors import Array, as_tensor
 from ncpipe.metrics.catalogue import FAMILIES, TAG_FAMILIES
 from ncpipe.metrics.checks import (
-    Array,
     as_tensors,
     by_split,
     check_arrays,
@@ -23,6 +22,7 @@ from ncpipe.metrics.checks import (
     check_statistics,
     check_widths,
     count_classes,
+    is_count,
 )
 from ncpipe.metrics.entry import Family
 from ncpipe.metrics.geometry import simplex_fits
@@ -34,7 +34,7 @@ from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.parts import parts_of
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
 from ncpipe.metrics.sample_statistics import SampleStatistics, first_pass, second_pass
-from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.metrics.statistics import REGRESSION, ClassStatistics
 from ncpipe.metrics.transfer import EPISODES, check_shots, transfer_metrics
 from ncpipe.system.errors import InputError
 
@@ -50,7 +50,7 @@ OF_SAMPLES = [each for each in FAMILIES if each not in (*OF_WEIGHT, *OF_STATISTI
 (MEANS_SPECTRUM,) = (each for each in FAMILIES if each.function is means_spectrum)
 (WEIGHT_SPECTRUM,) = (each for each in FAMILIES if each.function is weight_spectrum)
 
-Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]
+Batches = Callable[[], Iterable[tuple[Array, Array]]]
 
 
 def measure(
@@ -86,10 +86,10 @@ def measure(
     `values.by_sample()`. Raises InputError on what `check_arrays` and `check_outliers` find.
     """
     splits = by_split(features, labels, test_features, test_labels)
-    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+    if not is_count(batch_size):
         raise InputError(f"batch_size: a whole number of samples, 1 or more, not {batch_size!r}")
     train = splits[TRAIN]
-    rows, offsets = as_tensors(weight, bias)
+    rows, offsets = as_tensors(weight=weight, bias=bias)
     if train[1].ndim == 2:
         if ood is not None or shots:
             raise InputError("ood and shots: need one class a sample, not tags (N, K); leave them out")
@@ -124,12 +124,15 @@ def _measure_tagged(
     """Return the same where labels are tags (N, K): of the samples with one of them, and of all."""
     of_one: dict[str, tuple[Tensor, Tensor]] = {}
     for split, (own, wanted) in splits.items():
+        if len(own) != len(wanted):
+            raise InputError(f"{len(own)} {split} features and {len(wanted)} labels; they belong together")
+        if wanted.is_floating_point() and bool(((wanted != 0) & (wanted != 1)).any()):
+            what = f"{split} labels are floats {tuple(wanted.shape)}"
+            raise InputError(f"{what}; classes are integers, tags 0 or 1{REGRESSION}")
         check_tags(wanted, f"{split} labels")
         classes = splits[TRAIN][1].shape[1]
         if wanted.shape[1] != classes:
             raise InputError(f"{split} labels have {wanted.shape[1]} columns, train labels {classes}")
-        if len(own) != len(wanted):
-            raise InputError(f"{len(own)} {split} features and {len(wanted)} labels; they belong together")
         if own.is_floating_point():
             check_finite(f"{split} features", own)
         alone = wanted.sum(1) == 1
@@ -161,8 +164,8 @@ def measure_batches(
     train: Batches,
     num_classes: int,
     test: Batches | None = None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
+    weight: Array | None = None,
+    bias: Array | None = None,
     layer: str = LAST_LAYER,
     *,
     keep: float = KEEP,
@@ -174,7 +177,9 @@ def measure_batches(
     memory, as in `measure_model`; beyond it twice, in constant memory. The work is done on the device of the
     first batch. by_sample: as in `measure`. Raises InputError on an empty class or split.
     """
-    weight, bias = (None if tensor is None else tensor.detach() for tensor in (weight, bias))
+    weight, bias = as_tensors(weight=weight, bias=bias)
+    if not is_count(num_classes):
+        raise InputError(f"num_classes: a whole number, 1 or more, not {num_classes!r}")
     passes = {
         split: KeptPass(functools.partial(_named, layer, batches), f"{split}()", keep)
         for split, batches in ((TRAIN, train), (TEST, test))
@@ -268,7 +273,9 @@ def _first_pass(layer: str, split: str, batches: KeptPass, classes: int) -> Clas
 
 def _named(layer: str, batches: Batches) -> Iterator[Batch]:
     """Yield the batches of one layer, as the passes take them."""
-    return (({layer: features}, labels) for features, labels in batches())
+    for features, labels in batches():
+        if len(labels):
+            yield {layer: as_tensor(features, "features")}, as_tensor(labels, "labels")
 
 
 def _batches_of(features: Tensor, labels: Tensor, batch_size: int) -> Batches:

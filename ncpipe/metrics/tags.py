@@ -58,6 +58,15 @@ def tags_angles(features: Tensor, tags: Tensor) -> tuple[float, float]:
 
 
 @metric(
+    "count", "", "samples with one tag, of which NC1 to NC4 are",
+    "samples with one tag, of which NC1 to NC4 and margins are", "0..N", scale="linear", where=LAST,
+)  # fmt: skip
+def one_tag_samples(tags: Tensor) -> float:
+    """Return the number of samples with one tag, of tags (N, K)."""
+    return float((tags.bool().sum(1) == 1).sum())
+
+
+@metric(
     "tag average", "0", "NC1 of samples with several tags, each set of tags a class",
     "tr Σ_W / tr Σ_B, a class for each set of two tags or more", "[0, ∞]", LLWQ24, order=2,
     label="NC1 of tag sets", where=LAST,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ncpipe.metrics.checks import is_count
 from ncpipe.metrics.few_shot import (
     decision_axes,
     directional_cdnv,
@@ -64,11 +65,11 @@ def check_shots(shots: Sequence[int], episodes: int, labels: Tensor) -> None:
     counts = torch.bincount(labels.long())
     least = int(counts.argmin())
     for count in shots:
-        if not isinstance(count, int) or count < 1:
+        if not is_count(count):
             raise InputError(f"shots: whole numbers, 1 or more, not {count!r}")
         if count >= counts[least]:
             raise InputError(
                 f"shots: class {least} has {int(counts[least])} samples; {count} shots leave none to decide"
             )
-    if not isinstance(episodes, int) or episodes < 1:
+    if not is_count(episodes):
         raise InputError(f"episodes: a whole number, 1 or more, not {episodes!r}")

@@ -14,14 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ncpipe.datasets.tensors import Array
 from ncpipe.metrics.checks import (
-    Array,
     as_tensors,
     by_split,
     check_finite,
     check_integers,
     check_statistics,
     check_widths,
+    is_count,
 )
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
@@ -62,7 +63,7 @@ class TokenPass:
         seed: int = 0,
     ) -> None:
         """Keep `decisions` positions, drawn with `seed`; None keeps all."""
-        if decisions is not None and decisions < 1:
+        if decisions is not None and not is_count(decisions):
             raise InputError(f"decisions: a whole number, 1 or more, or None for all, not {decisions!r}")
         check_memory(vocabulary, width, torch.device(device))
         self.accumulator = StatisticsAccumulator(vocabulary, width, device)
@@ -129,7 +130,7 @@ def measure_vocabulary(
     Raises InputError where fewer than two tokens are left, a feature or weight is not finite, or the
     unembedding is not of the vocabulary.
     """
-    if not isinstance(min_per_class, int) or min_per_class < 1:
+    if not is_count(min_per_class):
         raise InputError(f"min_per_class: a whole number, 1 or more, not {min_per_class!r}")
     counts = train.accumulator.counts
     check_classifier(len(counts), train.accumulator.width, weight, bias)
@@ -187,7 +188,7 @@ def measure_token_arrays(
     largest = max(int(wanted.max()) for _, wanted in splits.values())
     vocabulary = max(largest + 1, 1) if weight is None else len(weight)
     passes = {name: _pass_over(*given, vocabulary, decisions, ignore_index) for name, given in splits.items()}
-    rows, offsets = as_tensors(weight, bias)
+    rows, offsets = as_tensors(weight=weight, bias=bias)
     return measure_vocabulary(passes[TRAIN], passes.get(TEST), rows, offsets, min_per_class)
 
 

@@ -80,7 +80,8 @@ def how_sure(runs: pd.DataFrame, level: float, verdicts: str) -> list[str]:
         if seeds > 1
         else "With one seed there are no intervals.",
     ]
-    said = f"Sentences of papers, and some of ours, held against the numbers: {verdicts}."
+    finding = " What disagrees is a finding about these runs, not an error." * ("disagree" in verdicts)
+    said = f"Sentences held against the numbers: {verdicts}.{finding}"
     return [" ".join(filter(None, facts)), *([said] if verdicts else [])]
 
 

@@ -143,16 +143,18 @@ def typeset(text: str) -> Markup:
 def citing(properties: Mapping[str, Mapping[str, str]]) -> Callable[[str], Markup]:
     """Return a filter from text to HTML (`typeset`) with links to the entries of the section Words.
 
-    Papers are links wherever they are named, terms and properties where the filter meets them first.
+    Papers are links wherever they are named, terms and properties where the filter meets them first. Keys
+    of params.yaml (`loss.epsilon`) and code are no words.
     """
     entries = PAPERS | WORDS["terms"] | {name: own["says"] for name, own in properties.items()}
     longest_first = "|".join(map(re.escape, sorted(entries, key=len, reverse=True)))
-    pattern = re.compile(rf"(?<![\w-])({longest_first})(?:s|es)?(?![\w-])")
+    word = rf"(?<![\w.-])({longest_first})(?:s|es)?(?![\w-]|\.\w)"
+    pattern = re.compile(rf"<code>.*?</code>|{word}")
     met = set()
 
     def link(found: re.Match[str]) -> str:
         name = found[1]
-        if name in met and name not in PAPERS:
+        if name is None or (name in met and name not in PAPERS):
             return found[0]
         met.add(name)
         return f'<a class="cite" href="#{anchor(name)}" title="{escape(entries[name])}">{found[0]}</a>'

@@ -25,8 +25,8 @@ VERDICTS = ("disagrees", "undecided", "agrees")  # in the order of the table
 CLAIM_TEXTS = ["ref", "author", "statement", "about", "quantity", "expected", "runs", "scale", "reason"]
 SCALES = {"full": "stated settings"}  # other words than claims.yaml has
 RULE = (
-    "A claim is a sentence that a number can answer: of a paper, or ours where that is said. It agrees only "
-    "if its whole interval, or a test of its sign (p), is as expected."
+    "A claim is a sentence that a number can answer. It agrees only if its whole interval, or a test of its "
+    "sign (p), is as expected."
 )
 SLOPE_COLUMNS = {
     "experiment": "experiment", "depth": "L", "metric": "metric", "split": "split", "power": "power",

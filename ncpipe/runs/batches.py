@@ -24,7 +24,7 @@ from ncpipe.runs.run_claims import ClaimWriter, claimed
 from ncpipe.runs.store import checkpoint_of, has
 from ncpipe.runs.training_log import FINISHED, STOPPED, log_failures, log_time
 from ncpipe.system.artifacts import PREPARED
-from ncpipe.system.console import NoProgress, Progress, plural, say
+from ncpipe.system.console import Progress, plural, say
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
@@ -107,7 +107,7 @@ def train_batches(
     batches: Sequence[Batch],
     workers: int,
     checkpoint_seconds: float,
-    progress: Progress | NoProgress,
+    progress: Progress,
     work_per_epoch: Callable[[RunFingerprint], float],
     keep_going: bool = False,
     stop: threading.Event | None = None,
@@ -164,7 +164,7 @@ def train_batches(
 def _train_some(
     fingerprints: Batch,
     checkpoint_seconds: float,
-    progress: Progress | NoProgress,
+    progress: Progress,
     work_per_epoch: Callable[[RunFingerprint], float],
     stop: threading.Event,
     claim: ClaimWriter,
@@ -178,13 +178,14 @@ def _train_some(
         return fingerprints[1:]
     check_code(fingerprints[0])  # a batch that waited for others may not train for nothing
     folder = PREPARED / fingerprints[0].run.data
-    if data_checksum(folder) != fingerprints[0].data:
+    data = None if own_loop(fingerprints[0].run.spec) else read_prepared(folder)
+    checksums = {data_checksum(folder)} | ({data.checksum} if data else set())  # now that they are read
+    if checksums != {fingerprints[0].data}:
         raise InputError(f"{folder}: changed while the command ran; start it again")
-    if own_loop(fingerprints[0].run.spec):
+    if data is None:
         work = work_per_epoch(fingerprints[0])
         train_elsewhere(fingerprints[0], checkpoint_seconds, progress, work, stop, claim)
         return []
-    data = read_prepared(folder)
     device = prepare_device(fingerprints[0].compute)  # settings are per thread
     say(f"train {_announcement(fingerprints, data, str(device))}")
     checkpoints = Checkpoints(

@@ -117,23 +117,20 @@ def files_digest() -> str:
     return digest.hexdigest()
 
 
-def study_contents() -> dict[str, bytes]:
-    """Return study.py, the files listed with it and the dvc.yaml that lists them, as they were first read.
+def code_contents() -> dict[str, bytes]:
+    """Return the code as it was first read, by paths in a folder that has all of it.
 
+    The code is the package's files, study.py, the files listed with it and the dvc.yaml that lists them.
     Raises InputError if a file lies outside the study's folder.
     """
+    package = {path.relative_to(closures.ROOT).as_posix(): path for path in _package_files()}
     files = _study_files()
     for path in files:
         if not Path(os.path.normpath(path)).resolve().is_relative_to(Path.cwd()):
-            raise InputError(f"{path}: lies outside the study's folder, so it cannot be sent to workers")
+            raise InputError(f"{path}: lies outside the study's folder, so jobs cannot have a copy")
     files += [PIPELINE] if files and PIPELINE.is_file() else []
-    return {path.as_posix(): at_start().content(path) for path in files}
-
-
-def code_contents() -> dict[str, bytes]:
-    """Return the package's files and `study_contents`, by their paths in a folder that has both."""
-    package = {path.relative_to(closures.ROOT).as_posix(): path for path in _package_files()}
-    return {name: at_start().content(path) for name, path in package.items()} | study_contents()
+    study = {path.as_posix(): path for path in files}
+    return {name: at_start().content(path) for name, path in (package | study).items()}
 
 
 def _package_files() -> list[Path]:

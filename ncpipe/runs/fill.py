@@ -1,7 +1,7 @@
 """Train the missing runs of a set into the store, each once, even if other processes do the same.
 
 This is the only trainer: it claims batch by batch (`ncpipe.runs.run_claims`), trains, stores and releases,
-until nothing is left. Jobs of Slurm and tasks of Ray do the same on other machines.
+until nothing is left. Jobs of Slurm do the same on other machines.
 """
 
 import threading
@@ -13,8 +13,9 @@ from ncpipe.runs.batches import train_batches, worker_count
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.plan import plan
-from ncpipe.runs.run_claims import claimed_keys
+from ncpipe.runs.run_claims import FOLDER, claimed_keys
 from ncpipe.runs.store import has, missing_of, sweep_fingerprints
+from ncpipe.runs.store_layout import store_folder
 from ncpipe.runs.training_log import log_failure
 from ncpipe.system.console import Progress, plural, say
 from ncpipe.system.errors import InputError
@@ -48,7 +49,8 @@ def fill(
             break
         else:
             if not waits:
-                say(f"{settings.name}: waiting for {plural(len(left), 'run')} that another process trains")
+                what = f"{plural(len(left), 'run')} that another process trains"
+                say(f"{settings.name}: waiting for {what}, by its claims in {store_folder() / FOLDER}")
             waits = True
             if stop.wait(LOOK):
                 raise Stopped
@@ -62,7 +64,7 @@ def _train(
     """Train what nobody else claims, the batches with most work first, with one bar."""
     device = prepare_device(settings.compute)
     workers = worker_count(settings.compute, device, settings.workers)
-    planned, failed = plan(fingerprints, device, workers, settings.keep_going, settings.slots)
+    planned, failed = plan(fingerprints, device, workers, settings.keep_going, settings.jobs)
     for each in fingerprints:
         if error := failed.get(each.key()):
             log_failure([each.run], error)

@@ -20,7 +20,7 @@ from ncpipe.runs.results import store_results
 from ncpipe.runs.run_claims import ClaimWriter
 from ncpipe.runs.store import checkpoint_of
 from ncpipe.runs.training_log import FINISHED, STOPPED, log_time
-from ncpipe.system.console import NoProgress, Progress, plural, say
+from ncpipe.system.console import Progress, plural, say
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
 from ncpipe.training.device import prepare_device
@@ -30,7 +30,7 @@ from ncpipe.training.own_loop import train_own
 def train_elsewhere(
     fingerprint: RunFingerprint,
     checkpoint_seconds: float,
-    progress: Progress | NoProgress,
+    progress: Progress,
     work_per_epoch: float,
     stop: threading.Event,
     claim: ClaimWriter,

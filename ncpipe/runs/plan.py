@@ -16,7 +16,7 @@ from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import epochs_done
 
-BATCHES_PER_SLOT = 2  # so that few workers are idle while the last batches end
+BATCHES_PER_WORKER = 2  # of several jobs, so that few are idle while the last batches end
 
 
 @dataclass(frozen=True)
@@ -42,19 +42,19 @@ def plan(
     device: torch.device,
     workers: int,
     keep_going: bool,
-    slots: int | None = None,
+    jobs: int | None = None,
 ) -> tuple[list[Planned], dict[str, InputError]]:
     """Return all batches, those with most work first so that workers end at similar times, and the errors.
 
-    Errors are by the runs' fingerprints; unless keep_going, the first one is raised. slots: workers of all
-    machines that share these runs, if there are others than this one.
+    Errors are by the runs' fingerprints; unless keep_going, the first one is raised. jobs: processes that
+    share these runs, if they are started together, each with as many workers.
     """
     planned: list[Planned] = []
     failed: dict[str, InputError] = {}
     shapes = groups(missing)
     parts = parts_of_each(shapes, workers, device)
-    if slots is not None and shapes:
-        parts = -(-BATCHES_PER_SLOT * slots // len(shapes))
+    if jobs is not None:
+        parts = -(-BATCHES_PER_WORKER * jobs * workers // max(1, len(shapes)))
     for group in shapes:
         try:
             with study_errors():

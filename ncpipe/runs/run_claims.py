@@ -1,56 +1,70 @@
 """Claim runs in the store while they train, so that nobody else trains them; `ncpipe status` reads who does.
 
-claims/TOKEN.json  runs that train together, who trains them, and how far they are; written every two seconds
-claims/KEY         a link to the TOKEN.json that claims the run with this fingerprint
+claims/NUMBER-MACHINE-PROCESS-BORN-JOB  a claim: its name says whose, its text how far that is, for `status`
+claims/KEY                              a link to the claim that has the run with this fingerprint
+claims/KEY.NUMBER                       a link to the claim that alone may replace an ended claim's link KEY
 
-A link can be made only once, on any file system, so each run has one claim. The claim of a process that was
-killed on this machine is dropped at once; that of another machine, ten minutes after its last renewal by the
-clock of the file server. If two processes train a run all the same, they lose time; the first result counts.
+A link can be made only once, on any file system, so each run has one claim. A claim of this machine ends with
+its process; that of another machine, and anything else that lies there, ten minutes after its last renewal by
+the clock of the file server. If two processes train a run all the same, they lose time; the first result
+counts.
 """
 
 import contextlib
+import functools
+import hashlib
 import json
 import os
+import re
 import secrets
+import shutil
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import psutil
 
+from ncpipe.config.bounds import Bound, Epochs, NonNegative
+from ncpipe.config.records import read
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import has
 from ncpipe.runs.store_layout import begin_store, store_folder
+from ncpipe.system.artifacts import remove
 
 FOLDER = "claims"  # in the store
+KEY = re.compile(r"[0-9a-f]{64}")
+LINK = re.compile(rf"{KEY.pattern}(\.[0-9a-f]+)*")
+NUMBER = 16  # digits of a claim's
+CLAIM = re.compile(r"[0-9a-f]{16}-([0-9a-f]*)-(\d{1,10})-(\d{1,20})-(\w*)")
 INTERVAL = 2.0  # seconds between two writes while epochs end
 RENEWAL = 60.0  # seconds between two renewals while none does
 STALE = 600.0  # seconds after which a claim of another machine that is not renewed is dropped
+
+Done = Annotated[int, Bound(0, 10**8)]  # epochs
 
 
 @dataclass
 class Claim:
     """Holds runs that one process trains together, and how far they are.
 
-    epoch, epochs: epochs done, and in total.
+    keys: of the runs. epoch, epochs: epochs done, and in total. host, process: of the machine that trains.
     began: epochs that were done when the process started; None before. seconds: since then.
-    host, process, born: identify the process. job: in which it runs on a cluster, if it does.
     whole: seconds until all batches of the process are done; None if unknown.
     """
 
     keys: tuple[str, ...]
-    epochs: int
+    epochs: Epochs
     host: str
     process: int
-    born: float
-    job: str = ""
-    epoch: int = 0
-    began: int | None = None
-    seconds: float = 0.0
-    whole: float | None = None
+    epoch: Done = 0
+    began: Done | None = None
+    seconds: NonNegative = 0.0
+    whole: NonNegative | None = None
 
     @property
     def left(self) -> float | None:
@@ -59,16 +73,6 @@ class Claim:
             return None
         return self.seconds / (self.epoch - self.began) * (self.epochs - self.epoch)
 
-    def is_alive(self, age: float) -> bool:
-        """Return whether its process still trains. age: seconds since the last renewal."""
-        if self.host != socket.gethostname():
-            return age < STALE and not (self.job and self.job == job_id())  # else this job ran there before
-        try:
-            process = psutil.Process(self.process)
-            return process.create_time() == self.born and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.Error:
-            return False
-
 
 class ClaimWriter:
     """Holds the claim of one batch in this process, and tells how far the batch is."""
@@ -76,35 +80,57 @@ class ClaimWriter:
     def __init__(self, epochs: int) -> None:
         self.folder = begin_store().absolute() / FOLDER
         self.folder.mkdir(exist_ok=True)
-        self.file = self.folder / f"{secrets.token_hex(8)}.json"
-        born = psutil.Process().create_time()
-        self.claim = Claim((), epochs, socket.gethostname(), os.getpid(), born, job_id())
+        self.claim = Claim((), epochs, socket.gethostname(), os.getpid())
+        number, born = secrets.token_hex(NUMBER // 2), _born(self.claim.process) or 0
+        self.file = self.folder / f"{number}-{machine()}-{self.claim.process}-{born}-{job_id()}"
         self.start = self.written = time.monotonic()
         self.released = threading.Event()
 
     def take(self, keys: Sequence[str]) -> None:
         """Claim those of the runs that the store lacks and that nobody has claimed."""
-        claims()  # which drops those of killed processes
         self._write()
-        self.claim.keys = tuple(key for key in keys if self._link(key))
-        self._write()
+        self._drop_ended()
+        for key in keys:
+            if self._link(key):
+                if has(key):  # by now
+                    (self.folder / key).unlink()
+                else:
+                    self.claim.keys = (*self.claim.keys, key)
         threading.Thread(target=self._renew, daemon=True).start()
 
-    def _link(self, key: str) -> bool:
-        link = self.folder / key
-        for _ in range(2):
-            try:
-                link.symlink_to(self.file.name)
-            except FileExistsError:
-                if link.exists():  # else it is all that a killed process left
-                    return False
-                link.unlink(missing_ok=True)
-            else:
-                if has(key):  # by now
-                    link.unlink()
-                    return False
-                return True
-        return False
+    def _link(self, name: str) -> bool:
+        """Make a link to this claim, also in place of an ended one's; return False if another claim has it.
+
+        Whoever could make the link `name.NUMBER` alone may replace a link to the ended claim of this number,
+        if that is still there. No two claims have one number.
+        """
+        link = self.folder / name
+        with contextlib.suppress(FileExistsError):
+            link.symlink_to(self.file.name)
+            return True
+        holder = _claim_at(link)
+        if holder is None:  # released by now
+            return self._link(name)
+        right = link.with_name(f"{name}.{holder.name[:NUMBER]}")
+        if _is_alive(holder, _clock(self.folder)) or not self._link(right.name):
+            return False
+        if _claim_at(link) != holder:
+            right.unlink()
+            return False
+        shutil.rmtree(link, ignore_errors=True)  # a folder, which no link replaces
+        os.replace(right, link)
+        return True
+
+    def _drop_ended(self) -> None:
+        """Remove what has ended, since nobody may ask for its runs again."""
+        now = _clock(self.folder)
+        for claim, paths in _by_claim(self.folder).items():
+            with contextlib.suppress(OSError):  # another user's
+                for path in paths if not _is_alive(claim, now) else ():
+                    if not LINK.fullmatch(path.name):
+                        remove(path)
+                    elif self._link(path.name):
+                        path.unlink()
 
     def beat(self, epoch: int, whole: float | None = None) -> None:
         """Record that `epoch` epochs are done, and that all batches here take `whole` more seconds."""
@@ -121,12 +147,22 @@ class ClaimWriter:
     def release(self) -> None:
         """Remove the claim."""
         self.released.set()
-        _remove(self.file, self.claim.keys)
+        with contextlib.suppress(OSError):  # a link that stays has no claim
+            for link in (self.folder / key for key in self.claim.keys):
+                if _claim_at(link) == self.file:  # else this claim was believed to have ended
+                    link.unlink()
+        with contextlib.suppress(OSError):
+            self.file.unlink()
 
     def _write(self) -> None:
-        partial = self.file.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(self.claim)), encoding="utf-8")
-        os.replace(partial, self.file)
+        partial = self.folder.with_name(f".{self.file.name}")  # in the store, where `ncpipe clean` finds it
+        try:
+            partial.write_text(json.dumps(asdict(self.claim)), encoding="utf-8")
+            os.replace(partial, self.file)
+        except OSError:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise
 
     def _renew(self) -> None:
         while not self.released.wait(RENEWAL):
@@ -146,25 +182,18 @@ def claimed(fingerprints: Sequence[RunFingerprint]) -> Iterator[ClaimWriter]:
 
 
 def claims() -> list[Claim]:
-    """Return the claims of all that trains now; drop those of killed processes."""
-    folder, alive = store_folder() / FOLDER, []
-    for file in sorted(folder.glob("*.json")):
-        try:
-            values = json.loads(file.read_text(encoding="utf-8"))
-            claim = Claim(**values | {"keys": tuple(values["keys"])})
-            age = _clock(folder) - file.stat().st_mtime
-        except (OSError, ValueError, TypeError, KeyError):  # released by now, or damaged
-            continue
-        if claim.is_alive(age):
-            alive.append(claim)
-        else:
-            _remove(file, claim.keys)
-    return alive
+    """Return how far all that trains now is, but for what cannot be read."""
+    found = []
+    for file, keys in _claimed().items():
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+            if CLAIM.fullmatch(file.name):
+                found.append(read(Claim, json.loads(file.read_bytes()) | {"keys": keys}))
+    return found
 
 
 def claimed_keys() -> set[str]:
     """Return the fingerprints of all runs that train now."""
-    return {key for claim in claims() for key in claim.keys}
+    return {key for keys in _claimed().values() for key in keys}
 
 
 def job_id() -> str:
@@ -173,20 +202,81 @@ def job_id() -> str:
     return "_".join(parts) if all(parts) else ""
 
 
-def _remove(file: Path, keys: Sequence[str]) -> None:
-    """Remove a claim with its links; those of a claim that was made since stay."""
-    with contextlib.suppress(OSError):
-        for key in keys:
-            with contextlib.suppress(FileNotFoundError):
-                if os.readlink(link := file.with_name(key)) == file.name:
-                    os.unlink(link)
-        file.unlink(missing_ok=True)
+@functools.cache
+def machine() -> str:
+    """Return a digest of the boot and PID namespace, in which a number is one process; empty if unknown."""
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8") + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        if sys.platform == "linux":
+            return ""
+        name = socket.gethostname()
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
+
+
+def _born(process: int) -> int | None:
+    """Return when a process began, by a clock that nobody sets; None if there is none, or it has ended."""
+    try:
+        if sys.platform != "linux":
+            other = psutil.Process(process)
+            return None if other.status() == psutil.STATUS_ZOMBIE else int(1000 * other.create_time())
+        state, *numbers = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+        return None if state in (b"Z", b"X") else int(numbers[18])  # ticks since the boot
+    except (OSError, psutil.Error):
+        return None
+
+
+def _is_alive(claim: Path, now: float) -> bool:
+    """Return whether what has a link still counts."""
+    try:
+        status = claim.lstat()
+    except FileNotFoundError:
+        return False
+    match = CLAIM.fullmatch(claim.name)
+    place, process, born, job = match.groups() if match else ("", "", "", "")
+    if place and place == machine() and status.st_uid == os.getuid():  # else its process may be hidden
+        return _born(int(process)) == int(born)
+    # A clock that was set makes an age negative. If the job is this one, it ran on another machine before.
+    return abs(now - status.st_mtime) < STALE and not (job and job == job_id())
+
+
+def _claimed() -> dict[Path, list[str]]:
+    """Return the fingerprints of the runs that each claim has now."""
+    folder = store_folder() / FOLDER
+    if not folder.is_dir():
+        return {}
+    now = _clock(folder)
+    return {
+        claim: sorted(path.name for path in paths if KEY.fullmatch(path.name))
+        for claim, paths in sorted(_by_claim(folder).items())
+        if _is_alive(claim, now)
+    }
+
+
+def _by_claim(folder: Path) -> dict[Path, list[Path]]:
+    """Return what lies there by the claim that it is or links to."""
+    found: dict[Path, list[Path]] = {}
+    for path in folder.iterdir():
+        if claim := _claim_at(path):
+            found.setdefault(claim, []).append(path)
+    return found
+
+
+def _claim_at(path: Path) -> Path | None:
+    """Return the claim that a path links to, or the path if it is no such link; None if nothing is there."""
+    try:
+        name = os.readlink(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return path
+    return path.with_name(name) if CLAIM.fullmatch(name) else path
 
 
 def _clock(folder: Path) -> float:
     """Return the time by the clock that renewals have."""
     try:
-        (folder / ".clock").touch()
-        return (folder / ".clock").stat().st_mtime
+        os.utime(folder)
+        return folder.stat().st_mtime
     except OSError:  # a read-only store
         return time.time()

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ncpipe import __version__
@@ -33,7 +32,7 @@ from ncpipe.runs.fingerprint import (
 )
 from ncpipe.system.artifacts import reach_disk, write_json, write_manifest
 from ncpipe.system.errors import InputError
-from ncpipe.system.tensor_files import load_tensors
+from ncpipe.system.tensor_files import load_tensors, save_tensors
 from ncpipe.training.session import HistoryRow, Trained
 
 HISTORY = "history.csv"
@@ -51,11 +50,11 @@ def write_run(folder: Path, trained: Trained, fingerprint: RunFingerprint, devic
         lambdas = {"lambda": penalty.inner_strength(depth), "lambda_last": penalty.last_strength(depth)}
         resolved = lambdas | resolved
     folder.mkdir(parents=True)
-    save_file(trained.state, folder / "model.safetensors")
+    save_tensors(trained.state, folder / "model.safetensors")
     for epoch, state in trained.snapshots.items():
         path = _snapshot_path(folder, epoch)
         path.parent.mkdir(exist_ok=True)
-        save_file(state, path)
+        save_tensors(state, path)
     record = {
         "inputs": fingerprint.inputs(),
         "resolved": resolved,

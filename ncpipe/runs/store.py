@@ -108,7 +108,7 @@ def write_beside(folder: Path, write: Callable[[Path], None]) -> None:
     rename counts. A process that is killed leaves its folder, which `ncpipe clean` removes.
     """
     begin_store()
-    partial = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
+    partial = _beside(folder)
     try:
         write(partial)
         os.rename(partial, folder)
@@ -197,18 +197,26 @@ def link_to_dvc_cache(experiment: str = "*") -> None:
             if loose := [file for file in files if file.stat().st_mode & 0o200]:  # DVC's are read-only
                 used = own.stat()
                 for file in loose:
-                    _link_to_object(file, objects)
+                    _link_to_object(file, own, objects)
                 os.utime(own, ns=(used.st_atime_ns, used.st_mtime_ns))
 
 
-def _link_to_object(file: Path, objects: Path) -> None:
+def _link_to_object(file: Path, run: Path, objects: Path) -> None:
     md5 = md5_of(file)
     cached = objects / md5[:2] / md5[2:]
     if cached.is_file() and not cached.samefile(file) and filecmp.cmp(cached, file, shallow=False):
-        partial = file.with_name(f".{file.name}.{os.getpid()}")
+        partial = _beside(run)  # another process may check the run's folder
         reach_disk([cached])  # DVC does not ensure this
-        os.link(cached, partial)
-        os.replace(partial, file)
+        try:
+            os.link(cached, partial)
+            os.replace(partial, file)
+        finally:  # a rename of one file to itself does nothing
+            partial.unlink(missing_ok=True)
+
+
+def _beside(folder: Path) -> Path:
+    """Return a new temporary name beside a folder of the store, which `ncpipe clean` knows."""
+    return folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
 
 
 def _remove_damaged(folder: Path, fingerprint: RunFingerprint, reason: InputError) -> None:

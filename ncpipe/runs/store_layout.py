@@ -8,8 +8,8 @@ and DVC experiments, including `--temp` and the queue. This module imports only 
 import contextlib
 import functools
 import os
+import secrets
 import shutil
-import threading
 from pathlib import Path
 
 from ncpipe.runs.dvc import cache_folder, dvc_folder
@@ -49,9 +49,12 @@ def begin_store() -> Path:
     if not (folder / VERSION_FILE).is_file():
         folder.mkdir(parents=True, exist_ok=True)
         # Other processes may create the store at the same time.
-        partial = folder / f".{VERSION_FILE}.{os.getpid()}-{threading.get_ident()}"
-        partial.write_text(f"{VERSION}\n", encoding="utf-8")
-        os.replace(partial, folder / VERSION_FILE)
+        partial = folder / f".{VERSION_FILE}.{secrets.token_hex(8)}"
+        try:
+            partial.write_text(f"{VERSION}\n", encoding="utf-8")
+            os.replace(partial, folder / VERSION_FILE)
+        finally:
+            partial.unlink(missing_ok=True)
     return folder
 
 

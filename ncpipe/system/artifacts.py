@@ -5,10 +5,12 @@ They reach the disk before they are renamed: a power loss leaves the old or the 
 
 import concurrent.futures
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -38,6 +40,7 @@ JOBS = Path("data/.jobs")  # given to a scheduler and not taken back yet
 MANIFEST = "manifest.json"  # in a run's folder: the digests of its other files
 TRIED_LINK = re.compile(r"\.[\w-]{22}\.tmp")  # of DVC: tells what kinds of links there are, and goes at once
 MOMENT = 0.2  # seconds
+LEFT = 3600.0  # seconds; another process may still write what is younger
 SYNCED_AT_ONCE = 8  # files: waiting for the disk one by one takes ten times as long
 FEW = 4  # paths, for which threads cost more than they save
 
@@ -47,16 +50,19 @@ def publish_folder(target: Path, files_are_on_disk: bool = False) -> Iterator[Pa
     """Yield an empty folder to write into, that becomes `target` when the block ends without an error.
 
     The half-written folder lies in `data/.partial` (in `.partial` beside `target`, if no parent is called
-    data), outside everything that a stage reads. It takes the place of an earlier one of the same target,
-    so an interrupted run leaves no more than one behind. files_are_on_disk: whether the block flushes its
-    files, so that only the folders' lists of names are to be flushed here.
+    data), outside everything that a stage reads, under a new name: another process may publish the same. What
+    killed processes left of the same target is deleted an hour later. files_are_on_disk: whether the block
+    flushes its files, so that only the folders' lists of names are to be flushed here.
     """
     parents = () if target.is_absolute() else target.parents
     base = next((parent for parent in parents if parent.name == "data"), target.parent)
-    partial = base / ".partial" / "-".join(target.relative_to(base).parts)
-    if partial.exists():
-        shutil.rmtree(partial)
+    name = "-".join(target.relative_to(base).parts)
+    partial = base / ".partial" / f"{name}.{secrets.token_hex(8)}"
     partial.mkdir(parents=True)
+    for path in partial.parent.iterdir():
+        with contextlib.suppress(OSError):  # another process was faster
+            if path.name.rpartition(".")[0] == name and time.time() - path.stat().st_mtime > LEFT:
+                remove(path)
     try:
         yield partial
     except BaseException:
@@ -71,10 +77,22 @@ def publish_folder(target: Path, files_are_on_disk: bool = False) -> Iterator[Pa
 
 
 def move_folder(source: Path, target: Path) -> None:
-    """Rename a whole folder to `target`, in place of whatever is there."""
-    remove(target)
+    """Rename a whole folder to `target`, in place of whatever is there, also if other processes do so."""
+    former = source.with_name(f"{source.name}-former")
     target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(source, target)
+    try:
+        while True:
+            remove(former)
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(target, former)
+            try:
+                os.replace(source, target)
+                break
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another process put its own there
+                    raise
+    finally:
+        remove(former)
     reach_disk([target.parent])
 
 

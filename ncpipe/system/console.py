@@ -1,11 +1,10 @@
 """What commands tell the user while they work: lines and bars on standard error."""
 
-import contextlib
 import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from tqdm import tqdm
 
@@ -21,21 +20,6 @@ def say(line: str) -> None:
     with tqdm.external_write_mode(file=sys.stderr):  # takes bars away and puts them back below
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
-    for write in _recorders:
-        write(f"{line}\n")
-
-
-_recorders: list[Callable[[str], object]] = []
-
-
-@contextlib.contextmanager
-def recorded_lines(write: Callable[[str], object]) -> Iterator[None]:
-    """Pass each line that is said in the block, by any thread, to `write` too."""
-    _recorders.append(write)
-    try:
-        yield
-    finally:
-        _recorders.remove(write)
 
 
 class Progress:
@@ -108,27 +92,6 @@ class Progress:
     def _state(self) -> str:
         """Return the count, and where the batch is that has been training for longest."""
         return "; ".join([self._count(), *list(self._training.values())[:1]]) + ", "
-
-
-class NoProgress:
-    """The progress of what nobody waits for."""
-
-    def __init__(self) -> None:
-        self.start = time.monotonic()
-
-    def add(self, work: float, batch: str, epoch: str, loss: Callable[[], float]) -> None:
-        pass
-
-    def finish(self, batch: str, runs: int) -> None:
-        pass
-
-    def seconds(self) -> float:
-        """Return the seconds since the start."""
-        return time.monotonic() - self.start
-
-    def left(self) -> float | None:
-        """Return None: it is not known here."""
-        return None
 
 
 def plural(count: int, noun: str) -> str:

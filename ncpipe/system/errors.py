@@ -1,9 +1,13 @@
 """The one exception that is shown to the user as lines instead of a traceback, and how they stay short."""
 
+import sys
+import warnings
 from collections.abc import Iterable
 
 LINE = 300  # characters of a line of a message
 WORD = 60  # of what the user wrote, repeated in it
+# Packages that stand between a user's line and a warning: ours, what calls our hooks, and trainers.
+BETWEEN = frozenset(("ncpipe", "torch", "torchmetrics", "lightning", "pytorch_lightning", "transformers"))
 
 
 class InputError(ValueError):
@@ -47,3 +51,11 @@ def cut(text: str, length: int = LINE) -> str:
 
 class MeasurementWarning(UserWarning):
     """Features that can be measured, but whose metrics say less than they seem to."""
+
+
+def warn(message: str) -> None:
+    """Warn (MeasurementWarning) at the line of the user's own code that measures."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] in BETWEEN:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, MeasurementWarning, stacklevel=level)

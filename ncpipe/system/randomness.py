@@ -15,7 +15,7 @@ _global = threading.RLock()  # held while the global generators are those of one
 
 def seeded_generator(seed: int, stream: str) -> torch.Generator:
     """Return the CPU generator of one stream of a seed, unrelated to all other streams and seeds."""
-    return torch.Generator().manual_seed(_number(seed, stream))
+    return torch.Generator("cpu").manual_seed(_number(seed, stream))
 
 
 @contextlib.contextmanager

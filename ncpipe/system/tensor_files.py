@@ -1,8 +1,9 @@
-"""Reading of safetensors files whose tensors are computed with."""
+"""Writing of safetensors files, and reading of those whose tensors are computed with."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 ALIGNMENT = 64  # bytes; what PyTorch's own allocations have
@@ -18,3 +19,14 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         name: tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
         for name, tensor in load_file(path).items()
     }
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, notes: Mapping[str, str] | None = None) -> None:
+    """Write tensors by name, and notes, to a file with the mode that the umask gives.
+
+    safetensors alone makes files that no other user of a shared store may read.
+    """
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, None if notes is None else dict(notes))
+    path.chmod(mode)

@@ -8,6 +8,7 @@ version of torch is deleted, and its run trains from the beginning. `ncpipe.trai
 import hashlib
 import io
 import os
+import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,9 +47,11 @@ class Checkpoints:
     def write(self, states: Sequence[State]) -> None:
         """Replace every file atomically: a kill at any moment leaves each old or new.
 
-        Raises OSError if the disk is full.
+        Raises OSError if the disk is full. Former checkpoints stay if another process, which believes that
+        this one was killed, removes the new ones before they are in their places.
         """
-        partials = [partial_path(file) for file in self.files]
+        number = secrets.token_hex(8)
+        partials = [file.with_name(f".{file.name}.{number}") for file in self.files]
         try:
             for file, partial, state in zip(self.files, partials, states, strict=True):
                 buffer = io.BytesIO()
@@ -62,15 +65,24 @@ class Checkpoints:
             reach_disk(partials)
             for file, partial in zip(self.files, partials, strict=True):
                 os.replace(partial, file)
-        except BaseException:
+        except FileNotFoundError:
+            return
+        finally:
             for partial in partials:
                 partial.unlink(missing_ok=True)
-            raise
         reach_disk({file.parent for file in self.files})
         self._written = time.monotonic()
 
     def read(self) -> list[State]:
-        """Return one state for each run; [] unless all have one, after the same number of epochs."""
+        """Return one state for each run; [] unless all have one, after the same number of epochs.
+
+        Partial files that killed processes left are deleted, before training, which may need the room.
+        """
+        names = tuple(f".{file.name}." for file in self.files)
+        for folder in {file.parent for file in self.files}:
+            for path in folder.glob(".*"):
+                if path.name.startswith(names):
+                    path.unlink(missing_ok=True)
         states = [read_checkpoint(file) for file in self.files]
         found = [state for state in states if state is not None]
         together = len(found) == len(states) and len({state["epoch"] for state in found}) == 1
@@ -80,7 +92,6 @@ class Checkpoints:
         """Delete the files of finished runs."""
         for file in self.files:
             remove(file)
-            partial_path(file).unlink(missing_ok=True)
 
     def for_run(self, index: int) -> "Checkpoints":
         """Return the checkpoints of one run."""
@@ -98,18 +109,11 @@ def copy_to(value: Any, device: torch.device) -> Any:
     return value
 
 
-def partial_path(file: Path) -> Path:
-    """Return the path that a checkpoint is written to before it is renamed."""
-    return file.with_name(f".{file.name}.partial")
-
-
 def read_checkpoint(file: Path) -> State | None:
     """Return a run's state, or None if there is none.
 
-    A file that is not a valid checkpoint of the run is deleted, with a line on the terminal; so is a partial
-    file that a killed process left.
+    A file that is not a valid checkpoint of the run is deleted, with a line on the terminal.
     """
-    partial_path(file).unlink(missing_ok=True)
     if not os.path.lexists(file):
         return None
     try:

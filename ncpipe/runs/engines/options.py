@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator
 
@@ -13,10 +13,10 @@ from ncpipe.config.bounds import Bound
 from ncpipe.config.records import read
 from ncpipe.config.run import Compute
 from ncpipe.config.yaml_file import parse_yaml, read_yaml
-from ncpipe.system.errors import InputError, cut, shown
+from ncpipe.system.errors import InputError, cut, shown, suggest
 
 ENGINE_FILE = Path("engine.yaml")
-EngineName = Literal["local", "slurm", "ray"]
+EngineName = Literal["local", "slurm"]
 SBATCH_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.*)?")
 # Options of sbatch that ncpipe sets: with another value it would not find its jobs, or not hear their end.
 OWN_OPTIONS = ("array", "chdir", "job-name", "output", "parsable", "signal", "test-only", "wait", "wrap")
@@ -130,34 +130,15 @@ class Slurm(Resources):
 
 
 @dataclass(frozen=True)
-class Ray:
-    """Describes a Ray cluster.
-
-    address: its head node, host:port. Default: a new cluster on this machine, which ends with the sweep.
-    host: the address that the new cluster listens on. Machines that reach an address other than 127.0.0.1 can
-    join.
-    """
-
-    address: str | None = None
-    host: str = "127.0.0.1"
-
-    def __post_init__(self) -> None:
-        if self.address is not None and not re.fullmatch(r"[^\s/]+:[0-9]{1,5}", self.address):
-            raise ValueError(f"address: {shown(self.address)} is not host:port; write it as 10.0.0.1:6379")
-
-
-@dataclass(frozen=True)
 class Options:
     """Holds an engine.yaml.
 
     engine: what `ncpipe sweep` uses unless --engine names another.
     slurm: the jobs of the engine slurm.
-    ray: the cluster of the engine ray.
     """
 
     engine: EngineName = "local"
     slurm: Slurm = Slurm()
-    ray: Ray = Ray()
 
 
 LOCAL = Options()
@@ -173,7 +154,7 @@ class Settings:
     keep_going: whether to train the other batches after an error.
     runs: number of all runs of the sweep, including trained ones.
     name: the command, for messages.
-    slots: workers of all machines that share the runs, if there are others than this one.
+    jobs: processes that share the runs, if they are started together.
     """
 
     compute: Compute
@@ -182,7 +163,7 @@ class Settings:
     keep_going: bool
     runs: int
     name: str = "sweep"
-    slots: int | None = None
+    jobs: int | None = None
 
     def __post_init__(self) -> None:
         if math.isnan(self.checkpoint_seconds):
@@ -190,11 +171,11 @@ class Settings:
 
 
 def load_options(
-    engine: EngineName | None = None, overrides: Sequence[str] = (), path: Path = ENGINE_FILE
+    engine: str | None = None, overrides: Sequence[str] = (), path: Path = ENGINE_FILE
 ) -> Options:
     """Return the options of engine.yaml and the command line; InputError has one line per mistake.
 
-    overrides: KEY=VALUE of the chosen engine, which override the file.
+    engine: the name given as --engine. overrides: KEY=VALUE for Slurm. Both override the file.
     """
     tree: Any = {}
     if path.is_file():
@@ -205,18 +186,17 @@ def load_options(
         except InputError as error:
             raise InputError("\n".join(cut(f"{path}: {line}") for line in str(error).splitlines())) from None
     if engine is not None:
+        if engine not in (engines := get_args(EngineName)):
+            raise InputError(f"--engine: {shown(engine)} is unknown; {suggest(engine, engines)}")
         tree["engine"] = engine
-    name = tree.get("engine", Options.engine)
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
             raise InputError(f"--option {shown(override)}: write it as KEY=VALUE")
-        if name == "local":
-            raise InputError(
-                f"--option {shown(override)}: the engine {name} has no options; choose another with --engine"
-            )
+        if tree.get("engine") != "slurm":
+            raise InputError(f"--option {shown(override)}: an option of Slurm; use --engine slurm")
         try:
-            tree.setdefault(name, {})[key] = parse_yaml(text)
+            tree.setdefault("slurm", {})[key] = parse_yaml(text)
         except InputError as error:
             raise InputError(f"--option {key}: {error}") from None
     options: Options = read(Options, tree)

@@ -18,7 +18,10 @@ from ncpipe.system.errors import InputError
 
 
 def main(folder: Path) -> int:
-    """Train runs of the array in a folder until none is left or Slurm ends the job; return an exit code."""
+    """Train runs of the array in a folder until none is left or Slurm ends the job; return an exit code.
+
+    `ncpipe sweep --cancel` removes the folder, perhaps while the job starts.
+    """
     stop, signals = threading.Event(), list[int]()
 
     def on_signal(number: int, frame: Any) -> None:  # without a handler the signal would end the process
@@ -27,20 +30,33 @@ def main(folder: Path) -> int:
 
     for number in (signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, on_signal)
+    try:
+        return _train(folder, stop, signals)
+    except Exception as error:
+        if not folder.is_dir():
+            say(f"ncpipe: {folder} is gone, as its array was cancelled")
+            return 128 + signal.SIGTERM
+        if not isinstance(error, OSError):
+            raise
+        say(f"ncpipe: {error}")
+        return 1
+
+
+def _train(folder: Path, stop: threading.Event, signals: list[int]) -> int:
     from ncpipe.runs.engines.options import Settings
     from ncpipe.runs.fill import fill, runs_of_keys  # only now: loads PyTorch, which takes seconds
     from ncpipe.runs.store import epochs_of
     from ncpipe.training.checkpoints import Stopped
 
     array = read_array(folder)
-    slots = 2**array.losses * array.jobs * (array.workers or 1)  # smaller batches after each loss
+    jobs = 2**array.losses * array.jobs  # smaller batches after each loss
     fingerprints, before = [], 0
     try:
         fingerprints = runs_of_keys(array.keys, array.device)
         before = epochs_of(fingerprints)
         settings = Settings(
             fingerprints[0].compute, array.workers, array.checkpoint_seconds, True, len(fingerprints), "job",
-            slots,
+            jobs,
         )  # fmt: skip
         return 1 if fill(fingerprints, settings, wait=False, stop=stop) else 0
     except InputError as error:

@@ -76,7 +76,7 @@ def test_own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     names = run_examples("own_model.md", "accelerate", "dvclive", "lightning", "timm", "torchmetrics")
     assert names["table"].columns.tolist() == ["layer", "split", "metric", "value"]
-    assert (tmp_path / "nc1.png").stat().st_size > 1000
+    assert (tmp_path / "layers.png").stat().st_size > 1000
     assert CliRunner().invoke(app, ["metrics", "features.npz"]).exit_code == 0
     assert len(list(tmp_path.glob("live/**/nc/last/train/nc1_trace_ratio.tsv"))) == 1
 

@@ -3,6 +3,7 @@
 import math
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,9 @@ def test_dict_and_frame_have_every_value() -> None:
     frame = found.to_pandas()
     assert frame.columns.tolist() == ["layer", "split", "metric", "value"]
     assert frame["value"].dtype == float
+    wide = found.to_pandas(wide=True)
+    assert wide.loc[("last", "test"), "cdnv"] == found["last", "test", "cdnv"]
+    assert wide.notna().sum().sum() == frame["value"].notna().sum()
     assert [tuple(row) for row in frame.itertuples(index=False)] == [
         tuple(vars(row).values()) for row in found
     ]
@@ -175,3 +179,93 @@ def test_a_monitor_takes_the_arguments_of_measure_model() -> None:
     assert [epoch for epoch in (0.5, 1, 1.5, 2, 3, 4) if monitor.due(epoch)] == [2, 4]
     wanted = nc.measure_model(model, model, loader, classes=[0, 2])
     assert monitor.values(model)["nc/last/train/cdnv"] == wanted["cdnv"]
+
+
+def test_parts_of_classes_and_samples_average_to_the_metrics() -> None:
+    """Against NumPy. Red: distances to another class's mean, another unit, samples out of order."""
+    found = nc.measure(FEATURES, LABELS, MEANS, None, TEST, LABELS, by_sample=True)
+    for split, features in (("train", FEATURES), ("test", TEST)):
+        means = np.stack([features[k == LABELS].mean(0) for k in range(3)])
+        between = np.mean(np.sum((means - means.mean(0)) ** 2, 1))
+        squares = np.sum((features - means[LABELS]) ** 2, 1) / between
+        rows = MEANS[LABELS]
+        lengths = np.linalg.norm(features, axis=1) * np.linalg.norm(rows, axis=1)
+        cosines = 1 - np.sum(features * rows, 1) / lengths
+        samples, classes = found.by_sample(split=split), found.by_class(split=split)
+        np.testing.assert_array_equal(samples["label"], LABELS)
+        np.testing.assert_allclose(samples["nc1_trace_ratio"], squares, rtol=1e-12)
+        np.testing.assert_allclose(samples["nc3_cosine"], cosines, rtol=1e-9)
+        np.testing.assert_array_equal(classes["samples"], [20, 20, 20])
+        for name, values_of_samples in (("nc1_trace_ratio", squares), ("nc3_cosine", cosines)):
+            by_class = [values_of_samples[k == LABELS].mean() for k in range(3)]
+            np.testing.assert_allclose(classes[name], by_class, rtol=1e-9)
+            assert samples[name].mean() == pytest.approx(found["last", split, name], rel=1e-12)
+        lengths = np.linalg.norm(means - means.mean(0), axis=1)
+        np.testing.assert_allclose(classes["mean_length"], lengths, rtol=1e-12)
+        assert samples["margin"].min() == found["last", split, "margin_min"]
+    assert found == values()
+
+
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        (
+            lambda: values().by_sample(),
+            "by_sample: single samples were not kept; measure with by_sample",
+        ),
+        (
+            lambda: values().by_class("body"),
+            "by_class: layer 'body', split 'train' has no parts; there is 'last', 'train', 'last', 'test'",
+        ),
+        (lambda: values().plot(["nc9"]), "plot: 'nc9' was not measured; "),
+        (lambda: nc.Measurements([]).plot(), "plot: nothing was measured"),
+    ],
+    ids=["samples", "layer", "metric", "nothing"],
+)
+def test_what_was_not_measured_is_one_line(asked: Callable[[], object], line: str) -> None:
+    with pytest.raises(nc.InputError) as error:
+        asked()
+    assert str(error.value).startswith(line)
+
+
+def test_a_figure_has_a_panel_for_each_metric_and_a_line_for_each_split() -> None:
+    """Read from the artists. Red: layers out of order, or values of another split."""
+    found = nc.Measurements([*values("body"), *values()])
+    figure = found.plot()
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["NC1", "NC2 (ETF)", "NC2 (class means)", "NC3", "nearest-class-mean error"]
+    for axes, metric in zip(figure.axes[:1], ["nc1_trace_ratio"], strict=True):
+        for line in axes.get_lines():
+            assert list(line.get_xdata()) == [0, 1]
+            wanted = [found[layer, str(line.get_label()), metric] for layer in ("body", "last")]
+            assert list(line.get_ydata()) == wanted
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["body", "last"]
+
+
+def test_a_monitor_draws_what_it_recorded() -> None:
+    monitor = nc.CollapseMonitor("0", [(torch.from_numpy(FEATURES), torch.from_numpy(LABELS))])
+    model = torch.nn.Sequential(torch.nn.Linear(5, 3).double())
+    recorded = {epoch: monitor.values(model, epoch=epoch) for epoch in (2, 1)}
+    (line,) = monitor.plot(["nc1_trace_ratio"]).axes[0].get_lines()
+    assert list(line.get_xdata()) == [1, 2]
+    assert list(line.get_ydata()) == [recorded[epoch]["nc/last/train/nc1_trace_ratio"] for epoch in (1, 2)]
+
+
+def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = repr(values())
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "70")
+    cut = repr(values())
+    assert max(map(len, cut.splitlines())) <= 70 < max(map(len, whole.splitlines()))
+    for line, before in zip(cut.splitlines(), whole.splitlines(), strict=True):
+        assert line == before or before.startswith(line.removesuffix("…"))
+
+
+@pytest.mark.parametrize(("progress", "shown"), [(True, True), (False, False), (None, False)])
+def test_a_bar_counts_batches(progress: bool | None, shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """None is a terminal's choice, and there is none here."""
+    model = torch.nn.Sequential(torch.nn.Linear(5, 3).double())
+    batches = [(torch.from_numpy(FEATURES), torch.from_numpy(LABELS))]
+    nc.measure_model(model, "0", batches, batches, progress=progress)
+    said = capsys.readouterr().err
+    assert ("\rtest_loader: " in said) == ("\rloader: " in said) == shown

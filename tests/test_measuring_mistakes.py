@@ -178,7 +178,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (statistics(h[:, :3], y), "features must be floats of shape"),
     (statistics(h.long(), y), "features must be floats"),
     (lambda: StatisticsAccumulator(3, 5).merge(StatisticsAccumulator(3, 4)), "accumulators of different"),
-    (lambda: measure_batches(list, 3), "the train batches are empty; there is nothing to measure"),
+    (lambda: measure_batches(list, 3), "train(): it gave no batches; there is nothing to measure"),
     # Other data
     (arrays(H, Y, ood=OTHER), NO_TEST),
     (arrays(*ALL, ood=OTHER[:, 1:]), "ood features are (8, 4); they must be (samples, 5)"),
@@ -216,7 +216,11 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (model(LOADER, network=Wide), "the classifier has one output"),
     (model(LOADER, network=Calls(0), head="fc"), "layer 'last' ran 0 times"),
     (model(LOADER, network=Calls(2), head="fc"), "layer 'last' ran 2 times"),
-    (model(iter(LOADER)), "loader: an iterator is good for one pass only"),
+    (
+        model(iter(LOADER), keep=0),
+        "loader: its features take more than 0 of the free memory (`keep`), and it gives its batches once; ",
+    ),
+    (model(LOADER, keep=2), "keep: a share of the free memory, from 0 to 1, not 2"),
     (model(None), "loader: give a DataLoader or a list of batches, not None"),
     (model(3), "loader: give a DataLoader or a list of batches, not 3"),
     (model("train"), "loader: give a DataLoader or a list of batches, not 'train'"),

@@ -63,7 +63,8 @@ def test_a_diverged_layer_is_nan_not_a_crash() -> None:
         measure_batches(lambda: [(features, labels)], 4, layer="3")
 
 
-def test_batches_are_read_once_a_pass() -> None:
+@pytest.mark.parametrize(("keep", "passes"), [(0.25, 1), (0, 2)])
+def test_batches_are_read_once_where_they_fit(keep: float, passes: int) -> None:
     features, labels, weight, _ = case(0)
     starts = {"train": 0, "test": 0}
 
@@ -71,11 +72,11 @@ def test_batches_are_read_once_a_pass() -> None:
         starts[split] += 1
         return [(features[:7], labels[:7]), (features[7:], labels[7:])]
 
-    rows = measure_batches(lambda: batches("train"), 4, lambda: batches("test"), weight, layer="3")
-    assert starts == {"train": 2, "test": 2}
+    rows = measure_batches(lambda: batches("train"), 4, lambda: batches("test"), weight, layer="3", keep=keep)
+    assert starts == {"train": passes, "test": passes}
     assert {row.layer for row in rows} == {"3"}
     assert {row.split for row in rows} == {"train", "test", "weights"}
-    with pytest.raises(InputError, match="train batches are empty"):
+    with pytest.raises(InputError, match=r"train\(\): it gave no batches"):
         measure_batches(list, 4)
 
 

@@ -4,6 +4,7 @@ N  samples    K  classes    d  width
 """
 
 import collections
+import functools
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -14,6 +15,7 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layer_positions, layers_by_batch, load_network
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.rank_bound import MatrixRank, matrix_ranks
+from ncpipe.metrics.kept_pass import KeptPass
 from ncpipe.metrics.sample_statistics import Batches, SampleStatistics, first_pass, second_pass
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
@@ -82,10 +84,10 @@ def last_layer_of(features: Features) -> Features:
 
 
 def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device) -> Features:
-    """Pass each split twice through a trained run, and take its gradient; all in float64.
+    """Pass each split through a trained run, and take its gradient; all in float64.
 
-    The second pass is for how samples lie about the class means, which are known then; one is enough where
-    the targets are vectors. Of tags one is over all samples, and two over those of one tag.
+    Layers are read twice, because how samples lie about the class means follows from all of them; once where
+    the targets are vectors. Of tags those of all samples are read once, those of one tag twice.
     """
     network = load_network(run, state, data, device)
     weight = network.classifier_weight().detach().cpu()
@@ -93,25 +95,29 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
 
     splits = dict(data.measured())
 
-    def batches(split: str) -> Batches:
-        return layers_by_batch(network, run, data, splits[split].of_classes(), device)
+    def layers_of(split: Split, name: str) -> KeptPass:
+        layers = functools.partial(layers_by_batch, network, run, data, split, device)
+        return KeptPass(layers, f"{run.name}, {name}")
 
+    every = {name: layers_of(split, name) for name, split in splits.items()}
     kept: dict[str, list[Tensor]] = {split: [] for split in splits}
     squares: dict[str, list[float]] = {split: [] for split in splits}  # |h|^2 of what may be penalised
 
     def keeping(split: str) -> Batches:
-        every = layers_by_batch(network, run, data, splits[split], device)
-        return _keeping(every, kept[split], network.head_input_layer or LAST_LAYER, squares[split])
+        return _keeping(every[split](), kept[split], network.head_input_layer or LAST_LAYER, squares[split])
 
     layers: dict[str, dict[str, LayerOnSplit]] = {}
     if data.train.has_vectors:  # not all samples have a class, or none has
         for split in splits:
             collections.deque(keeping(split), maxlen=0)
     if data.train.has_tags or not data.train.has_vectors:
-        seen = {split: first_pass(batches(split), data.classes) for split in splits}
+        of_classes = every
+        if data.train.has_tags:
+            of_classes = {name: layers_of(split.of_classes(), name) for name, split in splits.items()}
+        seen = {split: first_pass(of_classes[split](), data.classes) for split in splits}
         about = {
             split: second_pass(
-                batches(split) if data.train.has_tags else keeping(split),
+                of_classes[split]() if data.train.has_tags else keeping(split),
                 seen[split],
                 {LAST_LAYER: (weight, bias)},
                 seen[TRAIN] if split == TEST else None,

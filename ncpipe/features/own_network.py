@@ -17,7 +17,8 @@ from ncpipe.datasets.prepared import Split
 from ncpipe.features.extraction import Features, LayerOnSplit, NetworkMetadata
 from ncpipe.metrics.checks import check_statistics
 from ncpipe.metrics.classifier import Classifier
-from ncpipe.metrics.hooks import Pass, passes
+from ncpipe.metrics.hooks import passes
+from ncpipe.metrics.kept_pass import KeptPass
 from ncpipe.metrics.sample_statistics import first_pass, same_samples, second_pass
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN
 from ncpipe.models.network import Role, embedding_parameters
@@ -29,7 +30,7 @@ from ncpipe.training.own_loop import build_own
 @contextlib.contextmanager
 def own_passes(
     run: Run, state: dict[str, Tensor] | None, device: torch.device, most: int | None = None
-) -> Iterator[tuple[nn.Module, Classifier, dict[str, Pass]]]:
+) -> Iterator[tuple[nn.Module, Classifier, dict[str, KeptPass]]]:
     """Yield a run's network, its classifier, and by split a function that passes through all of its samples.
 
     state: trained weights; None for those of `build`. most: batches of each split; None for all.
@@ -57,7 +58,7 @@ def own_passes(
 
 
 def extract_own(run: Run, state: dict[str, Tensor], device: torch.device) -> Features:
-    """Pass each split twice through a trained network, in its own precision; all else is in float64.
+    """Pass each split through a trained network, in its own precision; all else is in float64.
 
     What no loop of study.py says is NaN: its penalty, and the gradient of its objective.
     """
@@ -76,7 +77,7 @@ def extract_own(run: Run, state: dict[str, Tensor], device: torch.device) -> Fea
             about[split] = second_pass(run_through(), seen[split], {LAST_LAYER: (weight, bias)}, train)
             rounding = head.rounding(model)
             for layer, statistics in seen[split].items():
-                if not same_samples(statistics, about[split][layer], rounding):
+                if run_through.runs > 1 and not same_samples(statistics, about[split][layer], rounding):
                     raise InputError(f"the {split} loader gave other samples in a second pass; {REPEAT}")
         outliers = []
         if other is not None:
@@ -126,7 +127,7 @@ def roles(model: nn.Module, classifier: nn.Module) -> dict[str, Role]:
 
 
 def _keeping(
-    run_through: Pass, kept: list[tuple[Tensor, Tensor]]
+    run_through: KeptPass, kept: list[tuple[Tensor, Tensor]]
 ) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
     """Yield the same batches, and keep the last layer's features (N, d) and the labels."""
     for layers, labels in run_through():

@@ -1,7 +1,7 @@
 """Measure a model every few epochs or steps of its training; the callbacks of both trainers use this."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -10,7 +10,11 @@ from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.checks import is_count
 from ncpipe.metrics.hooks import Forward, measure_model
 from ncpipe.metrics.measurements import Measurement
+from ncpipe.metrics.plots import plot_history
 from ncpipe.system.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class CollapseMonitor:
@@ -37,18 +41,31 @@ class CollapseMonitor:
         check_period("every", every, "epochs")
         self.classifier, self.loader, self.test_loader = classifier, loader, test_loader
         self.every, self.options = every, options
+        self.history: dict[float, dict[str, float]] = {}
 
     def due(self, epoch: float) -> bool:
         """Return whether to measure after this many epochs."""
         return epoch == round(epoch) and round(epoch) % self.every == 0
 
-    def values(self, model: nn.Module, forward: Forward | None = None) -> dict[str, float]:
+    def values(
+        self, model: nn.Module, forward: Forward | None = None, *, epoch: float | None = None
+    ) -> dict[str, float]:
         """Return every metric but single singular values, by `nc/LAYER/SPLIT/METRIC`.
 
-        forward: replaces that of `options`.
+        forward: replaces that of `options`. epoch: where to keep the values in `history`, for `plot`.
         """
         options = with_forward(self.options, forward)
-        return named(measure_model(model, self.classifier, self.loader, self.test_loader, **options))
+        values = named(measure_model(model, self.classifier, self.loader, self.test_loader, **options))
+        if epoch is not None:
+            self.history[epoch] = values
+        return values
+
+    def plot(self, metrics: Sequence[str] | None = None) -> "Figure":
+        """Return a matplotlib figure of metrics against the epochs in `history`.
+
+        metrics: their names; NC1 to NC4 by default.
+        """
+        return plot_history(self.history, metrics)
 
 
 class CausalCollapseMonitor:

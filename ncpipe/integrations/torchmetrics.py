@@ -267,7 +267,7 @@ class SampleCollapse(_Float64Metric):
 
 
 def _numbers(classes: Classes, total: int) -> list[int]:
-    found: list[int] = select_classes(classes, total, lambda: ()).tolist()
+    found: list[int] = select_classes(classes, total).tolist()
     return found
 
 

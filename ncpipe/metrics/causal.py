@@ -41,6 +41,7 @@ def measure_causal_lm(
     device: torch.device | str | None = None,
     forward: Forward | None = None,
     seed: int = 0,
+    progress: bool | None = None,
 ) -> Measurements:
     """Return every metric of the features that enter the unembedding, with next tokens as classes.
 
@@ -63,6 +64,7 @@ def measure_causal_lm(
             position counts where its own token and the next one have 1.
         device: where model and inputs go; None leaves the model where it is.
         forward: how to call the model, forward(model, inputs), if not model(inputs) or model(**inputs).
+        progress: whether to show a bar of batches, as in `measure_model`.
 
     Returns: rows of layer, split, metric and value as `measure_model`'s, and the counts `classes` (K),
     `tokens` (N), `left_out_rare`, `left_out_ignored`, `left_out_masked` and `decisions`.
@@ -81,7 +83,7 @@ def measure_causal_lm(
         )
         check_memory(head.classes, head.width, read.device)
         train, test = (
-            None if each is None else _token_pass(read, name, each, decisions, seed)
+            None if each is None else _token_pass(read, name, each, decisions, seed, progress)
             for name, each in (("loader", loader), ("test_loader", test_loader))
         )
         assert train is not None
@@ -168,11 +170,16 @@ class _Reader:
 
 
 def _token_pass(
-    read: _Reader, name: str, loader: Iterable[Any], decisions: int | None, seed: int
+    read: _Reader,
+    name: str,
+    loader: Iterable[Any],
+    decisions: int | None,
+    seed: int,
+    progress: bool | None,
 ) -> TokenPass:
     seen = TokenPass(read.head.classes, read.head.width, read.device, decisions, seed)
     empty = True
-    for inputs, labels in batches_of(loader, read.model, read.labels_key):
+    for inputs, labels in batches_of(loader, read.model, read.labels_key, name, progress):
         seen.update(*read.read(inputs, labels))
         empty = False
     if empty:

@@ -6,7 +6,6 @@ N  samples    n  samples of a batch    K  classes    d  feature width    T  posi
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import isfunction
 from itertools import zip_longest
 from typing import Any
 
@@ -19,19 +18,26 @@ from ncpipe.datasets.tensors import as_tensor
 from ncpipe.metrics.checks import check_finite, check_outliers, check_statistics, data_warnings
 from ncpipe.metrics.classifier import Classifier, find_classifier, tensors_in
 from ncpipe.metrics.eval_mode import eval_mode, unwrapped
+from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
 from ncpipe.metrics.layers import HookPoint, Select, hook_points, reading
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
+from ncpipe.metrics.parts import parts_of
 from ncpipe.metrics.regression import check_target_batch, measure_regression
-from ncpipe.metrics.sample_statistics import Classifiers, first_pass, same_samples, second_pass
-from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, renumber, select_classes
+from ncpipe.metrics.sample_statistics import Classifiers, accumulate, first_pass, same_samples, second_pass
+from ncpipe.metrics.selection import (
+    IGNORE_INDEX,
+    Classes,
+    measured_entries,
+    present_classes,
+    renumber,
+    select_classes,
+)
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure, measure_layer, measure_weights
 from ncpipe.system.errors import InputError, shown, warn
 
 Forward = Callable[[nn.Module, Any], Any]
 Mask = str | Callable[[Any], Tensor]
-Pass = Callable[[], Iterator[tuple[dict[str, Tensor], Tensor]]]
-ONE_PASS = "an iterator is good for one pass only; give a DataLoader or a list"
 
 
 def measure_model(
@@ -51,16 +57,23 @@ def measure_model(
     mask: Mask | None = None,
     targets: bool = False,
     tags: bool = False,
+    keep: float = KEEP,
+    by_sample: bool = False,
+    progress: bool | None = None,
 ) -> Measurements:
     """Return every metric of the features h (N, d) that enter `classifier`, and of its weight and bias.
 
     loader, test_loader: batches (inputs, ..., labels) or mappings with the key `labels_key`; labels (n,) in
-    0..K-1, or (n, T), one for each position of a sequence: each position is then a sample. Each loader is run
-    through twice (class means first), in eval mode and without gradients, and must give the same samples each
-    time: shuffling is fine; random augmentation, sampling with replacement or a shuffled `drop_last` is not,
-    and raises.
+    0..K-1, or (n, T), one for each position of a sequence: each position is then a sample. The network runs
+    once over each loader, in eval mode and without gradients.
+    keep: share of the free memory, of the device and then of the host, for the measured layers' values. A
+    loader whose values take more is run through a second time, which a MeasurementWarning says; it must then
+    give the same samples again: shuffling is fine, random augmentation or sampling raises.
+    by_sample: whether to keep what single samples add to NC1 and NC3, for `values.by_sample()`; 24 bytes a
+    sample and layer. progress: whether to show a bar of each loader's batches, where tqdm is installed; None
+    on a terminal alone.
     ood_loader: batches of the same form with samples of other data, whose labels mean nothing, for scores
-    that tell them from test samples. One more pass then keeps the last layer's features of all loaders.
+    that tell them from test samples.
     classifier: the last nn.Linear, or a layer that replaces it (LoRA's), or its name (`fc`, `score`).
     device: where model and inputs go; None leaves the model where it is. forward(model, inputs): how to call
     it, if not model(inputs) or model(**inputs).
@@ -98,26 +111,25 @@ def measure_model(
             ("mask", mask is not None),
             ("ood_loader", ood_loader is not None),
             ("tags", targets and tags),
+            ("by_sample", by_sample),
         ):
             if given:
                 raise InputError(f"{name}: does not apply to targets that are {what}; leave it out")
     points = [HookPoint(LAST_LAYER, head.module, select, output=False), *hook_points(model, layers)]
-    read = _Reader(model, head, points, forward or call, labels_key, ignore_index, mask)
+    read = _Reader(model, head, points, forward or call, labels_key, ignore_index, mask, progress)
     with eval_mode(unwrapped(model), device, loader, test_loader, ood_loader, forward):
         if targets or tags:
             return _measure_rows(read, loader, test_loader, tags)
-        chosen = select_classes(classes, head.classes, lambda: _measured_labels(loader, read))
-        some = None if isinstance(classes, str) and classes == "all" else chosen
-        train, test = (
-            _loader_pass(read, name, each, some)
-            for name, each in (("loader", loader), ("test_loader", test_loader))
+        train, test, ood = (
+            None if batches is None else _loader_pass(read, name, batches, keep)
+            for name, batches in (
+                ("loader", loader),
+                ("test_loader", test_loader),
+                ("ood_loader", ood_loader),
+            )
         )
         assert train is not None
-        ood = _loader_pass(read, "ood_loader", ood_loader)
-        values = _measure(train, test, read, chosen)
-        return (
-            values if ood is None else Measurements([*values, *_outliers((train, test, ood), read, chosen)])
-        )
+        return _measure(train, test, ood, read, classes, by_sample)
 
 
 def collect_features(
@@ -145,7 +157,8 @@ def collect_features(
     arrays: dict[str, np.ndarray] = {}
     with eval_mode(unwrapped(model), device, loader, test_loader, ood_loader, forward):
         for prefix, each in (("", loader), ("test_", test_loader), ("ood_", ood_loader)):
-            if run := _loader_pass(read, f"{prefix}loader", each):
+            if each is not None:
+                run = _loader_pass(read, f"{prefix}loader", each, keep=0)
                 batches = [(values[LAST_LAYER].cpu(), answers.cpu()) for values, answers in run()]
                 values, answers = zip(*batches, strict=True)
                 arrays |= {f"{prefix}features": _to_numpy(torch.cat(values))}
@@ -164,8 +177,8 @@ def passes(
     loaders: Mapping[str, Iterable[Any]],
     layers: Sequence[str] | Mapping[str, Select] = (),
     device: torch.device | str | None = None,
-) -> Iterator[tuple[Classifier, dict[str, Pass]]]:
-    """Yield the classifier, and by a loader's name a function that runs through it once.
+) -> Iterator[tuple[Classifier, dict[str, KeptPass]]]:
+    """Yield the classifier, and by a loader's name the pass over it.
 
     Each pass yields the values of all layers by name and the labels of a batch, as `measure_model` sees them;
     the classifier's weight and bias are known once one has begun. Arguments as in `measure_model`; the model
@@ -173,14 +186,12 @@ def passes(
     """
     head = find_classifier(model, classifier)
     points = [HookPoint(LAST_LAYER, head.module, None, output=False), *hook_points(model, layers)]
-    read = _Reader(model, head, points, call)
+    read = _Reader(model, head, points, call, progress=False)
     with eval_mode(unwrapped(model), device, *loaders.values()):
-        found = {}
-        for name, loader in loaders.items():
-            through = _loader_pass(read, f"the {name} loader", loader)
-            assert through is not None
-            found[name] = through
-        yield head, found
+        yield (
+            head,
+            {name: _loader_pass(read, f"the {name} loader", loader) for name, loader in loaders.items()},
+        )
 
 
 def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -205,6 +216,7 @@ class _Reader:
     key: str = "labels"
     ignore_index: int = IGNORE_INDEX
     mask: Mask | None = None
+    progress: bool | None = None
 
     def kept(self, labels: Tensor, inputs: Any) -> Tensor:
         """Return which labels (n,) or (n, T) are measured, by index and mask."""
@@ -219,6 +231,10 @@ class _Reader:
             raise InputError(f"mask: the inputs have no {self.mask!r}; name a key or give a function")
         mask = inputs[self.mask] if isinstance(self.mask, str) else self.mask and self.mask(inputs)
         return measured_entries(labels, self.ignore_index, mask)
+
+    def batches_of(self, name: str, loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
+        """Yield inputs and labels of the batches of the argument `name`."""
+        return batches_of(loader, self.model, self.key, name, self.progress)
 
     @torch.no_grad()
     def read(self, inputs: Any, labels: Tensor) -> dict[str, Tensor]:
@@ -238,51 +254,47 @@ class _Reader:
         return found
 
 
-def _loader_pass(
-    reader: _Reader, name: str, loader: Iterable[Any] | None, chosen: Tensor | None = None
-) -> Pass | None:
-    """Return a function that runs the loader once and yields each batch's values by hook point, and labels.
+def _loader_pass(reader: _Reader, name: str, loader: Iterable[Any], keep: float = KEEP) -> KeptPass:
+    """Return the pass over a loader: each batch's values by hook point, and labels.
 
-    name: the argument that the loader was. chosen (K',): the measured classes, where not all are; labels are
-    places in it then.
+    name: the argument that the loader was.
     """
-    if loader is None:
-        return None
     check_loader(name, loader)
-    # A class may start anew in its `__iter__`; others end at the first pass.
-    if isinstance(loader, Iterator) and not isfunction(type(loader).__iter__):
-        raise InputError(f"{name}: {ONE_PASS}")
-    batches, device = loader, reader.head.device(reader.model)
+    device = reader.head.device(reader.model)
     # Apple's GPUs have no float64, in which the metrics are computed.
     place = torch.device("cpu") if device.type == "mps" else device
 
-    def run() -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-        counted = -1  # until a batch has samples
-        samples = torch.zeros(0 if chosen is None else len(chosen), dtype=torch.int64, device="cpu")
-        for inputs, labels in batches_of(batches, reader.model, reader.key):
-            counted, inputs = max(counted, 0), to_device(inputs, device)
+    def run() -> Iterator[Batch]:
+        read, counted = 0, 0
+        for inputs, labels in reader.batches_of(name, loader):
+            read, inputs = read + 1, to_device(inputs, device)
             kept = reader.kept(labels, inputs)
             values = reader.read(inputs, labels)
-            labels = labels[kept]
-            if chosen is not None:
-                places = renumber(labels, chosen, reader.head.classes)
-                kept, labels = kept.masked_scatter(kept, places >= 0), places[places >= 0]
-            found = {
-                hook_point: value[kept.to(value.device)].to(place) for hook_point, value in values.items()
-            }
-            yield found, labels.to(place)
-            counted += len(labels)
-            if chosen is not None:
-                samples += torch.bincount(labels.cpu(), minlength=len(chosen))
-        if counted < 0:
-            why = ONE_PASS if isinstance(batches, Iterator) else "there is nothing to measure"
-            raise InputError(f"{name}: it gave no samples; {why}")
-        if not counted:
+            yield (
+                {point: value[kept.to(value.device)].to(place) for point, value in values.items()},
+                labels[kept].to(place),
+            )
+            counted += int(kept.sum())
+        if read and not counted:
             raise InputError(f"{name}: no sample is left; `ignore_index` or `mask` leaves out all")
-        if chosen is not None and len(empty := chosen[samples == 0]):
-            raise InputError(f"{name}: class {int(empty[0])} has no samples; leave it out of `classes`")
 
-    return run
+    return KeptPass(run, name, keep)
+
+
+def _of_classes(batches: Iterable[Batch], name: str, chosen: Tensor, total: int) -> Iterator[Batch]:
+    """Yield the samples of the chosen classes (K',) of all `total`, with their places in it as labels.
+
+    Raises InputError for a class without samples.
+    """
+    samples = torch.zeros(len(chosen), dtype=torch.int64, device="cpu")
+    for values, labels in batches:
+        places = renumber(labels, chosen, total)
+        of_chosen = places >= 0
+        places = places[of_chosen]
+        yield {point: value[of_chosen.to(value.device)] for point, value in values.items()}, places
+        samples += torch.bincount(places.cpu(), minlength=len(chosen))
+    if len(empty := chosen[samples == 0]):
+        raise InputError(f"{name}: class {int(empty[0])} has no samples; leave it out of `classes`")
 
 
 def _measure_rows(
@@ -297,7 +309,7 @@ def _measure_rows(
             continue
         found: list[Tensor] = []
         wanted: list[Tensor] = []
-        for inputs, targets in batches_of(batches, reader.model, reader.key):
+        for inputs, targets in reader.batches_of(name, batches):
             targets = targets.reshape(-1, 1) if targets.dim() == 1 and reader.head.classes == 1 else targets
             if tags:
                 _check_tag_batch(targets, reader.head.classes)
@@ -323,52 +335,69 @@ def _check_tag_batch(tags: Tensor, classes: int) -> None:
         raise InputError(f"tags are {tuple(tags.shape)}; they must be (n, {classes}) of 0 and 1")
 
 
-def _measured_labels(loader: Iterable[Any], reader: _Reader) -> Iterator[Tensor]:
-    """Yield the measured labels (m,) of each batch, without a forward pass."""
-    for inputs, labels in batches_of(loader, reader.model, reader.key):
-        yield labels[reader.kept(labels, inputs)]
+def _measure(
+    train: KeptPass,
+    test: KeptPass | None,
+    ood: KeptPass | None,
+    reader: _Reader,
+    classes: Classes,
+    by_sample: bool,
+) -> Measurements:
+    """Measure all hook points together: the features of a split are read twice."""
+    total = reader.head.classes
+    if present := isinstance(classes, str) and classes == "present":
+        accumulators = accumulate(train(), total)
+        chosen = present_classes(accumulators[LAST_LAYER].counts)
+        learned = {layer: each.result_of(chosen) for layer, each in accumulators.items()}
+    else:
+        chosen = select_classes(classes, total)
 
+    def batches(run: KeptPass, name: str) -> Iterable[Batch]:
+        return run() if len(chosen) == total else _of_classes(run(), name, chosen, total)
 
-def _measure(train: Pass, test: Pass | None, reader: _Reader, chosen: Tensor) -> Measurements:
-    """Measure in two passes a split, for all hook points together."""
-    learned = first_pass(train(), len(chosen))
+    if not present:
+        learned = first_pass(batches(train, "loader"), len(chosen))
     weight, bias = _rows(reader.head, chosen)
     classifiers: Classifiers = {LAST_LAYER: (weight, bias)}
     results: dict[str, list[Measurement]] = {LAST_LAYER: list(measure_weights(weight))}
-    rounding = reader.head.rounding(reader.model)
-    for split, run in ((TRAIN, train), (TEST, test)):
+    rounding, parts = reader.head.rounding(reader.model), {}
+    for split, name, run in ((TRAIN, "loader", train), (TEST, "test_loader", test)):
         if run is None:
             continue
-        seen = learned if split == TRAIN else first_pass(run(), len(weight))
+        seen = learned if split == TRAIN else first_pass(batches(run, name), len(weight))
         for layer, statistics in seen.items():
             check_statistics(split, layer, statistics)
         for message in data_warnings(split, seen[LAST_LAYER].counts, weight.shape[1], chosen):
             warn(message)
-        samples = second_pass(run(), seen, classifiers, None if split == TRAIN else learned)
+        about = None if split == TRAIN else learned
+        samples = second_pass(batches(run, name), seen, classifiers, about, by_sample)
         for layer, statistics in seen.items():
-            if not same_samples(statistics, samples[layer], rounding):
+            if run.runs > 1 and not same_samples(statistics, samples[layer], rounding):
                 raise InputError(
                     f"the {split} loader gave other samples in its second pass; turn off random "
-                    "augmentation, sampling with replacement and drop_last, in low precision shuffling too"
+                    "augmentation, sampling with replacement and drop_last, in low precision shuffling too, "
+                    "or raise `keep`"
                 )
             own = weight if layer == LAST_LAYER else None
             rows = measure_layer(layer, split, statistics, samples[layer], learned[layer], own)
             results.setdefault(layer, []).extend(rows)
-    return Measurements(row for rows in results.values() for row in rows)
+            parts[layer, split] = parts_of(statistics, samples[layer], chosen)
+    if ood is not None:
+        assert test is not None
+        passes = batches(train, "loader"), batches(test, "test_loader"), ood()
+        results[OOD] = list(_outliers(passes, weight, bias))
+    return Measurements((row for rows in results.values() for row in rows), parts)
 
 
-def _outliers(passes: Sequence[Pass | None], reader: _Reader, chosen: Tensor) -> Iterator[Measurement]:
+def _outliers(
+    passes: Iterable[Iterable[Batch]], weight: Tensor, bias: Tensor | None
+) -> Iterator[Measurement]:
     """Return how well scores tell samples of other data from test samples; passes: of train, test and ood."""
-    found = [
-        [(values[LAST_LAYER].cpu(), labels.cpu()) for values, labels in run()]
-        for run in passes
-        if run is not None
-    ]
+    parts = ([(values[LAST_LAYER].cpu(), labels.cpu()) for values, labels in run] for run in passes)
     (features, labels), (held_out, _), (others, _) = (
-        map(torch.cat, zip(*parts, strict=True)) for parts in found
+        map(torch.cat, zip(*batches, strict=True)) for batches in parts
     )
     check_outliers(others, features, held_out)
-    weight, bias = _rows(reader.head, chosen)
     return rows_of(LAST_LAYER, OOD, outlier_metrics(features, labels, held_out, others, weight, bias))
 
 
@@ -395,15 +424,18 @@ def check_loader(name: str, loader: object) -> None:
         raise InputError(f"{name}: give a DataLoader or a list of batches, not {shown(loader)}")
 
 
-def batches_of(loader: Iterable[Any], model: nn.Module, key: str) -> Iterator[tuple[Any, Tensor]]:
+def batches_of(
+    loader: Iterable[Any], model: nn.Module, key: str, name: str, progress: bool | None
+) -> Iterator[tuple[Any, Tensor]]:
     """Yield inputs and labels of the batches that have samples; collators give None, too, without any.
 
+    name: the argument that the loader was. progress: whether a bar counts batches; None: on a terminal.
     Warns where the first batches of all workers of an IterableDataset, which come in turn, are the same.
     """
     several = isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
     workers = loader.num_workers if several and loader.num_workers > 1 else 0  # type: ignore[attr-defined]
     first: list[Any] = []
-    for batch in loader:
+    for batch in with_bar(loader, name, progress):
         if batch is None or (isinstance(batch, Mapping | tuple | list) and not batch):
             continue
         inputs, labels = _inputs_and_labels(batch, model, key)
@@ -444,6 +476,17 @@ def _inputs_and_labels(batch: Any, model: nn.Module, key: str) -> tuple[Any, Ten
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise InputError("a batch has no labels; it must be (inputs, labels) or a mapping with them")
     return batch[0] if len(batch) == 2 else tuple(batch[:-1]), as_tensor(batch[-1], "labels")
+
+
+def with_bar(batches: Iterable[Any], name: str, progress: bool | None) -> Iterable[Any]:
+    """Return the batches with a bar of how many were read; None shows it on a terminal alone."""
+    if progress is False:
+        return batches
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:  # the library needs none
+        return batches
+    return tqdm(batches, desc=name, unit=" batches", leave=False, disable=None if progress is None else False)
 
 
 def to_device(inputs: Any, device: torch.device) -> Any:

@@ -2,7 +2,9 @@
 
 import difflib
 import html
-from collections.abc import Iterable, Iterator, Sequence
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,9 +14,13 @@ from ncpipe.system.text_table import aligned
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
+
+    from ncpipe.metrics.parts import Arrays
 
 FIELDS = ("layer", "split", "metric", "value")
 Key = str | tuple[str, str, str]
+Parts = Mapping[tuple[str, str], tuple["Arrays", "Arrays"]]  # of classes and of samples, by layer and split
 SPECTRA = "Singular values are in to_pandas() and to_dict(), and in --json and --csv."
 
 
@@ -41,8 +47,9 @@ class Measurements:
     notebooks show it with each metric's meaning.
     """
 
-    def __init__(self, records: Iterable[Measurement]) -> None:
+    def __init__(self, records: Iterable[Measurement], parts: Parts | None = None) -> None:
         self.records = tuple(records)
+        self._parts = dict(parts or {})
 
     def __iter__(self) -> Iterator[Measurement]:
         return iter(self.records)
@@ -79,23 +86,76 @@ class Measurements:
             if wanted is not None and wanted not in known:
                 raise InputError(f"{name} {wanted!r} was not measured; there is {', '.join(known) or 'none'}")
         return Measurements(
-            row for row in self.records if layer in (None, row.layer) and split in (None, row.split)
+            (row for row in self.records if layer in (None, row.layer) and split in (None, row.split)),
+            {
+                key: each
+                for key, each in self._parts.items()
+                if layer in (None, key[0]) and split in (None, key[1])
+            },
         )
+
+    def with_records(self, records: Iterable[Measurement]) -> "Measurements":
+        """Return these records with the classes' and samples' parts that are here."""
+        return Measurements(records, self._parts)
+
+    def by_class(self, layer: str = "last", split: str = "train") -> "Arrays":
+        """Return arrays (K,) by name, of one value a class: class, samples, nc1_trace_ratio, mean_length.
+
+        nc1_trace_ratio is a class's mean squared distance to its mean over tr(Sigma_B), mean_length
+        |mu_k - mu_G|; nc3_cosine, a class's mean of 1 - cos(h, w_k), is there after `by_sample=True`.
+        Raises InputError for a layer or split that was not measured by classes.
+        """
+        return self._parts_of("by_class", layer, split)[0]
+
+    def by_sample(self, layer: str = "last", split: str = "train") -> "Arrays":
+        """Return arrays (N,) by name, of one value a sample: label, nc1_trace_ratio, nc3_cosine, margin.
+
+        Samples are in the order in which the loader or array gave them; the mean of each array is the metric
+        of its name. Raises InputError if the measurement was not told `by_sample=True`.
+        """
+        samples = self._parts_of("by_sample", layer, split)[1]
+        if not samples:
+            raise InputError("by_sample: single samples were not kept; measure with by_sample=True")
+        return samples
+
+    def _parts_of(self, what: str, layer: str, split: str) -> tuple["Arrays", "Arrays"]:
+        if (layer, split) not in self._parts:
+            known = ", ".join(f"{layer!r}, {split!r}" for layer, split in self._parts)
+            there = f"there is {known}" if known else "these values are not of classes"
+            raise InputError(f"{what}: layer {layer!r}, split {split!r} has no parts; {there}")
+        return self._parts[layer, split]
 
     def to_dict(self) -> dict[str, float]:
         """Return the values by `LAYER/SPLIT/METRIC`, as loggers take them."""
         return {f"{row.layer}/{row.split}/{row.metric}": row.value for row in self.records}
 
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return a frame with the columns layer, split, metric and value, in long form.
+    def to_pandas(self, *, wide: bool = False) -> "pd.DataFrame":
+        """Return a frame with the columns layer, split, metric and value.
 
-        Raises InputError where pandas is not installed.
+        wide: a row for each layer and split, which are its index, and a column for each metric instead; NaN
+        where a metric was not measured. Raises InputError where pandas is not installed.
         """
         try:
             import pandas as pd
         except ModuleNotFoundError:
             raise InputError("to_pandas() needs pandas: pip install pandas, or use to_dict()") from None
+        if wide:
+            rows: dict[tuple[str, str], dict[str, float]] = {}
+            for row in self.records:
+                rows.setdefault((row.layer, row.split), {})[row.metric] = row.value
+            index = pd.MultiIndex.from_tuples(list(rows), names=FIELDS[:2])
+            return pd.DataFrame(list(rows.values()), index=index)
         return pd.DataFrame([vars(row) for row in self.records], columns=FIELDS)
+
+    def plot(self, metrics: Sequence[str] | None = None) -> "Figure":
+        """Return a matplotlib figure of metrics against layers, a line for each split.
+
+        metrics: their names; NC1 to NC4 by default. Save it with `.savefig("layers.png")`; notebooks show it.
+        """
+        from ncpipe.metrics.plots import plot_layers
+
+        rows = [(row.layer, row.split, row.metric, row.value) for row in self.records]
+        return plot_layers(rows, metrics)
 
     def __repr__(self) -> str:
         shown = [row for row in self.records if not one_of_a_spectrum(row.metric)]
@@ -105,6 +165,9 @@ class Measurements:
             lines += [f"layer {layer}", *aligned([head, *rows], right=range(2, len(head) - 1))]
         if len(shown) < len(self.records):
             lines.append(f"collapse: the value at collapse. {SPECTRA}")
+        if sys.stdout.isatty():  # a longer line would wrap, and no column would stand below its head
+            width = shutil.get_terminal_size().columns
+            lines = [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

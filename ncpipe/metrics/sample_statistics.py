@@ -44,7 +44,9 @@ class SampleStatistics:
     train split.
     mismatched (): samples that classifier and nearest train mean put in different classes; misalignment ():
     sum of 1 - cos(h, W_y); margins (N,): logit margins. All None without a classifier.
-    Counts int64, all else float64.
+    labels, squares, cosines (N,): where single samples were asked for, their labels, |h - mu_y|^2 in the unit
+    of `within`, and 1 - cos(h, W_y) with a classifier; None elsewhere. Counts and labels int64, all else
+    float64.
     """
 
     samples: Tensor
@@ -55,6 +57,9 @@ class SampleStatistics:
     mismatched: Tensor | None = None
     misalignment: Tensor | None = None
     margins: Tensor | None = None
+    labels: Tensor | None = None
+    squares: Tensor | None = None
+    cosines: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields by name, for a file; `SampleStatistics(**tensors)` reads them back."""
@@ -67,7 +72,8 @@ class SampleAccumulator:
     own: the same samples' ClassStatistics. weight (K, d), bias (K,): the classifier on this layer, where
     there is one. train: the train split's, where `own` are another's. The margins of all samples are kept
     (8 bytes each), because quantiles have no exact running form. spread: whether `nc1_pinv` is asked for,
-    which takes the singular vectors of the means.
+    which takes the singular vectors of the means. by_sample: whether to keep single samples' parts of NC1 and
+    NC3 (24 bytes each).
     """
 
     def __init__(
@@ -77,10 +83,11 @@ class SampleAccumulator:
         bias: Tensor | None = None,
         train: ClassStatistics | None = None,
         spread: bool = True,
+        by_sample: bool = False,
     ) -> None:
         check_classifier(own.classes, own.means.shape[1], weight, bias)
         device = own.means.device
-        self._own, self._test = own, train is not None
+        self._own, self._test, self._by_sample = own, train is not None, by_sample
         exponent = own.exponent if train is None else common_exponent(own, train)
         self._change = own.exponent - exponent  # from the own means' unit to that of the train means
         about = own if train is None else train.to(device)
@@ -113,6 +120,7 @@ class SampleAccumulator:
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # within, nearest, misalignment
         self._spread = torch.zeros(len(self._whitener), dtype=torch.float64, device=device)
         self._margins = [torch.zeros(0, dtype=torch.float64, device=device)]
+        self._samples: dict[str, list[Tensor]] = {}  # of single samples, by field
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Add features (B, d) of any float type with labels (B,) in 0..K-1; raises InputError on others."""
@@ -131,12 +139,14 @@ class SampleAccumulator:
         if self._directions is not None:
             margins = times_two_to(torch.cat(self._margins), self._logit_exponent)
             found = replace(found, mismatched=mismatched, misalignment=misalignment, margins=margins)
-        return found
+        return replace(found, **{name: torch.cat(parts) for name, parts in self._samples.items()})
 
     def _add(self, rows: Tensor, labels: Tensor, buffer: Tensor) -> None:
         """Add rows (b, d) of float64; both (b, d) tensors are overwritten."""
         if self._directions is not None:
-            self._sums[2] += misalignments(rows, labels, self._directions, buffer).sum()
+            cosines = misalignments(rows, labels, self._directions, buffer)
+            self._sums[2] += cosines.sum()
+            self._keep_samples("cosines", cosines)
         seen = times_two_to(rows, self._change)
         torch.sub(seen, self._about.centre, out=buffer)
         # Classes by samples: the product and the search in it are up to twice as fast this way round.
@@ -153,22 +163,33 @@ class SampleAccumulator:
             self._sums[1] += _squared_norm(torch.sub(seen, buffer, out=buffer))
         rows.sub_(torch.index_select(self._own.means, 0, labels, out=buffer))
         self._sums[0] += _squared_norm(rows)
+        if self._by_sample:
+            self._keep_samples("labels", labels.clone())
+            self._keep_samples("squares", torch.linalg.vector_norm(rows, dim=1).square_())
         self._spread += torch.linalg.vector_norm(self._whitener @ rows.T, dim=1).square_()
+
+    def _keep_samples(self, name: str, values: Tensor) -> None:
+        if self._by_sample:
+            self._samples.setdefault(name, []).append(values)
 
 
 def first_pass(batches: Batches, classes: int) -> dict[str, ClassStatistics]:
     """Return each layer's ClassStatistics, in the layers' order; {} without batches.
 
-    Computed on the device of a layer's first batch. Raises InputError for an empty class, and for batches
-    that `StatisticsAccumulator.update` refuses.
+    Raises InputError for an empty class, and for batches that `StatisticsAccumulator.update` refuses.
     """
+    return {layer: accumulator.result() for layer, accumulator in accumulate(batches, classes).items()}
+
+
+def accumulate(batches: Batches, classes: int) -> dict[str, StatisticsAccumulator]:
+    """Return each layer's accumulator of all batches, on the device of the layer's first one."""
     accumulators: dict[str, StatisticsAccumulator] = {}
     for layers, labels in batches:
         for layer, features in layers.items():
             if layer not in accumulators:
                 accumulators[layer] = StatisticsAccumulator(classes, features.shape[1], features.device)
             accumulators[layer].update(features, labels)
-    return {layer: accumulator.result() for layer, accumulator in accumulators.items()}
+    return accumulators
 
 
 def second_pass(
@@ -176,16 +197,18 @@ def second_pass(
     own: Mapping[str, ClassStatistics],
     classifiers: Classifiers,
     train: Mapping[str, ClassStatistics] | None = None,
+    by_sample: bool = False,
 ) -> dict[str, SampleStatistics]:
     """Return each layer's SampleStatistics about the means that the first pass found.
 
     own: the same samples' first pass; train: the train split's, where `own` is another's. classifiers: of
-    the layers that have one.
+    the layers that have one. by_sample: as in `SampleAccumulator`.
     """
     accumulators = {}
     for layer, seen in own.items():
         weight, bias = classifiers.get(layer, (None, None))
-        accumulators[layer] = SampleAccumulator(seen, weight, bias, None if train is None else train[layer])
+        about = None if train is None else train[layer]
+        accumulators[layer] = SampleAccumulator(seen, weight, bias, about, by_sample=by_sample)
     for layers, labels in batches:
         for layer, features in layers.items():
             accumulators[layer].update(features, labels)

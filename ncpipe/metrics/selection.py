@@ -3,7 +3,7 @@
 n  samples of a batch    T  positions    d  width    K  classes of the classifier
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -33,33 +33,33 @@ def widened(labels: Tensor) -> Tensor:
     return labels if labels.is_floating_point() else labels.long()
 
 
-def select_classes(classes: Classes, total: int, batches: Callable[[], Iterable[Tensor]]) -> Tensor:
+def select_classes(classes: Classes, total: int) -> Tensor:
     """Return the numbers (K',) of the classes to measure, ascending; K' of K = `total`.
 
-    classes: `all`; `present`, those that occur; or a list of numbers. batches(): the measured labels (m,), a
-    batch at a time, which only `present` reads. Raises InputError for numbers outside 0..K-1, numbers that
-    are listed twice, and fewer than two classes.
+    classes: `all`, or a list of numbers; `present_classes` has those that occur. Raises InputError for
+    numbers outside 0..K-1, numbers that are listed twice, and fewer than two classes.
     """
     if isinstance(classes, str) and classes == "all":
         return torch.arange(total, device="cpu")
-    if isinstance(classes, str) and classes != "present":
-        raise InputError(f"classes: {classes!r} is unknown; take 'all', 'present' or a list of numbers")
     if isinstance(classes, str):
-        counts = torch.zeros(total, dtype=torch.int64, device="cpu")
-        for labels in batches():
-            labels = labels.cpu().long()
-            check_range(labels, total)
-            counts += torch.bincount(labels, minlength=total)
-        found = torch.nonzero(counts).flatten()
-    else:
-        listed = [int(each) for each in classes]
-        if len(set(listed)) < len(listed):
-            raise InputError("classes: a number is listed twice; list each once")
-        found = torch.tensor(sorted(listed), dtype=torch.int64, device="cpu")
-        check_range(found, total)
-    if len(found) < 2:
-        raise InputError(f"classes: {len(found)} of them to measure; the metrics compare at least two")
-    return found
+        raise InputError(f"classes: {classes!r} is unknown; take 'all', 'present' or a list of numbers")
+    listed = [int(each) for each in classes]
+    if len(set(listed)) < len(listed):
+        raise InputError("classes: a number is listed twice; list each once")
+    chosen = torch.tensor(sorted(listed), dtype=torch.int64, device="cpu")
+    check_range(chosen, total)
+    return _at_least_two(chosen)
+
+
+def present_classes(counts: Tensor) -> Tensor:
+    """Return the numbers (K',) of the classes with samples, of counts (K,); InputError for fewer than two."""
+    return _at_least_two(torch.nonzero(counts.cpu()).flatten())
+
+
+def _at_least_two(chosen: Tensor) -> Tensor:
+    if len(chosen) < 2:
+        raise InputError(f"classes: {len(chosen)} of them to measure; the metrics compare at least two")
+    return chosen
 
 
 def renumber(labels: Tensor, chosen: Tensor, total: int) -> Tensor:

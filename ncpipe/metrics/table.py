@@ -3,6 +3,7 @@
 N  samples    K  classes    d  feature width
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,10 +26,12 @@ from ncpipe.metrics.checks import (
 )
 from ncpipe.metrics.entry import Family
 from ncpipe.metrics.geometry import simplex_fits
+from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
 from ncpipe.metrics.loss_functions import wrong_tags
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
+from ncpipe.metrics.parts import parts_of
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
 from ncpipe.metrics.sample_statistics import SampleStatistics, first_pass, second_pass
 from ncpipe.metrics.statistics import REGRESSION, ClassStatistics
@@ -64,6 +67,7 @@ def measure(
     shots: Sequence[int] = (),
     episodes: int = EPISODES,
     seed: int = 0,
+    by_sample: bool = False,
 ) -> Measurements:
     """Return every metric of features (N, d), of any float type, with labels (N,) in 0..K-1.
 
@@ -78,8 +82,8 @@ def measure(
 
     shots: of each class, as few as (1, 5): then come `directional_cdnv`, and for each number the nearest-mean
     error on all other samples with its bounds, as of a frozen encoder; episodes: draws that it is a mean of,
-    which follow from the seed. Raises InputError on what `check_arrays` and `check_outliers`
-    find.
+    which follow from the seed. by_sample: whether to keep what single samples add to NC1 and NC3, for
+    `values.by_sample()`. Raises InputError on what `check_arrays` and `check_outliers` find.
     """
     splits = by_split(features, labels, test_features, test_labels)
     if not is_count(batch_size):
@@ -98,13 +102,16 @@ def measure(
         if shots:
             check_shots(shots, episodes, given[1])
     batches = {split: _batches_of(*given, batch_size) for split, given in splits.items()}
-    found = list(measure_batches(batches[TRAIN], classes, batches.get(TEST), rows, offsets, layer))
+    measured = measure_batches(
+        batches[TRAIN], classes, batches.get(TEST), rows, offsets, layer, keep=0, by_sample=by_sample
+    )
+    found = list(measured)
     for split, (own, wanted) in splits.items() if shots else ():
         found += rows_of(layer, split, transfer_metrics(own, wanted, shots, episodes, ["ncc"], None, seed))
     if outliers is not None:
         values = outlier_metrics(*train, splits[TEST][0], outliers, rows, offsets)
         found += rows_of(layer, OOD, values)
-    return Measurements(found)
+    return measured.with_records(found)
 
 
 def _measure_tagged(
@@ -133,7 +140,7 @@ def _measure_tagged(
     check_arrays(*of_one[TRAIN], weight, bias, classes, f"one-tag {TRAIN}")
     held_out, answers = of_one.get(TEST, (None, None))
     found = measure(*of_one[TRAIN], weight, bias, held_out, answers, batch_size, layer)
-    return Measurements([*found, *measure_tags(splits, weight, bias, layer)])
+    return found.with_records([*found, *measure_tags(splits, weight, bias, layer)])
 
 
 def measure_tags(
@@ -160,25 +167,34 @@ def measure_batches(
     weight: Array | None = None,
     bias: Array | None = None,
     layer: str = LAST_LAYER,
+    *,
+    keep: float = KEEP,
+    by_sample: bool = False,
 ) -> Measurements:
-    """Return every metric of features that come in batches ((B, d), (B,)), in constant memory.
+    """Return every metric of features that come in batches ((B, d), (B,)).
 
-    train() and test() start a pass; each is called twice, because the second pass needs the train means. The
-    work is done on the device of the first batch. Raises InputError on an empty class or split.
+    train() and test() start a pass, and are called once each while their batches fit into `keep` of the free
+    memory, as in `measure_model`; beyond it twice, in constant memory. The work is done on the device of the
+    first batch. by_sample: as in `measure`. Raises InputError on an empty class or split.
     """
     weight, bias = as_tensors(weight=weight, bias=bias)
     if not is_count(num_classes):
         raise InputError(f"num_classes: a whole number, 1 or more, not {num_classes!r}")
-    learned = _first_pass(layer, TRAIN, train, num_classes)
+    passes = {
+        split: KeptPass(functools.partial(_named, layer, batches), f"{split}()", keep)
+        for split, batches in ((TRAIN, train), (TEST, test))
+        if batches is not None
+    }
+    learned = _first_pass(layer, TRAIN, passes[TRAIN], num_classes)
     rows = [] if weight is None else list(measure_weights(weight, layer))
-    for split, batches in ((TRAIN, train), (TEST, test)):
-        if batches is None:
-            continue
+    parts = {}
+    for split, batches in passes.items():
         seen = learned if split == TRAIN else _first_pass(layer, split, batches, num_classes)
         about = None if split == TRAIN else {layer: learned}
-        samples = second_pass(_named(layer, batches), {layer: seen}, {layer: (weight, bias)}, about)
-        rows += measure_layer(layer, split, seen, samples[layer], learned, weight)
-    return Measurements(rows)
+        samples = second_pass(batches(), {layer: seen}, {layer: (weight, bias)}, about, by_sample)[layer]
+        rows += measure_layer(layer, split, seen, samples, learned, weight)
+        parts[layer, split] = parts_of(seen, samples)
+    return Measurements(rows, parts)
 
 
 def measure_layer(
@@ -249,15 +265,13 @@ def values_of(
             yield from each.values(given)
 
 
-def _first_pass(layer: str, split: str, batches: Batches, classes: int) -> ClassStatistics:
-    found = first_pass(_named(layer, batches), classes)
-    if not found:
-        raise InputError(f"the {split} batches are empty; there is nothing to measure")
-    check_statistics(split, layer, found[layer])
-    return found[layer]
+def _first_pass(layer: str, split: str, batches: KeptPass, classes: int) -> ClassStatistics:
+    statistics = first_pass(batches(), classes)[layer]
+    check_statistics(split, layer, statistics)
+    return statistics
 
 
-def _named(layer: str, batches: Batches) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
+def _named(layer: str, batches: Batches) -> Iterator[Batch]:
     """Yield the batches of one layer, as the passes take them."""
     for features, labels in batches():
         if len(labels):

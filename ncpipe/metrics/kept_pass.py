@@ -1,0 +1,83 @@
+"""Run a network once over a loader, for metrics that read its features twice.
+
+Metrics of single samples need the class means of all samples, so they read the features a second time. What
+was read is kept for them in its own type while it fits into memory.
+"""
+
+from collections.abc import Callable, Iterator
+
+from ncpipe.system.errors import InputError, shown, warn
+from ncpipe.system.lazy_torch import Tensor, torch
+
+Batch = tuple[dict[str, Tensor], Tensor]  # values by layer, labels
+KEEP = 0.25  # of the free memory
+
+
+class KeptPass:
+    """Yield the batches of one pass as often as it is called; the network that they come from runs once.
+
+    Args:
+        run: starts a pass of the network.
+        name: what is passed over, for messages.
+        keep: share of the free memory that the batches may take: on their device, then on the host. Beyond it
+            every call runs the network, and a MeasurementWarning says so. 0 keeps nothing.
+
+    Batches must not be changed in place. `runs` counts the passes of the network. Raises InputError for a
+    `keep` that is no share, and for a pass without samples.
+    """
+
+    def __init__(self, run: Callable[[], Iterator[Batch]], name: str, keep: float = KEEP) -> None:
+        if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 <= keep <= 1:
+            raise InputError(f"keep: a share of the free memory, from 0 to 1, not {shown(keep)}")
+        self._run, self._name, self._keep = run, name, keep
+        self._batches: list[Batch] | None = None  # of a whole pass
+        self.runs = 0
+
+    def __call__(self) -> Iterator[Batch]:
+        """Yield each batch's values by layer, and its labels."""
+        if self._batches is not None:
+            yield from self._batches
+            return
+        self.runs += 1
+        again = f"its features take more than {self._keep:g} of the free memory (`keep`)"
+        if self.runs == 2 and self._keep:
+            message = f"{self._name}: {again}; the network runs over it again"
+            warn(message)
+        batches: list[Batch] = []
+        count, fits, room = 0, self.runs == 1, dict[torch.device, float]()
+        for batch in self._run():
+            count += 1
+            if fits and (stored := self._stored(batch, room)):
+                batches.append(stored)
+            elif fits:
+                fits = False
+                batches.clear()
+            yield batch
+        if not count and self.runs == 1:
+            raise InputError(f"{self._name}: it gave no samples; there is nothing to measure")
+        if not count:
+            raise InputError(f"{self._name}: {again}, and it gives its batches once; give a DataLoader")
+        self._batches = batches if fits else None
+
+    def _stored(self, batch: Batch, room: dict[torch.device, float]) -> Batch | None:
+        """Return the batch where it fits, on its device or on the host; None if it fits nowhere.
+
+        room: bytes that are left for batches on each device.
+        """
+        from ncpipe.system.device_memory import free_bytes  # imports PyTorch
+
+        values, labels = batch
+        size = sum(tensor.nbytes for tensor in (*values.values(), labels))
+        for device in dict.fromkeys((labels.device, torch.device("cpu"))):
+            if device not in room:
+                room[device] = self._keep * free_bytes(device)
+            if size <= room[device]:
+                room[device] -= size
+                own = {layer: _without_the_rest(value.to(device)) for layer, value in values.items()}
+                return own, _without_the_rest(labels.to(device))
+        return None
+
+
+def _without_the_rest(values: Tensor) -> Tensor:
+    """Return the values, copied if they are part of a larger tensor, which would stay in memory."""
+    return values.clone() if values.untyped_storage().nbytes() > values.nbytes else values

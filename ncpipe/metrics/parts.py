@@ -1,0 +1,73 @@
+"""Split NC1 and NC3 into the parts of single classes and samples, as arrays.
+
+N  samples    K  classes    d  feature width
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ncpipe.metrics.collapse import between_trace
+from ncpipe.metrics.powers_of_two import value_times_two_to
+from ncpipe.metrics.sample_statistics import SampleStatistics
+from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.system.lazy_torch import Tensor, torch
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def parts_of(
+    statistics: ClassStatistics, samples: SampleStatistics, numbers: Tensor | None = None
+) -> tuple[Arrays, Arrays]:
+    """Return `class_parts` and `sample_parts`; numbers: 0 to K-1 by default."""
+    numbers = torch.arange(statistics.classes) if numbers is None else numbers
+    return class_parts(statistics, samples, numbers), sample_parts(statistics, samples, numbers)
+
+
+def class_parts(statistics: ClassStatistics, samples: SampleStatistics, numbers: Tensor) -> Arrays:
+    """Return arrays (K,) of the measured classes, whose numbers are `numbers` (K,).
+
+    class and samples: a class's number and size. nc1_trace_ratio: its mean of |h - mu_k|^2 over tr(Sigma_B);
+    the mean over all samples is the metric. mean_length: |mu_k - mu_G|. nc3_cosine: its mean of
+    1 - cos(h, w_k), where single samples were kept and there is a classifier.
+    """
+    counts = statistics.counts
+    parts = {
+        "class": numbers,
+        "samples": counts,
+        "nc1_trace_ratio": _over(statistics.squares / counts, between_trace(statistics)),
+        "mean_length": torch.linalg.vector_norm(statistics.centred_means(), dim=1),
+    }
+    if samples.cosines is not None and samples.labels is not None:
+        sums = torch.zeros_like(parts["mean_length"]).index_add_(0, samples.labels, samples.cosines)
+        parts["nc3_cosine"] = sums / counts
+    arrays = _arrays(parts)
+    arrays["mean_length"] = arrays["mean_length"] * value_times_two_to(1.0, statistics.exponent)
+    return arrays
+
+
+def sample_parts(statistics: ClassStatistics, samples: SampleStatistics, numbers: Tensor) -> Arrays:
+    """Return arrays (N,) of the samples, in the order in which they were read; {} unless they were kept.
+
+    label: the class's number. nc1_trace_ratio: |h - mu_y|^2 over tr(Sigma_B). nc3_cosine: 1 - cos(h, w_y);
+    margin: f_y less the largest other logit; both with a classifier. The mean of each is the metric of that
+    name.
+    """
+    if samples.labels is None or samples.squares is None:
+        return {}
+    parts = {
+        "label": numbers.to(samples.labels.device)[samples.labels],
+        "nc1_trace_ratio": _over(samples.squares, between_trace(statistics)),
+        "nc3_cosine": samples.cosines,
+        "margin": samples.margins,
+    }
+    return _arrays({name: values for name, values in parts.items() if values is not None})
+
+
+def _over(values: Tensor, between: Tensor) -> Tensor:
+    """Return values over tr(Sigma_B); inf where it is 0, as the metric."""
+    return values / between if between != 0 else torch.full_like(values, torch.inf)
+
+
+def _arrays(parts: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    return {name: values.cpu().numpy() for name, values in parts.items()}

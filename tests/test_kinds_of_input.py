@@ -525,14 +525,15 @@ class Refilled:
             yield tuple(own.copy_(each) for own, each in zip(held, batch, strict=True))
 
 
-def test_an_iterable_that_starts_anew_is_taken() -> None:
+def test_what_gives_its_batches_once_is_taken_while_they_fit_into_memory() -> None:
     """Red: called good for one pass only."""
     h, labels = drawn(5)
     batches, net = [(h[:300], labels[:300]), (h[300:], labels[300:])], Head(5)
     same(measure_model(net, "fc", Anew(batches)), measure_model(net, "fc", batches))
-    for once in (iter(batches), (batch for batch in batches), Once(batches), zip(*[batches], strict=True)):
-        with pytest.raises(nc.InputError, match=r"^loader: .*an iterator is good for one pass only"):
-            measure_model(net, "fc", once)
+    for once in (iter, lambda each: (batch for batch in each), Once):
+        same(measure_model(net, "fc", once(batches)), measure_model(net, "fc", batches))
+        with pytest.raises(nc.InputError, match=r"^loader: .* it gives its batches once; give a DataLoader"):
+            measure_model(net, "fc", once(batches), keep=0)
 
 
 @pytest.mark.parametrize("targets", ["labels", "targets", "tags"])

@@ -178,7 +178,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (statistics(h[:, :3], y), "features must be floats of shape"),
     (statistics(h.long(), y), "features must be floats"),
     (lambda: StatisticsAccumulator(3, 5).merge(StatisticsAccumulator(3, 4)), "accumulators of different"),
-    (lambda: measure_batches(list, 3), "train(): it gave no batches; there is nothing to measure"),
+    (lambda: measure_batches(list, 3), "train(): it gave no samples; there is nothing to measure"),
     # Other data
     (arrays(H, Y, ood=OTHER), NO_TEST),
     (arrays(*ALL, ood=OTHER[:, 1:]), "ood features are (8, 4); they must be (samples, 5)"),

@@ -76,7 +76,7 @@ def test_batches_are_read_once_where_they_fit(keep: float, passes: int) -> None:
     assert starts == {"train": passes, "test": passes}
     assert {row.layer for row in rows} == {"3"}
     assert {row.split for row in rows} == {"train", "test", "weights"}
-    with pytest.raises(InputError, match=r"train\(\): it gave no batches"):
+    with pytest.raises(InputError, match=r"train\(\): it gave no samples"):
         measure_batches(list, 4)
 
 

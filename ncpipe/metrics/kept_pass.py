@@ -22,7 +22,7 @@ class KeptPass:
         keep: share of the free memory that the batches may take: on their device, then on the host. Beyond it
             every call runs the network, and a MeasurementWarning says so. 0 keeps nothing.
 
-    Batches must not be changed in place. `runs` counts the passes of the network. Raises InputError for a
+    `runs` counts the passes of the network. Raises InputError for a
     `keep` that is no share, and for a pass without samples.
     """
 
@@ -73,11 +73,10 @@ class KeptPass:
                 room[device] = self._keep * free_bytes(device)
             if size <= room[device]:
                 room[device] -= size
-                own = {layer: _without_the_rest(value.to(device)) for layer, value in values.items()}
-                return own, _without_the_rest(labels.to(device))
+                # Copies: a loader may fill its tensors again, and a part would keep the whole in memory.
+                return {layer: _copy(value, device) for layer, value in values.items()}, _copy(labels, device)
         return None
 
 
-def _without_the_rest(values: Tensor) -> Tensor:
-    """Return the values, copied if they are part of a larger tensor, which would stay in memory."""
-    return values.clone() if values.untyped_storage().nbytes() > values.nbytes else values
+def _copy(values: Tensor, device: torch.device) -> Tensor:
+    return values.detach().to(device, copy=True)

@@ -20,7 +20,7 @@ def parts_of(
     statistics: ClassStatistics, samples: SampleStatistics, numbers: Tensor | None = None
 ) -> tuple[Arrays, Arrays]:
     """Return `class_parts` and `sample_parts`; numbers: 0 to K-1 by default."""
-    numbers = torch.arange(statistics.classes) if numbers is None else numbers
+    numbers = torch.arange(statistics.classes, device="cpu") if numbers is None else numbers
     return class_parts(statistics, samples, numbers), sample_parts(statistics, samples, numbers)
 
 

@@ -14,7 +14,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from figure_cases import CASES, STORED, last_measurements, scaled, stored, sweep, sweep_runs
+from figure_cases import CASES, DEPTHS, STORED, last_measurements, scaled, stored, sweep, sweep_runs
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
@@ -64,6 +64,32 @@ def test_rows_follow_the_order_of_the_sweep() -> None:
     figure = sweep_figures(order, (tables | {"runs": runs}).__getitem__)["depth_sweep"]()
     labels = [axes.get_ylabel() for axes in figure.axes]
     assert [text.split("\n")[0] for text in labels if text] == order
+
+
+def test_no_mean_stands_between_two_groups_of_runs() -> None:
+    """Red: a marker, a bar or a line through the empty middle of two groups."""
+    depth = max(DEPTHS)
+
+    def four(runs: pd.DataFrame) -> pd.DataFrame:
+        return pd.concat([runs, runs[runs["seed"] == 0].assign(seed=3)], ignore_index=True)
+
+    def apart(rows: pd.DataFrame) -> Any:
+        return (
+            (1 + 0.01 * rows["seed"])
+            * 10.0 ** -((rows["depth"] == depth) * (rows["seed"] % 2))
+            / rows["value"]
+        )
+
+    figure = sweep("vision", runs=four, table=scaled("experiment == 'vision'", apart))()
+    for axes in figure.axes:
+        line = axes.lines[0]
+        drawn = dict(zip(*line.get_data(), strict=True))
+        assert math.isnan(drawn[depth])
+        assert not any(math.isnan(y) for x, y in drawn.items() if x != depth)
+        shown = [offset for dots in axes.collections if isinstance(dots, PathCollection)
+                 for offset in dots.get_offsets()]  # fmt: skip
+        assert sum(x > depth for x, _ in shown) == 4
+    assert "no mean: runs in two groups" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 # Where things stand

@@ -36,8 +36,9 @@ def judge(claim: Claim, number: Answer) -> Judged:
 
     - `agrees`: the whole interval lies in the expected range.
     - `disagrees`: no part of the interval does.
-    - `undecided`: otherwise, or without an interval because every setting has one run. A number with a
-      p-value instead of an interval is undecided unless the test rejects 0.
+    - `undecided`: otherwise, without an interval because every setting has one run, and for a slope whose
+      means turn back (`Answer.turns`). A number with a p-value instead of an interval is undecided unless
+      the test rejects 0.
     - `does not apply`: a claim without its runs.
 
     An identity that does not agree `disagrees`.
@@ -54,7 +55,7 @@ def _verdict(expect: Expect, number: Answer) -> Verdict:
     bound = expect.bound(number.target)
     if number.rejected:
         return "agrees" if bound.admits(number.value) else "disagrees"
-    if math.isnan(number.low) or math.isnan(number.high):
+    if math.isnan(number.low) or math.isnan(number.high) or number.turns:
         return "undecided"
     if bound.admits(number.low) and bound.admits(number.high):
         return "agrees"
@@ -81,7 +82,7 @@ def _half_width(number: Answer) -> float:
 
 def reason(claim: Claim, number: Answer) -> str:
     """Return why a claim does not apply or has no verdict; for a line the result of its test and interval."""
-    return "; ".join(filter(None, [_result(claim, number), number.depends]))
+    return "; ".join(filter(None, [_result(claim, number), number.turns, number.depends]))
 
 
 def _result(claim: Claim, number: Answer) -> str:

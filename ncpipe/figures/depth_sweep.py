@@ -29,6 +29,8 @@ from ncpipe.figures.panels import (
 from ncpipe.figures.reference_slopes import ReferenceSlope, reference_slope_of
 from ncpipe.figures.style import FAINT, INK, Colour, colour_of
 from ncpipe.figures.x_axis import XAxis, x_axis_of
+from ncpipe.tables.keys import x_column
+from ncpipe.tables.summary import in_two_groups
 
 REJECTED_DASHES = (0, (1.0, 1.5))
 RUN_SIZE = 2.2  # points across
@@ -62,7 +64,8 @@ def depth_sweep(
     selected, loss_name, last_bias and bound. labels: experiment -> row label; its order is that of the rows.
     columns: chooses a row's columns from its runs and points.
 
-    The line joins means of at least two runs and breaks where there is none. All panels have one depth axis,
+    The line joins means of at least two runs and breaks where there is none, and where the runs fall into two
+    groups (`tables.summary.in_two_groups`), between which a mean would lie. All panels have one depth axis,
     and those of a metric show equally many decades, so slopes compare by eye; if the values of one would take
     less than a fifth of that, each panel of this metric has its own scale.
 
@@ -128,7 +131,7 @@ def _draw_panel(
         state_nothing(axes, absence(int(summary["n_selected"].sum())))
         return set()
     # not seaborn's lineplot: it joins the neighbours of a missing depth
-    means = _of_several(summary)
+    means = _of_several(summary, used)
     draw_means(axes, means[x_axis.column], means["log10_mean"], means["log10_std"], color=colour)
     among = summary[x_axis.column].to_numpy()
     for own, face in (
@@ -152,6 +155,7 @@ def _draw_panel(
     if used.empty:
         return marks
     marks |= {"mean"} if used["converged"].all() else {"mean", "moved"}
+    marks |= {"groups"} if _grouped(used) else set()
     marks |= _draw_fit(axes, slopes, x_axis, used[x_axis.column].to_numpy())
     if reference is None:
         return marks
@@ -161,10 +165,17 @@ def _draw_panel(
     return marks | {"bound"} if bounded else marks
 
 
-def _of_several(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return means and deviations, NaN where they are of fewer than two runs: that is no line to follow."""
+def _of_several(summary: pd.DataFrame, used: pd.DataFrame) -> pd.DataFrame:
+    """Return means and deviations, NaN where they are of fewer than two runs or between two groups."""
     shown = ["log10_mean", "log10_std"]
-    return summary.assign(**{name: summary[name].where(summary["n_used"] >= 2) for name in shown})
+    known = (summary["n_used"] >= 2) & ~summary[x_column(summary)].isin(_grouped(used))
+    return summary.assign(**{name: summary[name].where(known) for name in shown})
+
+
+def _grouped(used: pd.DataFrame) -> list[Any]:
+    """Return the places where the runs fall into two groups."""
+    by_place = used.groupby(x_column(used))["log10"]
+    return [place for place, values in by_place if in_two_groups(values.to_numpy())]
 
 
 def _drawn_runs(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -181,9 +192,10 @@ def _common_spans(
     spans: dict[Column, list[float]] = {}
     for name, columns in titles.items():
         for column in columns:
-            means = _of_several(last_layer(summary, name, column))
+            used, failed = _drawn_runs(last_layer(points, name, column))
+            means = _of_several(last_layer(summary, name, column), used)
             ends = [means["log10_mean"] + side * means["log10_std"] for side in (-1, 1)]
-            runs = [own["log10"] for own in _drawn_runs(last_layer(points, name, column))]
+            runs = [used["log10"], failed["log10"]]
             values = pd.concat([*ends, *runs]).dropna()
             spans.setdefault(column, []).append(float(np.ptp(values)) if len(values) else 0.0)
     return {
@@ -279,6 +291,7 @@ def _draw_key(figure: Figure, marks: set[str], level: float) -> None:
             f"{'one' if 'mean' in marks else 'run'} that did not converge",
             run | {"markerfacecolor": "white"},
         ),
+        ("groups", "no mean: runs in two groups", {"linewidth": 0}),
         ("fit", f"least-squares fit{fit}", {"linestyle": FIT_DASHES, "linewidth": 0.9}),
         ("unknown", f"least-squares power{fit}", {"linewidth": 0}),
         ("rank", r"$\rho_S$: Spearman's rank correlation", {"linewidth": 0}),

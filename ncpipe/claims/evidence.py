@@ -28,6 +28,7 @@ from ncpipe.tables.compare import (
 from ncpipe.tables.keys import run_keys, setting_keys, symbol, x_column
 from ncpipe.tables.points import LAST
 from ncpipe.tables.ranks import rank_correlation
+from ncpipe.tables.slopes import turns_back
 
 FEWEST = 2  # runs of each setting that a number needs, or all that there are
 
@@ -180,15 +181,12 @@ def _fitted(claim: Claim, used: pd.DataFrame, tables: Tables) -> Answer:
 
 
 def _turns(by_x: Sequence[tuple[Any, pd.DataFrame]], fit: pd.Series, name: str) -> str:
-    """Return that the means go against the slope from the middle x to the largest, if a line is rejected.
-
-    Of an even number of x the lower middle one counts.
-    """
-    (middle, own), (last, end) = by_x[(len(by_x) - 1) // 2], by_x[-1]
-    change = end["log10"].mean() - own["log10"].mean()
-    if not fit["rejected"] or change * fit["slope"] >= 0:
+    """Return that a line is rejected and that the means turn back at large x; nothing if not."""
+    means = [float(own["log10"].mean()) for _, own in by_x]
+    if not fit["rejected"] or not turns_back(means, fit["slope"]):
         return ""
-    higher = "above" if change > 0 else "below"
+    middle, last = by_x[(len(by_x) - 1) // 2][0], by_x[-1][0]
+    higher = "above" if fit["slope"] < 0 else "below"
     return f"a line is rejected, and the mean at {name} = {last:g} is {higher} that at {name} = {middle:g}"
 
 

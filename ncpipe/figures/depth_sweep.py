@@ -29,7 +29,9 @@ from ncpipe.figures.panels import (
 from ncpipe.figures.reference_slopes import ReferenceSlope, reference_slope_of
 from ncpipe.figures.style import FAINT, INK, Colour, colour_of
 from ncpipe.figures.x_axis import XAxis, x_axis_of
+from ncpipe.tables.floors import float32_level_of
 from ncpipe.tables.keys import x_column
+from ncpipe.tables.slopes import turns_back
 from ncpipe.tables.summary import in_two_groups
 
 REJECTED_DASHES = (0, (1.0, 1.5))
@@ -72,9 +74,10 @@ def depth_sweep(
     Dots to the right of the means are single runs: full those that converged, hollow the others (at the
     panel's edge where they enter no mean and lie far beyond the others). The dashed line is the
     least-squares power of L, left out where it is not known to ±1; it is dotted and its slope has a dagger
-    where the test rejects that the means lie on a line. The grey triangle has the slope of the theory's bound
-    for global optima (`reference_slopes`); its place means nothing. Every row says how many of its runs
-    converged, and a depth of which nothing is drawn says why in its place.
+    where the test rejects that the means lie on a line. There is none where these then turn back
+    (`tables.slopes.turns_back`), nor where all values are as small as rounding of float32. The grey triangle
+    has the slope of the theory's bound for global optima (`reference_slopes`); its place means nothing. Every
+    row says how many of its runs converged, and a depth of which nothing is drawn says why in its place.
     """
     x_axis = x_axis_of(runs)
     rows = {name: runs[runs["experiment"] == name] for name in labels}
@@ -156,7 +159,10 @@ def _draw_panel(
         return marks
     marks |= {"mean"} if used["converged"].all() else {"mean", "moved"}
     marks |= {"groups"} if _grouped(used) else set()
-    marks |= _draw_fit(axes, slopes, x_axis, used[x_axis.column].to_numpy())
+    if (used["log10"] <= _log10(float32_level_of(used["metric"].iloc[0]))).all():
+        _note(axes, "size of float32 rounding")
+        return marks
+    marks |= _draw_fit(axes, slopes, x_axis, used)
     if reference is None:
         return marks
     whiskers = means.assign(log10=means["log10_mean"] - means["log10_std"])
@@ -220,7 +226,11 @@ def _within_reach(failed: pd.Series, used: pd.Series) -> pd.Series:
     return failed.clip(used.min() - reach, used.max() + reach)
 
 
-def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, places: np.ndarray) -> set[str]:
+def _log10(value: float) -> float:
+    return math.log10(value) if value else -math.inf
+
+
+def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, used: pd.DataFrame) -> set[str]:
     if not x_axis.log:
         ranked = slopes[slopes["rho"].notna()]
         for _, fit in ranked.iterrows():
@@ -233,8 +243,12 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, places: np.ndarra
     if fit["high"] - fit["low"] > UNKNOWN:
         _note(axes, interval_label(fit["low"], fit["high"], x_axis.symbol))
         return {"unknown"}
+    means = used.groupby(x_axis.column)["log10"].mean()
+    if fit["rejected"] and turns_back(means.tolist(), fit["slope"]):
+        _note(axes, f"turns back: no power{DAGGER}")
+        return {"turned"}
     mark, dashes = (DAGGER, REJECTED_DASHES) if fit["rejected"] else ("", FIT_DASHES)
-    ends = np.array([places.min(), places.max()])
+    ends = np.array([means.index.min(), means.index.max()])
     heights = fit["intercept"] + fit["slope"] * np.log10(ends)
     label = slope_label(fit["slope"], fit["low"], fit["high"], x_axis.symbol) + mark
     (line,) = axes.plot(ends, heights, label=label, linewidth=0.9, color=INK, linestyle=dashes)
@@ -282,7 +296,8 @@ def _draw_key(figure: Figure, marks: set[str], level: float) -> None:
     run: dict[str, Any] = {"marker": "o", "markersize": RUN_SIZE, "markeredgewidth": 0.7, "linewidth": 0}
     fit = "" if math.isnan(level) else f" [{100 * level:g} % CI]"
     shorter = f"fit{DAGGER}, " if marks & {"fit", "unknown"} else f"least-squares fit{DAGGER}{fit},\n"
-    rejected = f"{shorter}log-linearity rejected ($p < {1 - level:g}$)"
+    no_line = f"log-linearity rejected ($p < {1 - level:g}$)"
+    rejected = f"{shorter if 'rejected' in marks else DAGGER}{no_line}"
     entries = [
         ("mean", "mean ± 1 std over seeds", {"marker": "o", "markersize": 3, "linewidth": 1.3}),
         ("mean", "one run", run),
@@ -297,6 +312,7 @@ def _draw_key(figure: Figure, marks: set[str], level: float) -> None:
         ("rank", r"$\rho_S$: Spearman's rank correlation", {"linewidth": 0}),
         ("bound", "slope of the bound for global optima", {"color": FAINT} | TRIANGLE_STYLE),
         ("rejected", rejected, {"linestyle": REJECTED_DASHES, "linewidth": 0.9}),
+        ("turned", rejected if "rejected" not in marks else "", {"linewidth": 0}),
     ]
-    handles = [key_entry(label, **style) for mark, label, style in entries if mark in marks]
+    handles = [key_entry(label, **style) for mark, label, style in entries if mark in marks and label]
     draw_key(figure, handles, 2 if len(handles) == 4 else 3)

@@ -506,9 +506,9 @@ def test_a_panel_shows_what_a_claim_is_made_of():
     assert [axes.get_title().strip() for axes in figure.axes[:3]] == ["P", "Q", "R"]
     assert [axes.texts[0].get_text() for axes in (number, beside)] == ["2 agree", "1 disagrees"]
     assert sorted(number.lines[0].get_ydata()) == pytest.approx(sorted(panels["P"]["value"]))
-    assert along.get_ylabel() == r"slope of $\log_{10}$ NC1 per layer"
-    assert [text.get_text() for text in along.get_xticklabels()] == ["a learned W"]
-    assert [text.get_text() for text in beside.get_xticklabels()] == ["b", "a learned W"]
+    assert along.get_xlabel() == r"slope of $\log_{10}$ NC1 per layer"
+    assert [text.get_text() for text in along.get_yticklabels()] == ["a learned W"]
+    assert [text.get_text() for text in beside.get_yticklabels()] == ["b", "a learned W"]
     assert figure.get_supxlabel() == "reduced"
 
 

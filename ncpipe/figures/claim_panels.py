@@ -6,6 +6,7 @@ from types import MappingProxyType
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
@@ -59,7 +60,7 @@ def claim_panels(
         _share_heights(grid, [own for _, own in shown])
         if any(own["kind"].iloc[0] == "metric" for _, own in shown) and depths:
             draw_key(figure, _depth_handles(depths), len(depths))
-            figure.legends[0].set_title(scale, prop={"size": 8})
+            figure.legends[0].set_title(scale, prop=FontProperties(size=8))
         elif scale:
             figure.supxlabel(scale, fontsize=8, color=FAINT)
     return figure
@@ -152,8 +153,11 @@ def _draw(axes: Axes, own: pd.DataFrame, depths: Mapping[tuple[str, float], floa
             loc="lower right" if kind == "place" else "best",
         )  # fmt: skip
     axes.set(**{f"{of_values}label": label})
-    # room for the legend
-    axes.margins(**{of_values: 0.35 if kind == "metric" and len(series) > 1 else 0.12})
+    pad = 0.35 if kind == "metric" and len(series) > 1 else 0.12  # room for the legend
+    if kind == "place":
+        axes.margins(x=pad)
+    else:
+        axes.margins(y=pad)
     axes.tick_params(colors=INK)
     axes.grid(visible=True, color=FAINT, alpha=0.2)
 

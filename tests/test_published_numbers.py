@@ -62,6 +62,15 @@ def test_a_slope_of_the_trends_is_polyfits_over_its_own_runs() -> None:
     assert f"{slope:z.2f} [" in row[6]
 
 
+def test_a_choice_of_one_depth_or_of_rounding_has_no_power() -> None:
+    """Red: `rounding` for one depth; a power of values that float32 leaves."""
+    runs = pd.DataFrame({"depth": [2, 2, 8, 8], "NC2": [1e-6, 2e-6, 3e-6, 1e-7], "NC1": [0.1, 0.2, 0.1, 0.3]})
+    assert trends.cell(trends.fit(runs, "NC2")) == "rounding"
+    assert trends.cell(trends.fit(runs[runs["depth"] == 2], "NC1")) == render.NOTHING
+    slope = np.polyfit(np.log10(runs["depth"]), np.log10(runs["NC1"]), 1)[0]
+    assert trends.cell(trends.fit(runs, "NC1")).startswith(f"{slope:.2f} [")
+
+
 def test_its_prose_has_no_number_of_its_own() -> None:
     """Red: a number typed into the template, which no table holds."""
     template = (ROOT / "docs/results" / render.TEMPLATE).read_text(encoding="utf-8")

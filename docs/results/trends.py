@@ -60,9 +60,8 @@ class Choice:
             raise SystemExit(f"trends.yaml: docs/results/{self.folder} does not exist; publish it first")
         if self.further:
             after = list(ends()[self.name].values())[-1].reset_index()
-            optima = published(self.name, "runs").groupby("depth")["loss_optimum"].first()
             found = after.rename(columns={column: title for title, column in COLUMNS.items()})
-            return found.assign(loss_optimum=found["depth"].map(optima), converged=math.nan)
+            return found.assign(converged=math.nan)
         runs, points = (self._own(published(self.folder, name)) for name in ("runs", "points"))
         found = runs[runs["selected"]]
         for title in METRICS:
@@ -127,20 +126,20 @@ def panels() -> list[PanelOfChoices]:
 
 
 def fit(runs: pd.DataFrame, title: str) -> dict[str, Any]:
-    """Return the power of L of a metric over some runs; its slope is NaN where all values are rounding."""
+    """Return the power of L of a metric over some runs, NaN of one depth, and whether all is rounding."""
     groups = [
         (depth, np.log10(own.to_numpy()))
         for depth, own in runs.dropna(subset=[title]).groupby("depth")[title]
     ]
     found = Replicates(np.array([depth for depth, _ in groups]), [own for _, own in groups], LEVEL).fit(0)
     level = float32_level_of(SERIES[title][0])
-    return found | ({"slope": math.nan} if (runs[title].dropna() <= level).all() else {})
+    return found | {"rounding": bool((runs[title].dropna() <= level).all())}
 
 
 def cell(found: Mapping[str, Any]) -> str:
     """Return a fit for a table: bold if it worsens, with † if a line is rejected."""
-    if math.isnan(found["slope"]):
-        return "rounding"
+    if found["rounding"] or math.isnan(found["slope"]):
+        return "rounding" if found["rounding"] else NOTHING
     value = f"{found['slope']:z.2f}"
     shown = f"**{value}**" if found["low"] > 0 else value
     return f"{shown} [{found['low']:z.2f}, {found['high']:z.2f}]{'†' * bool(found['rejected'])}"
@@ -149,7 +148,7 @@ def cell(found: Mapping[str, Any]) -> str:
 def cells(text: str, inputs: str, runs: pd.DataFrame) -> list[str]:
     """Return a row of a panel's table."""
     depths = sorted(runs["depth"].unique())
-    over = (runs["loss"] / runs["loss_optimum"]).groupby(runs["depth"]).mean()
+    losses = runs["loss"].groupby(runs["depth"]).mean()
     settled = runs["converged"].sum() if runs["converged"].notna().all() else math.nan
     count = f"{len(runs)}" if math.isnan(settled) else f"{int(settled)} of {len(runs)}"
     return [
@@ -157,14 +156,14 @@ def cells(text: str, inputs: str, runs: pd.DataFrame) -> list[str]:
         inputs,
         ", ".join(map(str, depths)),
         *(cell(fit(runs, title)) for title in METRICS),
-        f"{short(over.iloc[0])} → {short(over.iloc[-1])}" if over.notna().all() else NOTHING,
+        f"{short(losses.iloc[0], 3)} → {short(losses.iloc[-1], 3)}",
         count,
     ]
 
 
 def section(panel: PanelOfChoices) -> str:
     """Return a panel's heading, sentence and table."""
-    heads = ["choice", "inputs", "L", *METRICS, "loss / optimum", "converged"]
+    heads = ["choice", "inputs", "L", *METRICS, "loss", "converged"]
     rows = [cells(f"**published:** {panel.base.text}", panel.inputs, panel.base.runs)]
     for same, choices in panel.groups():
         if same is not None:
@@ -217,8 +216,9 @@ def _draw_slopes(axes: Axes, rows: list[tuple[str, pd.DataFrame | None, str]], t
         if runs is None:
             continue
         found = fit(runs, title)
-        if math.isnan(found["slope"]):
-            axes.text(0.03, place, "rounding", fontsize=6, va="center", color=FAINT)
+        if found["rounding"] or math.isnan(found["slope"]):
+            note = "rounding" if found["rounding"] else "one depth"
+            axes.text(0.03, place, note, fontsize=6, va="center", color=FAINT)
             continue
         colour = FALLS if found["high"] < 0 else RISES if found["low"] > 0 else UNCLEAR
         axes.plot([found["low"], found["high"]], [place, place], color=colour, linewidth=1.1)

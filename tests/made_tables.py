@@ -11,9 +11,11 @@ DEPTHS = (2, 3, 5, 8, 13)
 
 def grid(experiments=("a",), depths=DEPTHS, seeds=(0, 1, 2), converged=True):
     rows = [(name, depth, seed) for name in experiments for depth in depths for seed in seeds]
+    penalty = {"penalty_rule": "constant", "penalty_value": 0.005, "last_strength": 0.005}
     return pd.DataFrame(rows, columns=RUN).assign(
-        converged=converged, selected=converged, finished=converged, gradient_norm=1e-3
-    )
+        converged=converged, selected=converged, finished=converged, gradient_norm=1e-3,
+        **penalty, inner_penalty=0.5, last_penalty=0.5,
+    )  # fmt: skip
 
 
 def measure(runs, value, metric="nc1_trace_ratio", split="train", layer="last"):

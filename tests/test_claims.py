@@ -345,9 +345,32 @@ def test_too_few_used_runs_are_no_number():
     for quantity in ("slope", "line", "spearman"):
         found = judge(claim(quantity), answer(claim(quantity), tables, RULE))
         assert found.verdict == "does not apply"
-        assert found.number.missing == "6 of 15 runs have a number that is used"
+        places = "L = 5" if quantity == "line" else "L = 2, 3, 5"  # a line is without L = 2, 3
+        assert found.number.missing == f"fewer than 2 runs have a number that is used at {places}"
     assert answer(claim("value", depth=2), tables, RULE).missing.startswith("0 of 3 runs")
     assert answer(claim("value"), tables, RULE).runs == "3 of 3 runs at L = 13"
+
+
+@pytest.mark.parametrize(
+    ("last", "expect", "verdict"),
+    [
+        (0.5, {"below": 0}, "agrees"),  # of the mean at L = 5
+        (2.0, {"below": 0}, "undecided"),
+        (2.0, {"above": 0}, "undecided"),
+        (2.0, {"between": [-9, 9]}, "agrees"),  # of no direction
+    ],
+)
+def test_a_bent_slope_decides_only_if_large_depths_go_with_it(last, expect, verdict):
+    """Of means that fall up to L = 5. Red: a verdict on a trend where a metric is lowest in the middle."""
+    means = {2: 1.0, 3: 0.1, 5: 0.01, 8: 0.01 * last**0.5, 13: 0.01 * last}
+    runs = grid()
+    tables = tables_of(runs, measure(runs, lambda depth, seed: means[depth] * (1 + 0.01 * seed)))
+    found = judge(claim(expect=expect), answer(claim(expect=expect), tables, RULE))
+    assert tables.slopes["rejected"].all()
+    assert (tables.slopes["high"] < 0).all()
+    assert found.verdict == verdict
+    why = "a line is rejected, and the mean at L = 13 is above that at L = 5"
+    assert ledger_table([found])["reason"].tolist() == [why if verdict == "undecided" else ""]
 
 
 def curve(sign):
@@ -495,9 +518,9 @@ def test_a_panel_shows_what_a_claim_is_made_of():
     assert [axes.get_title().strip() for axes in figure.axes[:3]] == ["P", "Q", "R"]
     assert [axes.texts[0].get_text() for axes in (number, beside)] == ["2 agree", "1 disagrees"]
     assert sorted(number.lines[0].get_ydata()) == pytest.approx(sorted(panels["P"]["value"]))
-    assert along.get_ylabel() == r"slope of $\log_{10}$ NC1 per layer"
-    assert [text.get_text() for text in along.get_xticklabels()] == ["a learned W"]
-    assert [text.get_text() for text in beside.get_xticklabels()] == ["b", "a learned W"]
+    assert along.get_xlabel() == r"slope of $\log_{10}$ NC1 per layer"
+    assert [text.get_text() for text in along.get_yticklabels()] == ["a learned W"]
+    assert [text.get_text() for text in beside.get_yticklabels()] == ["b", "a learned W"]
     assert figure.get_supxlabel() == "reduced"
 
 

@@ -14,7 +14,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from figure_cases import CASES, STORED, last_measurements, scaled, stored, sweep, sweep_runs
+from figure_cases import CASES, DEPTHS, STORED, last_measurements, scaled, stored, sweep, sweep_runs
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
@@ -23,15 +23,17 @@ from paper_figure_cases import PAPER_CASES
 
 from ncpipe.config.experiment import Data
 from ncpipe.config.params import Slopes
+from ncpipe.figures.claim_panels import claim_panels
 from ncpipe.figures.labels import (
     DATA_NAMES,
     by_experiment,
     caption,
     row_label,
 )
+from ncpipe.figures.panels import draw_band
 from ncpipe.figures.reference_slopes import reference_slope_of
 from ncpipe.figures.save import save_figure
-from ncpipe.figures.style import FAINT, depth_colours, paper_style
+from ncpipe.figures.style import FAINT, INK, depth_colours, paper_style
 from ncpipe.figures.sweep import sweep_figures
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.errors import InputError
@@ -64,6 +66,32 @@ def test_rows_follow_the_order_of_the_sweep() -> None:
     figure = sweep_figures(order, (tables | {"runs": runs}).__getitem__)["depth_sweep"]()
     labels = [axes.get_ylabel() for axes in figure.axes]
     assert [text.split("\n")[0] for text in labels if text] == order
+
+
+def test_no_mean_stands_between_two_groups_of_runs() -> None:
+    """Red: a marker, a bar or a line through the empty middle of two groups."""
+    depth = max(DEPTHS)
+
+    def four(runs: pd.DataFrame) -> pd.DataFrame:
+        return pd.concat([runs, runs[runs["seed"] == 0].assign(seed=3)], ignore_index=True)
+
+    def apart(rows: pd.DataFrame) -> Any:
+        return (
+            (1 + 0.01 * rows["seed"])
+            * 10.0 ** -((rows["depth"] == depth) * (rows["seed"] % 2))
+            / rows["value"]
+        )
+
+    figure = sweep("vision", runs=four, table=scaled("experiment == 'vision'", apart))()
+    for axes in figure.axes:
+        line = axes.lines[0]
+        drawn = dict(zip(*line.get_data(), strict=True))
+        assert math.isnan(drawn[depth])
+        assert not any(math.isnan(y) for x, y in drawn.items() if x != depth)
+        shown = [offset for dots in axes.collections if isinstance(dots, PathCollection)
+                 for offset in dots.get_offsets()]  # fmt: skip
+        assert sum(x > depth for x, _ in shown) == 4
+    assert "no mean: runs in two groups" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 # Where things stand
@@ -239,3 +267,77 @@ def test_settings_neither_reach_a_figure_nor_are_left_changed(tmp_path: Path) ->
         raise RuntimeError
     assert dict(matplotlib.rcParams) == before
     assert pyplot.get_fignums() == []
+
+
+def notes_of(figure: Figure) -> list[str]:
+    return [text.get_text() for axes in figure.axes for text in axes.get_legend().get_texts()]
+
+
+def fitted(figure: Figure) -> list[bool]:
+    """Whether each panel has a line of two points in ink, its fit."""
+    return [
+        any(len(line.get_xdata()) == 2 and line.get_color() == INK for line in axes.lines)
+        for axes in figure.axes
+    ]
+
+
+def test_a_fit_is_left_out_where_the_means_turn_back_or_are_rounding() -> None:
+    """Red: a power through a U; a power of values that float32 leaves of two opposite rows."""
+
+    def bent(rows: pd.DataFrame) -> Any:
+        means = {2: 1.0, 5: 0.01, 13: 0.011, 34: 0.05}
+        return rows["depth"].map(means) * (1 + 0.01 * rows["seed"]) / rows["value"]
+
+    plain = sweep("vision")()
+    turned = sweep("vision", table=scaled("experiment == 'vision'", bent))()
+    small = sweep("vision", table=scaled("metric == 'nc2_etf'", 1e-6))()
+    assert fitted(plain) == [True, True, True]
+    assert notes_of(turned) == ["turns back: no power" + r"$^{\dagger}$"] * 3
+    assert fitted(turned) == [False, False, False]
+    assert notes_of(small)[1] == "size of float32 rounding"
+    assert fitted(small) == [True, False, True]
+
+
+def test_a_band_stays_within_the_runs() -> None:
+    """Red: a band of shares below 0, where one run of many is above it."""
+    table = pd.DataFrame({"x": [1] * 5 + [2] * 5, "y": [0.0, 0, 0, 0, 1, 0.2, 0.3, 0.4, 0.5, 0.6]})
+    axes = Figure().subplots()
+    draw_band(axes, table, "x", "y", (0.0, 0.0, 0.0))
+    (band,) = axes.collections
+    corners = band.get_paths()[0].vertices
+    assert corners[:, 1].min() == 0
+    spread = np.std([0.2, 0.3, 0.4, 0.5, 0.6], ddof=1)
+    assert {round(y, 6) for x, y in corners if x == 2} == {round(0.4 - spread, 6), round(0.4 + spread, 6)}
+
+
+def test_an_own_loop_has_the_label_of_its_study() -> None:
+    """Red: `resnet on own loaders`, where `about` says what the network and its images are."""
+    runs = pd.DataFrame([USUAL | {"experiment": name, "architecture": "resnet"} for name in ("a", "b")])
+    runs["source"] = ["own loaders", "digits"]
+    labels = by_experiment(row_label, runs, {"a": "ResNet on augmented CIFAR-10", "b": "never"})
+    assert labels["a"] == "ResNet on augmented CIFAR-10"
+    assert labels["b"].startswith("resnet on digits")
+
+
+def test_marks_have_the_colour_of_their_depth_and_names_lie_on_rows() -> None:
+    """Red: depth left to the reader's guess; slanted names that collide; an axis with one number."""
+    row = {"series": "s", "metric": "nc1_trace_ratio", "split": "train", "xlabel": "", "name": "", "seed": 0}
+    row |= {"verdict": "", "x": math.nan}
+    values = {2: 0.5, 3: 0.2, 8: 0.03}
+    by_depth = {"panel": "p", "kind": "number", "xlabel": "L"}
+    along = {"panel": "q", "kind": "metric", "metric": "knn_auroc", "xlabel": "nc1_trace_ratio", "value": 0.9}
+    names = {"one, of two lines": 0.1, "another": 0.2}
+    points = [
+        *(row | by_depth | {"x": depth, "value": value} for depth, value in values.items()),
+        *(row | along | {"x": value} for value in values.values()),
+        *(row | {"panel": "r", "kind": "place", "name": name, "value": names[name]} for name in names),
+    ]
+    figure = claim_panels(pd.DataFrame(points), {})
+    depths, scatter, rows = figure.axes
+    (dots,) = scatter.collections
+    assert [tuple(colour[:3]) for colour in dots.get_facecolors()] == list(depth_colours(values).values())
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["$L = 2$", "$L = 3$", "$L = 8$"]
+    assert [label.get_text() for label in rows.get_yticklabels()] == ["one,\nof two lines", "another"]
+    assert rows.lines[0].get_xdata().tolist() == list(names.values())
+    figure.canvas.draw()
+    assert {"0.05", "0.1", "0.2"} <= {label.get_text() for label in depths.get_yticklabels()}

@@ -9,6 +9,7 @@ import image_numbers
 import low_rank_figures
 import pandas as pd
 import pytest
+import trends
 from matplotlib.figure import Figure
 from PIL import Image
 from pipeline import ROOT
@@ -49,6 +50,9 @@ def drawn() -> Iterator[tuple[str, Callable[[], Figure]]]:
                 yield f"results/{folder.name}/{name}", partial(again, (folder.name,), name)
     yield "results/transformers_images/images", image_numbers.draw
     yield "results/stationary/continued", continued.draw
+    yield "results/trends/forest", trends.forest
+    for (folder, figure), panels in trends.LINES.items():
+        yield f"results/{folder}/{figure}", partial(trends.lines, panels, folder)
     for name, draw in low_rank_figures.figures().items():
         yield f"results/low_rank/s24/{name}", draw
     for name, folders in TOGETHER.items():

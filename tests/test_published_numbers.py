@@ -11,7 +11,7 @@ from conftest import loaded
 from ncpipe.tables.headlines import nc2_of
 
 ROOT = Path(__file__).resolve().parent.parent
-render = loaded(ROOT / "docs/results/render.py")
+render, trends = (loaded(ROOT / f"docs/results/{name}.py") for name in ("render", "trends"))
 
 # What the template's prose may have in digits: names, places in a paper, depths, and settings of params.yaml.
 NAMES = [
@@ -39,6 +39,36 @@ def own_numbers(template: str) -> list[str]:
 def test_the_page_of_results_is_what_its_tables_give() -> None:
     """Red: a number edited in README.md, or a folder published again without `docs/results/render.py`."""
     assert (ROOT / "docs/results/README.md").read_text(encoding="utf-8") == render.rendered()
+
+
+def test_the_page_of_trends_is_what_its_tables_give() -> None:
+    """Red: a number edited in trends.md, or a choice published again without `docs/results/trends.py`."""
+    assert (ROOT / "docs/trends.md").read_text(encoding="utf-8") == trends.page()
+
+
+def test_a_slope_of_the_trends_is_polyfits_over_its_own_runs() -> None:
+    """Independently from points.csv. Red: another panel's runs, other depths or seeds than the choice's."""
+    (panel,) = [each for each in trends.panels() if each.panel == "Figure 2, a"]
+    (batches,) = [each for each in panel.choices if each.folder == "mini_batches"]
+    (same,) = [runs for runs, choices in panel.groups() if batches in choices]
+    points = render.published("mnist_rn1", "points")
+    rows = points[(points["metric"] == "nc3_cosine") & (points["split"] == "train") & points["used"]]
+    rows = rows[rows["depth"].isin([2, 8, 13, 34]) & rows["seed"].isin([0, 1, 2])]
+    slope = np.polyfit(np.log10(rows["depth"]), np.log10(rows["value"]), 1)[0]
+    assert trends.fit(same, "NC3")["slope"] == pytest.approx(slope, rel=1e-9)
+    section = (ROOT / "docs/trends.md").read_text(encoding="utf-8").split("## Figure 2, a")[1]
+    lines = [line.split("|") for line in section.split("\n## ")[0].splitlines()]
+    (row,) = [line for line in lines if line[1:2] == [" published, 3 seeds "] and "13" in line[3]]
+    assert f"{slope:z.2f} [" in row[6]
+
+
+def test_a_choice_of_one_depth_or_of_rounding_has_no_power() -> None:
+    """Red: `rounding` for one depth; a power of values that float32 leaves."""
+    runs = pd.DataFrame({"depth": [2, 2, 8, 8], "NC2": [1e-6, 2e-6, 3e-6, 1e-7], "NC1": [0.1, 0.2, 0.1, 0.3]})
+    assert trends.cell(trends.fit(runs, "NC2")) == "rounding"
+    assert trends.cell(trends.fit(runs[runs["depth"] == 2], "NC1")) == render.NOTHING
+    slope = np.polyfit(np.log10(runs["depth"]), np.log10(runs["NC1"]), 1)[0]
+    assert trends.cell(trends.fit(runs, "NC1")).startswith(f"{slope:.2f} [")
 
 
 def test_its_prose_has_no_number_of_its_own() -> None:

@@ -12,9 +12,9 @@ from ncpipe.claims.verdicts import judge, ledger_table
 from ncpipe.tables.selections import ALL, selected_slopes, selections
 
 
-def moving(moved):
+def moving(moved, seeds=range(3)):
     """Runs of one experiment; `moved` gives how much a run's loss moved at the end; above 1 % it is out."""
-    runs = grid()
+    runs = grid(seeds=seeds)
     movement = [moved(depth, seed) for depth, seed in zip(runs["depth"], runs["seed"], strict=True)]
     out = np.array(movement) > 0.01
     return runs.assign(
@@ -34,6 +34,8 @@ def test_selections_are_nested_and_leave_out_runs_without_a_fit():
     runs.loc[1, ["reason", "loss_moved", "converged", "selected"]] = ["diverged", np.nan, False, False]
     counts = {name: int(counted.sum()) for name, counted in selections(runs).items()}
     assert counts == {ALL: 13, "moved <= 0.5 %": 4, "moved <= 1 %": 8, "moved <= 2 %": 13}
+    runs.loc[14, "reason"] = "gradient"  # which moved by 1.6 %: it fits, and had not settled
+    assert [int(counted.sum()) for counted in selections(runs).values()] == [13, 4, 8, 12]
 
 
 def test_slopes_are_those_of_polyfit_over_the_selected_runs():
@@ -46,21 +48,44 @@ def test_slopes_are_those_of_polyfit_over_the_selected_runs():
         assert table.loc[name, "n_used"] == len(own)
 
 
+def worse(depth, seed):
+    """The last two of four seeds collapse less, the more so the deeper."""
+    return noisy(depth, seed) * (depth**2 if seed > 1 else 1)
+
+
 def test_a_verdict_that_depends_on_the_selection_is_undecided():
-    """Deep runs still move and are the less collapsed. Red: `agrees`, by runs chosen on their outcome."""
-    runs = moving(lambda depth, seed: 0.015 if depth == 13 and seed else 0.001)
-    found = judged(runs, lambda depth, seed: noisy(depth, seed) * (100 if depth == 13 and seed else 1))
+    """Runs that still move are the less collapsed. Red: `agrees`, by runs chosen on their outcome."""
+    runs = moving(lambda depth, seed: 0.015 if seed > 1 else 0.001, seeds=range(4)).assign(selected=True)
+    found = judged(runs, worse)
     assert found.verdict == "undecided"
     [row] = ledger_table([found]).to_dict("records")
     assert row["reason"].startswith("depends on which runs count (undecided: all that fit, moved <= 2 %; ")
     assert "agrees: moved <= 0.5 %, moved <= 1 %" in row["reason"]
 
 
-def test_a_verdict_that_holds_in_every_selection_stays():
-    """Selections with fewer than half of the runs decide nothing. Red: `undecided` for want of runs."""
-    for moved in (lambda depth, seed: 0.001, lambda depth, seed: 0.006 if seed else 0.004):
-        found = judged(moving(moved), noisy)
-        assert (found.verdict, found.number.depends) == ("agrees", "")
+@pytest.mark.parametrize(
+    ("moved", "gradient", "verdict", "why"),
+    [
+        (lambda depth, seed: 0.001, set(), "agrees", ""),
+        # two runs of each depth are left in the narrowest selection, then one at L = 13
+        (lambda depth, seed: 0.006 if seed == 2 else 0.004, set(), "agrees", ""),
+        (lambda depth, seed: 0.006 if seed and depth == 13 else 0.004, set(), "agrees", ""),
+        # no selection is left but that of all runs: by their loss, then by their gradient
+        (lambda depth, seed: 0.03 if seed and depth == 2 else 0.001, set(), "undecided", "L = 2"),
+        (lambda depth, seed: 0.001, {13}, "undecided", "L = 13"),
+    ],
+)
+def test_settled_runs_of_every_depth_confirm_a_verdict(moved, gradient, verdict, why):
+    """Red: the half of all runs as a rule, which lets one run more or less decide; a slope over other depths;
+    a verdict by runs of which none had settled at one depth."""
+    runs = moving(moved)
+    runs["reason"] = runs["reason"].mask(runs["depth"].isin(gradient), "gradient")
+    found = judged(runs.assign(selected=True), noisy)
+    assert found.verdict == verdict
+    settled = (
+        f"too few runs had settled (moved <= 2 %: fewer than 2 runs have a number that is used at {why})"
+    )
+    assert found.number.depends == (settled if why else "")
 
 
 def test_every_kind_of_claim_is_asked_under_each_selection():

@@ -15,14 +15,14 @@ from ncpipe.claims import published
 from ncpipe.commands.compare import parse_table
 from ncpipe.config.params import Convergence, Slopes
 from ncpipe.system.errors import InputError
-from ncpipe.tables.convergence import failure_lines, judge_run, judge_runs
+from ncpipe.tables.convergence import failure_lines, gradient_shares, judge_run, judge_runs
 from ncpipe.tables.files import read_table
 from ncpipe.tables.gaps import unbounded_lines
 from ncpipe.tables.keys import RUN
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
 from ncpipe.tables.slopes import loglog_slopes
-from ncpipe.tables.summary import summarise
+from ncpipe.tables.summary import in_two_groups, summarise
 
 NAMES = (
     "None", "NaN", "nan", "null", "NULL", "NA", "N/A", "n/a", "<NA>", "inf", "-Infinity", "true", "False",
@@ -172,15 +172,41 @@ def test_a_long_gradient_is_no_end_where_that_is_asked_for():
     runs = grid(depths=(2,), seeds=(0, 1, 2)).assign(gradient_norm=[0.01, 0.05, math.nan])
     history = pd.concat([history_of([1.0] * 20).assign(experiment="a", depth=2, seed=s) for s in range(3)])
     assert judge_runs(runs, history, RULE)["converged"].tolist() == [True, True, True]
-    strict = dataclasses.replace(RULE, gradient=0.01)
-    judged = judge_runs(runs, history, strict)
+    strict = dataclasses.replace(RULE, gradient=0.1)
+    judged = judge_runs(runs, history, strict)  # the penalty's gradient has the norm 0.1
     assert judged["reason"].tolist() == ["", "gradient", "gradient"]
     for rows, line in (
-        (judged[:2], "a: 1 of 2 runs gradient (gradient_norm 0.05 > 0.01): raise epochs or"),
-        (judged[2:], "a: 1 of 1 runs gradient (no gradient_norm): set convergence.gradient to null"),
+        (judged[:2], "a: 1 of 2 runs gradient (gradient_share 0.5 > 0.1): raise epochs or"),
+        (judged[2:], "a: 1 of 1 runs gradient (no gradient_share): set convergence.gradient to null"),
     ):
         (found,) = failure_lines(rows, strict)
         assert found.startswith(line)
+
+
+def test_the_share_of_the_gradient_has_no_scale():
+    """Independently, by the weights: |gradient| over |(lambda W_1, ..., lambda_L W_L)|.
+
+    Red: lambda that is not divided by L, the last layer's lambda for all, a share that grows with the loss.
+    """
+    weights = np.random.default_rng(0)
+    inner, last = weights.standard_normal(40), weights.standard_normal(9)
+    norms, scale = (float(inner @ inner), float(last @ last)), 7.0
+    columns = {"depth": 4}
+    for times in (1.0, scale):
+        for rule, value, strength in (("constant", 0.02, 0.02), ("over_depth", 0.005, 0.3)):
+            penalty = times * np.concatenate([value * inner, strength * last])
+            run = columns | {
+                "penalty_value": times * 0.02,
+                "penalty_rule": rule,
+                "last_strength": times * strength,
+                "inner_penalty": times * value / 2 * norms[0],
+                "last_penalty": times * strength / 2 * norms[1],
+                "gradient_norm": times * 0.03,
+            }
+            (share,) = gradient_shares(pd.DataFrame([run]))
+            assert share == pytest.approx(times * 0.03 / np.linalg.norm(penalty), rel=1e-12)
+    free = pd.DataFrame([run | {"inner_penalty": 0.0, "last_penalty": 0.0}])
+    assert np.isnan(gradient_shares(free)).all()  # without a penalty there is nothing to compare with
 
 
 # Means over seeds
@@ -201,6 +227,21 @@ def test_means_are_of_log10_values_of_selected_runs():
     nan = math.nan
     expected = np.array([[-2, math.sqrt(2), -3, -1], [nan] * 4, [-1, nan, -1, -1]])
     assert shown == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "grouped"),
+    [
+        ([0.0084, 0.0087, 0.030, 0.037, 0.039], True),
+        ([0.0084, 0.030, 0.033, 0.037, 0.039], False),  # one run apart is no group
+        ([0.010, 0.0101, 0.019, 0.0191], False),  # less than a factor of two
+        ([0.01, 0.02, 0.06, 0.12], False),  # as wide as the gap
+        ([0.01, 0.1, 0.1], False),
+        ([0.1, 0.01, 0.1, 0.01], True),
+    ],
+)
+def test_runs_in_two_groups_are_told_from_runs_that_spread(values, grouped):
+    assert in_two_groups(np.log10(values)) is grouped
 
 
 def test_what_was_not_measured_keeps_its_rows_at_the_last_layer_alone():

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ncpipe.figures.panels import draw_key, key_entry, label_rows, row_grid
+from ncpipe.figures.panels import DASHES, draw_key, key_entry, label_rows, row_grid
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.style import FAINT, metric_colours
 
@@ -41,30 +41,29 @@ def ends() -> dict[str, dict[int, pd.DataFrame]]:
 
 
 def draw() -> Figure:
-    """Draw a column per panel: log10 of the loss, NC1, NC2 and NC3 against depth, before and after."""
-    colours, found = (FAINT, metric_colours(2)[1]), ends()
+    """Draw what L-BFGS leaves of the loss, NC1, NC2 and NC3 of each run against depth, a column per panel."""
+    colours = metric_colours(len(COLUMNS))
     with row_grid(len(COLUMNS), len(PANELS), 1.2, 0.4, sharex=True, sharey="row") as (figure, grid):
-        for column, by_end in zip(grid.T, found.values(), strict=True):
-            for axes, metric in zip(column, COLUMNS.values(), strict=True):
-                for place, rows in enumerate(by_end.values()):
-                    values = np.log10(rows[metric])
-                    means = values.groupby("depth").mean()
-                    axes.plot(means.index, means, color=colours[place], linewidth=1.3)
-                    axes.plot(
-                        values.index.get_level_values("depth"), values, "o", color=colours[place],
-                        markersize=2.5, markerfacecolor="none" if place else None,
-                    )  # fmt: skip
+        for column, (before, after) in zip(grid.T, map(dict.values, ends().values()), strict=True):
+            for axes, metric, colour in zip(column, COLUMNS.values(), colours, strict=True):
+                ratios = after[metric] / before[metric]
+                means = np.exp(np.log(ratios).groupby("depth").mean())
+                axes.axhline(1, color=FAINT, linewidth=0.8, linestyle=DASHES)
+                axes.plot(means.index, means, color=colour, linewidth=1.3)
+                axes.plot(
+                    ratios.index.get_level_values("depth"), ratios, "o", color=colour, markersize=2.5,
+                    markerfacecolor="none",
+                )  # fmt: skip
                 axes.set_xscale("log")
                 axes.set_xticks(list(means.index), [str(depth) for depth in means.index])
                 axes.minorticks_off()
-        label_rows(grid, [rf"$\log_{{10}}$ {title}" for title in COLUMNS], PANELS.values(), "depth $L$")
-        last = max(next(iter(found.values())))
-        labels = "end of training by Adam", f"after {last} iterations of L-BFGS"
-        draw_key(
-            figure,
-            [key_entry(*pair, marker="o", markersize=3) for pair in zip(labels, colours, strict=True)],
-            2,
+        label_rows(grid, COLUMNS, PANELS.values(), "depth $L$")
+        last = max(next(iter(ends().values())))
+        label = f"value after {last} iterations of L-BFGS, over that at the end of training by Adam"
+        mark = key_entry(
+            f"{label}: runs and their geometric mean", marker="o", markersize=3, markerfacecolor="none"
         )
+        draw_key(figure, [mark], 1)
     return figure
 
 

@@ -56,7 +56,7 @@ def draw() -> Figure:
                 axes.set_xscale("log")
                 axes.set_xticks(list(own), [str(images) for images in own])
                 axes.minorticks_off()
-            line[0].set_ylabel(f"L-T11 on {source}")
+            line[0].set_ylabel(f"L-T11 on {source},\nimages of 4 patches")
         for axes, title in zip(grid[0], METRICS, strict=True):
             axes.set_title(rf"$\log_{{10}}$ {title}")
         for axes in grid[-1]:

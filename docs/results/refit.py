@@ -31,7 +31,7 @@ from ncpipe.config.params import Convergence, Slopes, load_params
 from ncpipe.config.records import read
 from ncpipe.figures.save import save_figure
 from ncpipe.papers.outputs import RUN_NUMBERS
-from ncpipe.tables.convergence import selected_runs
+from ncpipe.tables.convergence import GRADIENT, LOSS_MOVING, with_gradient
 from ncpipe.tables.keys import run_keys
 from ncpipe.tables.points import LAST, SERIES, usable_points
 from ncpipe.tables.rates import in_columns, rate_table
@@ -51,9 +51,11 @@ def refit(folder: Path) -> Iterator[str]:
     convergence = read(Convergence, params["convergence"], "convergence")
     runs = pd.read_csv(folder / "runs.csv")
     runs["reason"] = runs["reason"].astype(object).fillna("")  # all are nan if every run converged
+    moving = np.where(runs["loss_moved"] > convergence.tolerance, LOSS_MOVING, "")
+    runs["reason"] = runs["reason"].mask(runs["reason"] == GRADIENT, moving)  # whatever the limit was
+    runs = with_gradient(runs, convergence)
     place = runs.columns.get_loc("converged") + 1
-    runs = runs.drop(columns="selected", errors="ignore")
-    runs.insert(place, "selected", selected_runs(runs, convergence))
+    runs.insert(place, "selected", runs.pop("selected"))
     runs.to_csv(folder / "runs.csv", index=False, lineterminator="\n")
     measured = pd.read_csv(folder / "points.csv")[[*run_keys(runs), *SERIES, "value"]]
     points = usable_points(measured, runs)

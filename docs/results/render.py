@@ -23,9 +23,11 @@ from continued import COLUMNS, ends
 from image_numbers import DEPTHS, METRICS, by_images
 
 from ncpipe.tables.compare import WeightedRuns, difference_interval, slope_combination
+from ncpipe.tables.floors import float32_level_of
 from ncpipe.tables.points import LAST
 from ncpipe.tables.rates import p_text, power
 from ncpipe.tables.slopes import Replicates, least_squares_line
+from ncpipe.tables.summary import in_two_groups
 
 FOLDER = Path(__file__).resolve().parent
 TEMPLATE = "README.md.jinja"
@@ -41,6 +43,12 @@ SERIES = {
 RUN_COLUMNS = {"loss": "loss", "gap": "loss_gap", "last layer": "gap_gufm", "inner penalty": "inner_penalty"}
 LEVEL = 0.95
 NOTHING = "–"
+SAMPLES = {
+    "imdb": ("reviews", 0),
+    "cifar10": ("images", 32),
+    "mnist": ("images", 28),
+    "digits": ("digits", 8),
+}
 GROWN = 2  # the ratio of two gradient norms from which the page says that they differ
 
 
@@ -89,6 +97,14 @@ class Panel:
         """Return the geometric mean at one depth."""
         values = self.values(title, depth)
         return _geometric_mean(values) if len(values) else math.nan
+
+    def mean_cell(self, title: str, depth: int, digits: int = 2) -> str:
+        """Return the geometric mean at one depth, or the ranges of the two groups that the runs fall into."""
+        values = np.sort(self.values(title, depth).to_numpy())
+        if not (values > 0).all() or not in_two_groups(np.log10(values)):
+            return short(self.mean(title, depth), digits)
+        split = 2 + int(np.argmax(np.diff(np.log10(values))[1:-1]))
+        return " and ".join(_between(own[0], own[-1], digits) for own in (values[:split], values[split:]))
 
     def span(self, title: str, depth: int) -> str:
         """Return the least and the largest value of the runs at one depth."""
@@ -160,6 +176,9 @@ class Panel:
     def cell(self, title: str, without: int = 0) -> str:
         """Return the power and its interval for a table: bold if it worsens, with † if a line is rejected."""
         fit = self._fit(title, without)
+        values = pd.concat([self.values(title, depth) for depth in self.depths])
+        if (values <= float32_level_of(SERIES[title][0])).all():
+            return "rounding"
         return "" if math.isnan(fit["slope"]) else _power_cell(fit)
 
     def cell_at(self, title: str, depths: tuple[int, ...]) -> str:
@@ -213,13 +232,21 @@ class Panel:
         left_out = int((~self.runs["selected"]).sum())
         return f"\n{left_out} runs do not fit the data and enter no mean." if left_out else ""
 
+    def inputs(self) -> str:
+        """Return how many samples there were, and of what: images of patches, reviews of tokens and words."""
+        experiment = self._params["experiments"][self.name]
+        data, patch = experiment["data"], experiment["model"].get("patch")
+        samples, side = SAMPLES[data["source"]]
+        if data["source"] == "imdb":
+            return f"{2 * data['per_class']} {samples}, {data['context']} tokens, {data['vocabulary']} words"
+        patches = f", {(side // patch) ** 2} patches" if patch else ""
+        return f"{10 * data['per_class']} {samples}{patches}"
+
     def size(self) -> str:
-        """Return how many samples, depths, seeds and epochs there were."""
+        """Return the inputs, and how many depths, seeds and epochs there were."""
         experiment, sweep = self._params["experiments"][self.name], self._params["sweep"]
-        data = experiment["data"]
-        classes = {"imdb": 2}.get(data["source"], 10)
         return (
-            f"{classes * data['per_class']} training samples, depths {', '.join(map(str, sweep['depths']))}, "
+            f"{self.inputs()}, depths {', '.join(map(str, sweep['depths']))}, "
             f"{len(sweep['seeds'])} seeds, {experiment['epochs']} epochs"
         )
 
@@ -247,11 +274,7 @@ class Panel:
         rows = []
         for depth in self.depths:
             own = self.runs[self.runs["depth"] == depth]
-            means = [self.mean(title, depth) for title in titles]
-            shown = [
-                short(mean, 3 if title in RUN_COLUMNS else 2)
-                for title, mean in zip(titles, means, strict=True)
-            ]
+            shown = [self.mean_cell(title, depth, 3 if title in RUN_COLUMNS else 2) for title in titles]
             norms = _between(own["gradient_norm"].min(), own["gradient_norm"].max())
             rows.append([str(depth), f"{own['converged'].sum()} of {len(own)}", *shown, norms])
         return table(heads, rows)
@@ -372,7 +395,7 @@ def images() -> str:
             cells.append(f"{ends}: {fit['slope']:z.2f} [{fit['low']:z.2f}, {fit['high']:z.2f}]")
         rows.append([source, str(count), *cells])
     heads = [f"{title}, L = {DEPTHS[0]} → {DEPTHS[1]}: power" for title in METRICS]
-    return table(["", "images", *heads], rows)
+    return table(["", "images of 4 patches", *heads], rows)
 
 
 def further() -> str:
@@ -418,13 +441,26 @@ def earlier() -> str:
     """Return a table of the powers of L of panels that are no longer published, with their commits."""
     rows = [
         [
-            row["data"], row["setting"], str(row["runs"]),
+            row["data"], row["setting"], row["inputs"], str(row["runs"]),
             *(_interval(row, title) for title in METRICS),
             f"`{row['commit']}`",
         ]
         for row in published("transformers_images", "earlier").to_dict("records")
     ]  # fmt: skip
-    return table(["", "earlier panel", "runs", *METRICS, "commit"], rows)
+    return table(["", "earlier panel", "inputs", "runs", *METRICS, "commit"], rows)
+
+
+def earlier_start(source: str) -> str:
+    """Return the mean NC1 at L = 2 of the earlier panel on the fewest images."""
+    rows = published("transformers_images", "earlier")
+    (value,) = rows.loc[(rows["data"] == source) & rows["setting"].str.startswith("250 "), "NC1 at L = 2"]
+    return short(value)
+
+
+def few_images(source: str) -> str:
+    """Return the mean NC1 at L = 2 on the fewest images of stages/transformers_images."""
+    _, _, values = next(row for row in by_images() if row[0] == source)
+    return short(10 ** float(values["NC1"][0].mean()))
 
 
 def _interval(row: dict[Any, Any], title: str) -> str:
@@ -480,7 +516,9 @@ def rendered() -> str:
     )  # fmt: skip
     names = {
         "Panel": Panel, "pairs": pairs, "excluding_zero": excluding_zero, "lower": lower, "ratios": ratios,
-        "counted": counted, "images": images, "earlier": earlier, "by_value": by_value, "short": short,
+        "counted": counted, "images": images, "earlier": earlier,
+        "earlier_start": earlier_start, "few_images": few_images,
+        "by_value": by_value, "short": short,
         "further": further, "changed": changed,
         "iterations": iterations,
         "log_over": lambda depths: np.log(depths) / depths,

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -25,12 +25,12 @@ from ncpipe.tables.compare import (
     size_difference_interval,
     slope_combination,
 )
-from ncpipe.tables.keys import run_keys, x_column
+from ncpipe.tables.keys import run_keys, setting_keys, symbol, x_column
 from ncpipe.tables.points import LAST
 from ncpipe.tables.ranks import rank_correlation
-from ncpipe.tables.slopes import FEWEST_DEPTHS
+from ncpipe.tables.slopes import FEWEST_DEPTHS, turns_back
 
-LEAST_SHARE = 0.5  # of a number's runs that must be used
+FEWEST = 2  # runs of each setting that a number needs, or all that there are
 TRENDS = ("slope", "spearman")  # quantities that are about depths, or values of the axis
 
 
@@ -44,6 +44,7 @@ class Answer(NamedTuple):
     p_value: of a test that the number is 0, which replaces the interval; for a line, of the test of the line.
     rejected: whether the test rejects at 1 - `slopes.level`.
     error, freedom: standard error and degrees of freedom of Student's interval; NaN for other intervals.
+    turns: that a line is rejected, and that the means turn back at large x; then the slope decides nothing.
     depends: which selections of runs give which verdict, if they differ (`ncpipe.claims.selections`).
     few: why the number is of too few depths for a verdict.
     """
@@ -56,6 +57,7 @@ class Answer(NamedTuple):
     target: float = math.nan
     p_value: float = math.nan
     rejected: bool = False
+    turns: str = ""
     depends: str = ""
     error: float = math.nan
     freedom: float = math.nan
@@ -81,8 +83,8 @@ def answer(claim: Claim, tables: Tables, rule: Slopes) -> Answer:
     if claim.over or claim.quantity in ("value", "computed"):
         table = table[table["depth"] == (claim.depth or table["depth"].max())]
     used = table[table["used" if claim.quantity in ("slope", "line") else "counted"]]
-    if len(used) < LEAST_SHARE * len(table) or used.empty:
-        return Answer(missing=f"{len(used)} of {len(table)} runs have a number that is used")
+    if why := _too_few(claim, used, table):
+        return Answer(missing=why)
     runs = f"{len(used)} of {len(table)} runs"
     if claim.over and claim.quantity == "slope":
         found = _fitted_over(claim, used, rule)
@@ -98,6 +100,20 @@ def answer(claim: Claim, tables: Tables, rule: Slopes) -> Answer:
             noun = "depths" if x_column(used) == "depth" else "values"
             found = found._replace(few=f"{count} {noun}, a trend takes {FEWEST_DEPTHS}")
     return found if found.missing or found.runs else found._replace(runs=runs)
+
+
+def _too_few(claim: Claim, used: pd.DataFrame, table: pd.DataFrame) -> str:
+    """Return at which settings too few runs are used: fewer than FEWEST, or than there are."""
+    if used.empty:
+        return f"0 of {len(table)} runs have a number that is used"
+    x = x_column(table)
+    table = table[~table[x].isin(sorted(table[x].unique())[: claim.without])]
+    counts = table.groupby(setting_keys(table)).size()
+    left = used.groupby(setting_keys(table)).size().reindex(counts.index, fill_value=0)
+    lacking = left[left < counts.clip(upper=FEWEST)].index.unique(x).sort_values()
+    places = ", ".join(f"{value:g}" for value in lacking)
+    least = f"fewer than {FEWEST} runs have a number that is used"
+    return f"{least} at {symbol(table)} = {places}" if places else ""
 
 
 def numbers(claim: Claim, tables: Tables) -> pd.DataFrame | float | str:
@@ -168,7 +184,18 @@ def _fitted(claim: Claim, used: pd.DataFrame, tables: Tables) -> Answer:
         return found._replace(p_value=float(row["p_value"]), rejected=bool(row["rejected"]))
     by_x = list(used.groupby(x_column(used)))[claim.without :]
     error, freedom = difference_error([], slope_combination({x: own["log10"] for x, own in by_x}))
-    return found._replace(error=error, freedom=freedom)
+    turns = _turns(by_x, row, symbol(used)) if not claim.expect.between else ""
+    return found._replace(error=error, freedom=freedom, turns=turns)
+
+
+def _turns(by_x: Sequence[tuple[Any, pd.DataFrame]], fit: pd.Series, name: str) -> str:
+    """Return that a line is rejected and that the means turn back at large x; nothing if not."""
+    means = [float(own["log10"].mean()) for _, own in by_x]
+    if not fit["rejected"] or not turns_back(means, fit["slope"]):
+        return ""
+    middle, last = by_x[(len(by_x) - 1) // 2][0], by_x[-1][0]
+    higher = "above" if fit["slope"] < 0 else "below"
+    return f"a line is rejected, and the mean at {name} = {last:g} is {higher} that at {name} = {middle:g}"
 
 
 def _fitted_over(claim: Claim, used: pd.DataFrame, rule: Slopes) -> Answer:
@@ -275,10 +302,8 @@ def _side(claim: Claim, tables: Tables) -> Combination | Answer:
     if claim.of not in OVER_DEPTHS:
         table = table[table["depth"] == (claim.depth or table["depth"].max())]
     used = table[table["counted" if claim.of == "value" else "used"]].sort_values(["depth", "seed"])
-    if len(used) < LEAST_SHARE * len(table) or used.empty:
-        return Answer(
-            missing=f"{len(used)} of {len(table)} runs of {subject(claim)} have a number that is used"
-        )
+    if why := _too_few(claim, used, table):
+        return Answer(missing=f"{subject(claim)}: {why}")
     if used.duplicated(["depth", "seed"]).any():
         return Answer(missing="a study with an axis has a number for each value; name one")
     column = "value" if claim.of == "value" else "log10"

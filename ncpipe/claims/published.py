@@ -31,7 +31,7 @@ KINDS = {
     "trained": "trained networks",
 }
 DISAGREEMENTS, NAMES = "disagreements.yaml", "ledger.yaml"
-FIGURES = ("panels.png", "depth_sweep.png")  # the ledger links the first one that a study has
+FIGURES = ("panels.png", "choices.png", "depth_sweep.png")  # the ledger links the first one that a study has
 KEYS = ("title", "differs", "sure", "change", "claims")  # of an entry of disagreements.yaml
 
 

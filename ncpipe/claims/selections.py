@@ -9,15 +9,16 @@ from ncpipe.claims.run_calls import Tables
 from ncpipe.claims.verdicts import ABSENT, Judged, judge
 from ncpipe.config.params import Slopes
 from ncpipe.tables.keys import run_keys
-from ncpipe.tables.selections import select_points, selections
+from ncpipe.tables.selections import ALL, select_points, selections
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 
 
 def judge_by_selection(judged: Sequence[Judged], tables: Tables, rule: Slopes) -> list[Judged]:
     """Return the claims again; those whose verdict another selection changes are undecided and say why.
 
-    A selection that leaves too few runs for a number decides nothing. Claims about the extremes of all runs,
-    identities and claims without runs do not depend on a selection.
+    A selection that leaves too few runs of a setting decides nothing. A verdict that no selection of settled
+    runs confirms is undecided too. Claims about the extremes of all runs, identities and claims without runs
+    do not depend on a selection.
     """
     asked = [claim for claim, _, _ in judged if _depends_on_runs(claim)]
     if not asked or "loss_moved" not in tables.runs:  # runs of a paper's own stage
@@ -33,17 +34,21 @@ def _depends_on_runs(claim: Claim) -> bool:
 def _judge(own: Judged, others: Mapping[str, Tables], rule: Slopes) -> Judged:
     if own.verdict == ABSENT:
         return own
-    answers = {name: answer(own.claim, tables, rule) for name, tables in others.items()}
-    verdicts = {name: judge(own.claim, found).verdict for name, found in answers.items() if not found.few}
-    verdicts = {name: verdict for name, verdict in verdicts.items() if verdict != ABSENT}
-    if set(verdicts.values()) <= {own.verdict}:
-        return own
+    found = {name: judge(own.claim, answer(own.claim, tables, rule)) for name, tables in others.items()}
+    counted = {name: each for name, each in found.items() if each.verdict != ABSENT and not each.number.few}
     groups: dict[str, list[str]] = {}
-    for name, verdict in verdicts.items():
-        groups.setdefault(verdict, []).append(name)
-    told = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in groups.items())
-    number = own.number._replace(depends=f"depends on which runs count ({told})")
-    return Judged(own.claim, number, "undecided")
+    for name, each in counted.items():
+        groups.setdefault(each.verdict, []).append(name)
+    settled = [name for name in found if name != ALL]
+    if own.verdict != "undecided" and counted.keys().isdisjoint(settled):
+        last = found[settled[-1]].number
+        why = f"too few runs had settled ({settled[-1]}: {last.missing or last.few})"
+    elif set(groups) <= {own.verdict}:
+        return own
+    else:
+        told = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in groups.items())
+        why = f"depends on which runs count ({told})"
+    return Judged(own.claim, own.number._replace(depends=why), "undecided")
 
 
 def tables_by_selection(tables: Tables, rule: Slopes, metrics: set[str]) -> dict[str, Tables]:

@@ -36,9 +36,9 @@ def judge(claim: Claim, number: Answer) -> Judged:
 
     - `agrees`: the whole interval lies in the expected range.
     - `disagrees`: no part of the interval does.
-    - `undecided`: otherwise, for a trend over fewer than three depths, or without an interval because every
-      setting has one run. A number with a p-value instead of an interval is undecided unless the test
-      rejects 0.
+    - `undecided`: otherwise, for a trend over fewer than three depths, without an interval because every
+      setting has one run, and for a slope whose means turn back (`Answer.turns`). A number with a p-value
+      instead of an interval is undecided unless the test rejects 0.
     - `does not apply`: a claim without its runs.
 
     An identity that does not agree `disagrees`.
@@ -57,7 +57,7 @@ def _verdict(expect: Expect, number: Answer) -> Verdict:
         return "undecided"
     if number.rejected:
         return "agrees" if bound.admits(number.value) else "disagrees"
-    if math.isnan(number.low) or math.isnan(number.high):
+    if math.isnan(number.low) or math.isnan(number.high) or number.turns:
         return "undecided"
     if bound.admits(number.low) and bound.admits(number.high):
         return "agrees"
@@ -84,7 +84,7 @@ def _half_width(number: Answer) -> float:
 
 def reason(claim: Claim, number: Answer) -> str:
     """Return why a claim does not apply or has no verdict; for a line the result of its test and interval."""
-    return "; ".join(filter(None, [_result(claim, number), number.few, number.depends]))
+    return "; ".join(filter(None, [_result(claim, number), number.few, number.turns, number.depends]))
 
 
 def _result(claim: Claim, number: Answer) -> str:

@@ -58,7 +58,8 @@ class Convergence:
     train_error: largest train error at the end of a run that fits the data.
     window: share of the epochs, the last ones, over which the change of the loss is measured.
     tolerance: largest relative change of the regularised loss over this window.
-    gradient: largest gradient norm of the regularised loss at the end; null sets no limit.
+    gradient: largest gradient norm of the regularised loss at the end, as a share of the penalty's own
+    gradient norm; null sets no limit.
     use: the runs of means, slopes and claims: `fit`, all that fit the data, or `converged`, those of them
     that converged; a run that still moves has often the lower loss.
     """

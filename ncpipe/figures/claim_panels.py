@@ -6,11 +6,13 @@ from types import MappingProxyType
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ncpipe.claims.verdicts import counted_verdict
-from ncpipe.figures.panels import panel_grid, set_log
-from ncpipe.figures.style import FAINT, INK, metric_colours
+from ncpipe.figures.panels import draw_key, key_entry, number_short_logs, panel_grid, set_log
+from ncpipe.figures.style import FAINT, INK, depth_colours, metric_colours
 from ncpipe.figures.x_axis import NAMES
 from ncpipe.metrics.study_metrics import entry
 
@@ -34,17 +36,21 @@ def claim_panels(
     points: `claims.panels.panel_points`. verdicts: by panel, the line below its title. labels: of experiments
     whose names are not for readers. scale: of the runs, written below all panels.
 
-    Small marks are single runs; lines go through means, of at least two runs each. By epoch a vertical line
+    Small marks are single runs; lines go through means, of at least two runs each. Experiments side by side
+    are rows, so that their names are read without turning. Marks against another metric have the colour of
+    their depth where a panel shows that metric by depth. By epoch a vertical line
     stands where the first run misclassifies nothing. Many metrics against another one have a panel each, on
     one scale, with the verdict of its own claim.
     """
     points = points.assign(
         **{column: points[column].map(lambda name: labels.get(name, name)) for column in NAMED}
     )
+    depths = _depths(points)
     shown = [part for name, own in points.groupby("panel", sort=False) for part in _parts(str(name), own)]
     with panel_grid(len(shown), 2 if len(shown) == 4 else COLUMNS, ROW_HEIGHT) as (figure, grid):
         for axes, (title, own) in zip(grid, shown, strict=True):
-            _draw(axes, own)
+            _draw(axes, own, depths)
+            number_short_logs(axes)
             axes.set_title(f"{title}\n" if verdicts else title, fontsize=9)
             verdict = verdicts.get(title, own["verdict"].iloc[0] if verdicts else "")
             axes.text(
@@ -52,7 +58,10 @@ def claim_panels(
                 fontsize=7, color=FAINT,
             )  # fmt: skip
         _share_heights(grid, [own for _, own in shown])
-        if scale:
+        if any(own["kind"].iloc[0] == "metric" for _, own in shown) and depths:
+            draw_key(figure, _depth_handles(depths), len(depths))
+            figure.legends[0].set_title(scale, prop=FontProperties(size=8))
+        elif scale:
             figure.supxlabel(scale, fontsize=8, color=FAINT)
     return figure
 
@@ -62,6 +71,21 @@ def _parts(panel: str, own: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     if own["kind"].iloc[0] != "metric" or own["series"].nunique() <= TOGETHER:
         return [(panel, own)]
     return [(_label(part, several=True), part) for _, part in own.groupby("series", sort=False)]
+
+
+def _depths(points: pd.DataFrame) -> dict[tuple[str, float], float]:
+    """Return the depth of each run by a metric that a panel shows by depth, and by its value."""
+    by_depth = points[(points["kind"] == "number") & (points["xlabel"] == "L")]
+    keys = zip(by_depth["metric"], by_depth["value"], strict=True)
+    return dict(zip(keys, by_depth["x"], strict=True))
+
+
+def _depth_handles(depths: Mapping[tuple[str, float], float]) -> list[Line2D]:
+    colours = depth_colours(depths.values())
+    return [
+        key_entry(f"$L = {depth:g}$", colour, marker="o", markersize=4, linewidth=0)
+        for depth, colour in colours.items()
+    ]
 
 
 def _share_heights(grid: Sequence[Axes], parts: Sequence[pd.DataFrame]) -> None:
@@ -75,7 +99,7 @@ def _share_heights(grid: Sequence[Axes], parts: Sequence[pd.DataFrame]) -> None:
             axes.set_ylim(min(low), max(high))
 
 
-def _draw(axes: Axes, own: pd.DataFrame) -> None:
+def _draw(axes: Axes, own: pd.DataFrame, depths: Mapping[tuple[str, float], float]) -> None:
     marked = own[(own["kind"] == "epoch") & (own["metric"] == "train_error")]
     own = own.drop(marked.index)
     kind, slopes = own["kind"].iloc[0], bool((own["kind"] == "slope").any())
@@ -85,45 +109,55 @@ def _draw(axes: Axes, own: pd.DataFrame) -> None:
         own = own.assign(x=own["name"].map(names.index).astype(float))
     series = list(dict.fromkeys(own["series"]))
     several = own["metric"].nunique() > 1
+    shades = depth_colours(depths.values())
     for index, (name, colour) in enumerate(zip(series, metric_colours(len(series)), strict=True)):
         mine = own[own["series"] == name]
         label = name if kind == "layer" else _label(mine, several)
-        shift = 0.16 * (index - (len(series) - 1) / 2) if kind == "place" else 0.0
+        shift = 0.2 * (index - (len(series) - 1) / 2) if kind == "place" else 0.0
         values = mine.groupby("x")["value"]
         means = values.mean().where(values.count() >= 2)
         marker = MARKERS[index % len(MARKERS)]
-        axes.plot(
-            mine["x"] + shift,
-            mine["value"],
-            marker,
-            color=colour,
-            markersize=2.5,
-            alpha=0.5,
-            markeredgewidth=0,
-            label=label if kind == "metric" else None,  # there is no line
-        )
         if kind == "metric":
+            keys = zip(mine["xlabel"], mine["x"], strict=True)
+            colours = [shades[depths[key]] if key in depths else colour for key in keys]
+            axes.scatter(mine["x"], mine["value"], s=16, c=colours, marker=marker, linewidth=0)
+            axes.plot([], [], marker, color=INK if depths else colour, markersize=4, label=label)
             continue
+        ends = (mine["x"] + shift, mine["value"])
         axes.plot(
-            means.index + shift, means, "_" if kind == "place" else "-", color=colour, linewidth=1.2,
-            markersize=9, markeredgewidth=1.5, label=label,
+            *(ends[::-1] if kind == "place" else ends), marker, color=colour, markersize=2.5, alpha=0.5,
+            markeredgewidth=0,
+        )  # fmt: skip
+        middle = (means.index + shift, means)
+        axes.plot(
+            *(middle[::-1] if kind == "place" else middle), "|" if kind == "place" else "-", color=colour,
+            linewidth=1.2, markersize=9, markeredgewidth=1.5, label=label,
         )  # fmt: skip
     logarithmic = not slopes and all(
         entry(metric).scale == "log" and entry(metric).name for metric in own["metric"]
     )
-    # Within a decade a logarithmic axis has ticks like 2.3 x 10^-1 alone, and looks the same.
+    of_values = "x" if kind == "place" else "y"
+    # Within a decade a logarithmic axis looks like a linear one.
     if logarithmic and own["value"].max() > max(10 * own["value"].min(), 0.0):
-        set_log(axes, "y")
+        set_log(axes, of_values)
     _place_x(axes, own, kind)
     if len(marked):
         axes.axvline(marked["x"].min(), color=FAINT, linewidth=0.8, linestyle=":")
     if len(series) == 1 and kind != "layer":
         label = _label(own, several=True)
-        axes.set_ylabel(f"slope of $\\log_{{10}}$ {label} per layer" if slopes else label)
+        label = f"slope of $\\log_{{10}}$ {label} per layer" if slopes else label
     else:
-        axes.set_ylabel(_short(own["metric"].iloc[0]) if not several else "")
-        axes.legend(handlelength=1.0, fontsize=6.5, labelcolor=INK, borderaxespad=0.2, labelspacing=0.3)
-    axes.margins(y=0.35 if kind in ("place", "metric") and len(series) > 1 else 0.12)  # room for the legend
+        label = _short(own["metric"].iloc[0]) if not several else ""
+        axes.legend(
+            handlelength=1.0, fontsize=6.5, labelcolor=INK, borderaxespad=0.2, labelspacing=0.3,
+            loc="lower right" if kind == "place" else "best",
+        )  # fmt: skip
+    axes.set(**{f"{of_values}label": label})
+    pad = 0.35 if kind == "metric" and len(series) > 1 else 0.12  # room for the legend
+    if kind == "place":
+        axes.margins(x=pad)
+    else:
+        axes.margins(y=pad)
     axes.tick_params(colors=INK)
     axes.grid(visible=True, color=FAINT, alpha=0.2)
 
@@ -131,12 +165,10 @@ def _draw(axes: Axes, own: pd.DataFrame) -> None:
 def _place_x(axes: Axes, own: pd.DataFrame, kind: str) -> None:
     if kind == "place":
         names = list(dict.fromkeys(own["name"]))
-        turned = len(names) > 2 or max(map(len, names)) > 12
-        axes.set_xticks(
-            range(len(names)), names, rotation=20 if turned else 0, ha="right" if turned else "center",
-            fontsize=7,
-        )  # fmt: skip
-        axes.set_xlim(-0.5, len(names) - 0.5)
+        lines = [name.replace(", ", ",\n") for name in names]
+        axes.set_yticks(range(len(names)), lines, fontsize=7)
+        room = 1.0 * (own["series"].nunique() > 1)  # for the legend
+        axes.set_ylim(len(names) - 0.5 + room, -0.5)  # the first on top
         return
     x = own["x"]
     if kind == "epoch" or (x.min() > 0 and x.max() / x.min() >= LOG_FROM):

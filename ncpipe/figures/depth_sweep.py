@@ -29,6 +29,10 @@ from ncpipe.figures.panels import (
 from ncpipe.figures.reference_slopes import ReferenceSlope, reference_slope_of
 from ncpipe.figures.style import FAINT, INK, Colour, colour_of
 from ncpipe.figures.x_axis import XAxis, x_axis_of
+from ncpipe.tables.floors import float32_level_of
+from ncpipe.tables.keys import x_column
+from ncpipe.tables.slopes import turns_back
+from ncpipe.tables.summary import in_two_groups
 
 REJECTED_DASHES = (0, (1.0, 1.5))
 RUN_SIZE = 2.2  # points across
@@ -62,16 +66,18 @@ def depth_sweep(
     selected, loss_name, last_bias and bound. labels: experiment -> row label; its order is that of the rows.
     columns: chooses a row's columns from its runs and points.
 
-    The line joins means of at least two runs and breaks where there is none. All panels have one depth axis,
+    The line joins means of at least two runs and breaks where there is none, and where the runs fall into two
+    groups (`tables.summary.in_two_groups`), between which a mean would lie. All panels have one depth axis,
     and those of a metric show equally many decades, so slopes compare by eye; if the values of one would take
     less than a fifth of that, each panel of this metric has its own scale.
 
     Dots to the right of the means are single runs: full those that converged, hollow the others (at the
     panel's edge where they enter no mean and lie far beyond the others). The dashed line is the
     least-squares power of L, left out where it is not known to ±1; it is dotted and its slope has a dagger
-    where the test rejects that the means lie on a line. The grey triangle has the slope of the theory's bound
-    for global optima (`reference_slopes`); its place means nothing. Every row says how many of its runs
-    converged, and a depth of which nothing is drawn says why in its place.
+    where the test rejects that the means lie on a line. There is none where these then turn back
+    (`tables.slopes.turns_back`), nor where all values are as small as rounding of float32. The grey triangle
+    has the slope of the theory's bound for global optima (`reference_slopes`); its place means nothing. Every
+    row says how many of its runs converged, and a depth of which nothing is drawn says why in its place.
     """
     x_axis = x_axis_of(runs)
     rows = {name: runs[runs["experiment"] == name] for name in labels}
@@ -128,7 +134,7 @@ def _draw_panel(
         state_nothing(axes, absence(int(summary["n_selected"].sum())))
         return set()
     # not seaborn's lineplot: it joins the neighbours of a missing depth
-    means = _of_several(summary)
+    means = _of_several(summary, used)
     draw_means(axes, means[x_axis.column], means["log10_mean"], means["log10_std"], color=colour)
     among = summary[x_axis.column].to_numpy()
     for own, face in (
@@ -152,7 +158,11 @@ def _draw_panel(
     if used.empty:
         return marks
     marks |= {"mean"} if used["converged"].all() else {"mean", "moved"}
-    marks |= _draw_fit(axes, slopes, x_axis, used[x_axis.column].to_numpy())
+    marks |= {"groups"} if _grouped(used) else set()
+    if (used["log10"] <= _log10(float32_level_of(used["metric"].iloc[0]))).all():
+        _note(axes, "size of float32 rounding")
+        return marks
+    marks |= _draw_fit(axes, slopes, x_axis, used)
     if reference is None:
         return marks
     whiskers = means.assign(log10=means["log10_mean"] - means["log10_std"])
@@ -161,10 +171,17 @@ def _draw_panel(
     return marks | {"bound"} if bounded else marks
 
 
-def _of_several(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return means and deviations, NaN where they are of fewer than two runs: that is no line to follow."""
+def _of_several(summary: pd.DataFrame, used: pd.DataFrame) -> pd.DataFrame:
+    """Return means and deviations, NaN where they are of fewer than two runs or between two groups."""
     shown = ["log10_mean", "log10_std"]
-    return summary.assign(**{name: summary[name].where(summary["n_used"] >= 2) for name in shown})
+    known = (summary["n_used"] >= 2) & ~summary[x_column(summary)].isin(_grouped(used))
+    return summary.assign(**{name: summary[name].where(known) for name in shown})
+
+
+def _grouped(used: pd.DataFrame) -> list[Any]:
+    """Return the places where the runs fall into two groups."""
+    by_place = used.groupby(x_column(used))["log10"]
+    return [place for place, values in by_place if in_two_groups(values.to_numpy())]
 
 
 def _drawn_runs(points: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -181,9 +198,10 @@ def _common_spans(
     spans: dict[Column, list[float]] = {}
     for name, columns in titles.items():
         for column in columns:
-            means = _of_several(last_layer(summary, name, column))
+            used, failed = _drawn_runs(last_layer(points, name, column))
+            means = _of_several(last_layer(summary, name, column), used)
             ends = [means["log10_mean"] + side * means["log10_std"] for side in (-1, 1)]
-            runs = [own["log10"] for own in _drawn_runs(last_layer(points, name, column))]
+            runs = [used["log10"], failed["log10"]]
             values = pd.concat([*ends, *runs]).dropna()
             spans.setdefault(column, []).append(float(np.ptp(values)) if len(values) else 0.0)
     return {
@@ -208,7 +226,11 @@ def _within_reach(failed: pd.Series, used: pd.Series) -> pd.Series:
     return failed.clip(used.min() - reach, used.max() + reach)
 
 
-def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, places: np.ndarray) -> set[str]:
+def _log10(value: float) -> float:
+    return math.log10(value) if value else -math.inf
+
+
+def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, used: pd.DataFrame) -> set[str]:
     if not x_axis.log:
         ranked = slopes[slopes["rho"].notna()]
         for _, fit in ranked.iterrows():
@@ -221,8 +243,12 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, places: np.ndarra
     if fit["high"] - fit["low"] > UNKNOWN:
         _note(axes, interval_label(fit["low"], fit["high"], x_axis.symbol))
         return {"unknown"}
+    means = used.groupby(x_axis.column)["log10"].mean()
+    if fit["rejected"] and turns_back(means.tolist(), fit["slope"]):
+        _note(axes, f"turns back: no power{DAGGER}")
+        return {"turned"}
     mark, dashes = (DAGGER, REJECTED_DASHES) if fit["rejected"] else ("", FIT_DASHES)
-    ends = np.array([places.min(), places.max()])
+    ends = np.array([means.index.min(), means.index.max()])
     heights = fit["intercept"] + fit["slope"] * np.log10(ends)
     label = slope_label(fit["slope"], fit["low"], fit["high"], x_axis.symbol) + mark
     (line,) = axes.plot(ends, heights, label=label, linewidth=0.9, color=INK, linestyle=dashes)
@@ -270,7 +296,8 @@ def _draw_key(figure: Figure, marks: set[str], level: float) -> None:
     run: dict[str, Any] = {"marker": "o", "markersize": RUN_SIZE, "markeredgewidth": 0.7, "linewidth": 0}
     fit = "" if math.isnan(level) else f" [{100 * level:g} % CI]"
     shorter = f"fit{DAGGER}, " if marks & {"fit", "unknown"} else f"least-squares fit{DAGGER}{fit},\n"
-    rejected = f"{shorter}log-linearity rejected ($p < {1 - level:g}$)"
+    no_line = f"log-linearity rejected ($p < {1 - level:g}$)"
+    rejected = f"{shorter if 'rejected' in marks else DAGGER}{no_line}"
     entries = [
         ("mean", "mean ± 1 std over seeds", {"marker": "o", "markersize": 3, "linewidth": 1.3}),
         ("mean", "one run", run),
@@ -279,11 +306,13 @@ def _draw_key(figure: Figure, marks: set[str], level: float) -> None:
             f"{'one' if 'mean' in marks else 'run'} that did not converge",
             run | {"markerfacecolor": "white"},
         ),
+        ("groups", "no mean: runs in two groups", {"linewidth": 0}),
         ("fit", f"least-squares fit{fit}", {"linestyle": FIT_DASHES, "linewidth": 0.9}),
         ("unknown", f"least-squares power{fit}", {"linewidth": 0}),
         ("rank", r"$\rho_S$: Spearman's rank correlation", {"linewidth": 0}),
         ("bound", "slope of the bound for global optima", {"color": FAINT} | TRIANGLE_STYLE),
         ("rejected", rejected, {"linestyle": REJECTED_DASHES, "linewidth": 0.9}),
+        ("turned", rejected if "rejected" not in marks else "", {"linewidth": 0}),
     ]
-    handles = [key_entry(label, **style) for mark, label, style in entries if mark in marks]
+    handles = [key_entry(label, **style) for mark, label, style in entries if mark in marks and label]
     draw_key(figure, handles, 2 if len(handles) == 4 else 3)

@@ -98,15 +98,21 @@ def by_experiment(
 ) -> dict[str, str]:
     """Return a label for each name in `experiment` (`x_axis.with_lines` too), in the order of `runs`.
 
-    Where several would have the same one, their names stand above it, or what `names` has for them.
+    Where several would have the same one, their names stand above it, or what `names` has for them. That
+    stands alone for an own loop, of whose data and network nothing is known.
     InputError where another version made the table.
     """
     first = runs.drop_duplicates("experiment").set_index("experiment")
     try:
         labels = {str(name): label(run) for name, run in first.to_dict("index").items()}
         shared = {text for text, times in Counter(labels.values()).items() if times > 1}
+        own_loops = set(first.index[first["source"] == "own loaders"]) & names.keys()
         return {
-            name: f"{names.get(name, name)}\n{text}" if text in shared else text
+            name: names[name]
+            if name in own_loops
+            else f"{names.get(name, name)}\n{text}"
+            if text in shared
+            else text
             for name, text in labels.items()
         }
     except KeyError as error:

@@ -15,7 +15,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from ncpipe.figures.labels import Column
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, paper_style
@@ -29,6 +29,7 @@ FIT_DASHES = (0, (4.0, 2.0))  # of a fitted line
 ROUNDING = -12.0  # log10 below which a float64 metric of order 1 is nothing but rounding
 NOTE: dict[str, Any] = {"color": FAINT, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
 NO_RUN = "no run used"
+SHORT = 100.0  # the ends of a logarithmic axis that has numbers between powers of ten
 
 
 @contextmanager
@@ -86,6 +87,21 @@ def set_log(axes: Axes, names: str, scale: str = "log") -> None:
         getattr(axes, f"{name}axis").set_minor_formatter(NullFormatter())
 
 
+def number_short_logs(axes: Axes) -> None:
+    """Put numbers at 1, 2 and 5 times the powers of ten on logarithmic axes of less than two decades.
+
+    Call it when everything is drawn.
+    """
+    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        if (
+            axis.get_scale() == "log"
+            and high < SHORT * low
+            and not isinstance(axis.get_major_locator(), FixedLocator)
+        ):
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
 def draw_means(axes: Axes, x: Any, mean: Any, std: Any, **style: Any) -> Line2D:
     """Draw means with bars and return their line; std: one deviation, or both reaches of the bars (2, n)."""
     usual: dict[str, Any] = {
@@ -100,10 +116,11 @@ def draw_means(axes: Axes, x: Any, mean: Any, std: Any, **style: Any) -> Line2D:
 
 
 def draw_band(axes: Axes, table: pd.DataFrame, x: str, y: str, colour: Colour) -> None:
-    """Draw the mean of y at each x, and one standard deviation about it."""
-    steady = table.groupby(x)[y].agg(["mean", "std"]).fillna(0)
+    """Draw the mean of y at each x, and one standard deviation about it, within the range of the runs."""
+    steady = table.groupby(x)[y].agg(["mean", "std", "min", "max"]).fillna(0)
     axes.plot(steady.index, steady["mean"], color=colour, linewidth=1.5)
-    low, high = steady["mean"] - steady["std"], steady["mean"] + steady["std"]
+    low = (steady["mean"] - steady["std"]).clip(lower=steady["min"])
+    high = (steady["mean"] + steady["std"]).clip(upper=steady["max"])
     axes.fill_between(steady.index, low, high, color=colour, alpha=0.2, linewidth=0)
 
 

@@ -36,6 +36,7 @@ from ncpipe.tables.points import LAST
 # A colour stands for a metric: NC1 has that of the other figures, the rest those that no headline metric has.
 NC1 = colour_of("nc1_trace_ratio", 0)
 WEAK, STRONG, NC4, DEPTH = map(to_rgb, ("#5b4a9e", "#a03060", "#2f7f8f", INK))
+FITS = 1.5  # of a panel's height that the curve may add to it
 SPLITS: dict[str, tuple[str, Any]] = {
     "train": ("o", "-"),
     "test": ("s", DASHES),
@@ -62,8 +63,8 @@ PANELS = {  # title -> lines
         Series("nc1_trace_ratio", "test", NC1),
     ),
     r"$\log_{10}$ test collapse": (
-        Series("weak_test_collapse", "test", WEAK, "weak", hollow=True),
-        Series("strong_test_collapse", "test", STRONG, "strong"),
+        Series("weak_test_collapse", "test", WEAK, "weak test collapse", hollow=True),
+        Series("strong_test_collapse", "test", STRONG, "strong test collapse"),
     ),
     entry("nc4_mismatch").title: (
         Series("nc4_mismatch", "train", NC4),
@@ -153,7 +154,9 @@ def _draw_effective(axes: Axes, own: pd.DataFrame, x_axis: XAxis, selected: Mapp
         whole, depth, color=FAINT, linestyle=DASHES, linewidth=0.9, label="effective depth $= L$", zorder=1
     )
     top = 1.15 * max(own_top, depth.min())
-    axes.set_ylim(top=top)  # the curve may leave the panel, its start and the data may not
+    if depth.max() <= FITS * top:
+        top = max(top, 1.05 * depth.max())
+    axes.set_ylim(top=top)  # a far longer curve leaves the panel, its start and the data do not
     if depth.max() > top:
         leaves = np.argmax(depth > top)
         side, offset = ("left", 4) if leaves < len(whole) / 2 else ("right", -8)

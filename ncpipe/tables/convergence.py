@@ -15,9 +15,9 @@ MAY_LACK = (["fit", "penalty"], ["train_error"])
 DIVERGED = "diverged"
 NO_HISTORY = "no history"
 TRAIN_ERROR = "train error"
+GRADIENT = "gradient"
 LOSS_MOVING = "loss moving"
 SHORT_HISTORY = "history too short"
-GRADIENT = "gradient"
 ADVICE = {
     DIVERGED: "lower optimizer.learning_rate",
     NO_HISTORY: "train them again",
@@ -26,18 +26,18 @@ ADVICE = {
 LIMITED = {  # the column of runs.csv and the key of `convergence` that bounds it
     TRAIN_ERROR: ("last_train_error", "train_error"),
     LOSS_MOVING: ("loss_moved", "tolerance"),
-    GRADIENT: ("gradient_norm", "gradient"),
+    GRADIENT: ("gradient_share", "gradient"),
 }
 UNFIT = [DIVERGED, NO_HISTORY, TRAIN_ERROR]  # of runs that do not fit the data, or nobody knows
 
 
 def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> pd.DataFrame:
-    """Return `runs` with converged, selected, reason ('' where converged), last_train_error and loss_moved.
+    """Return `runs` with converged, selected, reason ('' where converged), last_train_error, loss_moved and
+    gradient_share.
 
     selected: whether means, slopes and claims use the run (`selected_runs`).
 
-    A run converged if its history passes `judge_run` and the gradient norm of its objective at the end is at
-    most `rule.gradient`, unless that is None (`ncpipe.features.gradient` computes the norm).
+    A run converged if its history passes `judge_run` and its gradient is small enough (`with_gradient`).
     """
     histories = dict(iter(history.groupby(run_keys(runs))))
     nothing = history.iloc[:0]
@@ -46,18 +46,44 @@ def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> 
         judge_run(histories.get(key, nothing), bool(finished), rule)
         for key, finished in zip(keys, runs["finished"], strict=True)
     ]
-    reasons = [
-        reason or _gradient_reason(norm, rule)
-        for (reason, _, _), norm in zip(judged, runs["gradient_norm"], strict=True)
-    ]
     found = runs.assign(
-        converged=[reason == "" for reason in reasons],
+        converged=False,
         selected=False,
-        reason=reasons,
+        reason=[reason for reason, _, _ in judged],
         last_train_error=[error for _, error, _ in judged],
         loss_moved=[moved for _, _, moved in judged],
     )
+    return with_gradient(found, rule)
+
+
+def with_gradient(runs: pd.DataFrame, rule: Convergence) -> pd.DataFrame:
+    """Return judged runs with the reason `gradient` where gradient_share exceeds `rule.gradient`.
+
+    The columns gradient_share, converged and selected are written anew. A run that does not fit the data
+    keeps its reason. A share that is NaN is not small.
+    """
+    shares = gradient_shares(runs)
+    reasons = runs["reason"]
+    if rule.gradient is not None:
+        reasons = reasons.mask(~reasons.isin(UNFIT) & ~(shares <= rule.gradient), GRADIENT)
+    found = runs.assign(reason=reasons, gradient_share=shares, converged=reasons == "")
     return found.assign(selected=selected_runs(found, rule))
+
+
+def gradient_shares(runs: pd.DataFrame) -> pd.Series:
+    """Return the gradient norm of each run's regularised loss over that of its penalty alone.
+
+    At a stationary point the gradient of the fit cancels that of the penalty, and the share is 0. It is 1
+    where the fit has no gradient, so that the weights decay freely. A factor of the loss does not change it.
+
+    The penalty's squared gradient norm is 2 (lambda P + lambda_L P_L), for P = lambda/2 |W|^2 of all inner
+    weights and P_L of the last ones. NaN where there is no penalty, and where the loss or its gradient is
+    unknown. It is wrong if inner layers differ in lambda, or if features carry a penalty that is not lambda.
+    """
+    over = runs["depth"].where(runs["penalty_rule"] == "over_depth", 1)
+    inner = runs["penalty_value"] / over
+    squares = 2 * (inner * runs["inner_penalty"] + runs["last_strength"] * runs["last_penalty"])
+    return runs["gradient_norm"] / np.sqrt(squares.where(squares > 0))
 
 
 def selected_runs(runs: pd.DataFrame, rule: Convergence) -> pd.Series:
@@ -120,14 +146,10 @@ def failure_lines(runs: pd.DataFrame, rule: Convergence) -> list[str]:
             column, key = LIMITED[str(reason)]
             problem = f"{reason} ({column} {_range(own[column])} > {getattr(rule, key):g})"
             advice = f"raise epochs or convergence.{key}"
-            if own[column].isna().all():  # a gradient norm with batch norm
+            if own[column].isna().all():  # a gradient with batch norm, or without a penalty
                 problem, advice = f"{reason} (no {column})", f"set convergence.{key} to null"
         lines.append(f"{name}: {len(own)} of {len(of)} runs {problem}{_where(own, of)}: {advice}")
     return lines
-
-
-def _gradient_reason(norm: float, rule: Convergence) -> str:
-    return "" if rule.gradient is None or norm <= rule.gradient else GRADIENT  # also if the norm is NaN
 
 
 def _movement(epoch: np.ndarray, loss: np.ndarray, window: float) -> float:

@@ -21,6 +21,7 @@ from ncpipe.metrics.study_metrics import entry
 
 LINEAR_FLOOR = 2.0**-42
 QUADRATIC_FLOOR = LINEAR_FLOOR**2
+FLOAT32_LEVEL = 2.0**-17  # 64 eps of float32, which training in it leaves of a linear deviation
 
 
 def floor_of(name: str) -> float:
@@ -29,3 +30,13 @@ def floor_of(name: str) -> float:
     if metric.order is None or metric.rounding == "none":
         return 0.0
     return LINEAR_FLOOR if metric.rounding == "loss" else LINEAR_FLOOR**metric.order
+
+
+def float32_level_of(name: str) -> float:
+    """Return the size that training in float32 may leave of a metric that vanishes at collapse; 0 of others.
+
+    Weights that should cancel, such as the two opposite rows of two classes, do so up to rounding.
+    """
+    metric = entry(name)
+    known = metric.order is not None and metric.rounding != "none" and metric.rounding != "loss"
+    return FLOAT32_LEVEL**metric.order if known and metric.order is not None else 0.0

@@ -7,7 +7,7 @@ often a lower loss than those that stopped. A result that holds under one choice
 import pandas as pd
 
 from ncpipe.config.params import Slopes
-from ncpipe.tables.convergence import UNFIT
+from ncpipe.tables.convergence import GRADIENT, UNFIT
 from ncpipe.tables.keys import line_keys
 from ncpipe.tables.points import SERIES, usable_points
 from ncpipe.tables.slopes import FIT, loglog_slopes
@@ -27,13 +27,15 @@ def selections(runs: pd.DataFrame) -> dict[str, pd.Series]:
     """Return for each selection, by name, which runs are used: a column of booleans.
 
     `all that fit`: all runs that ended finite with a train error of at most `convergence.train_error`.
-    `moved <= 1 %`, likewise for each of TOLERANCES: those of them whose loss moved by at most that.
+    `moved <= 1 %`, likewise for each of TOLERANCES: those of them whose loss moved by at most that, and whose
+    gradient is within `convergence.gradient`: these had settled.
 
     runs: of `convergence.judge_runs`.
     """
     fits = ~runs["reason"].isin(UNFIT)
-    moved = {f"moved <= {100 * most:g} %": fits & (runs["loss_moved"] <= most) for most in TOLERANCES}
-    return {ALL: fits} | moved
+    short = fits & (runs["reason"] != GRADIENT)
+    settled = {f"moved <= {100 * most:g} %": short & (runs["loss_moved"] <= most) for most in TOLERANCES}
+    return {ALL: fits} | settled
 
 
 def select_points(points: pd.DataFrame, runs: pd.DataFrame, selected: pd.Series) -> pd.DataFrame:

@@ -4,7 +4,7 @@ p  depths of a series
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,11 @@ def slope_weights(x: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return w (p,) with least-squares slope w . means, for counts (p,) points at each of x (p,)."""
     centred = x - np.average(x, weights=counts)
     return counts * centred / (counts * centred**2).sum()
+
+
+def turns_back(means: Sequence[float], slope: float) -> bool:
+    """Return whether the last of some means lies against the slope as seen from the (lower) middle one."""
+    return (means[-1] - means[(len(means) - 1) // 2]) * slope < 0
 
 
 @dataclass(frozen=True)

@@ -252,6 +252,7 @@ def test_dvc_has_to_watch_the_file() -> None:
     write_params([2], [0], own=experiment_tree(data=DATA | {"per_class": None, "test_per_class": None}))
     text = "stages:\n  fetch:\n    cmd: ncpipe fetch own\n    deps:\n      - other.npz\n"
     Path("dvc.yaml").write_text(text)
+    Path("other.npz").touch()
     with pytest.raises(InputError, match=r"^dvc\.yaml: .*add the line `- mine\.npz` to the deps .* fetch$"):
         fetch("own")
     Path("dvc.yaml").write_text(text + "      - ./mine.npz\n")

@@ -74,8 +74,8 @@ def test_a_language_model_collapses(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    names = run_examples("own_model.md", "accelerate", "dvclive", "lightning", "timm", "torchmetrics")
-    assert names["table"].columns.tolist() == ["layer", "split", "metric", "value"]
+    run_examples("own_model.md", "accelerate", "dvclive", "lightning", "timm", "torchmetrics")
+    assert (tmp_path / "collapse.png").stat().st_size > 1000
     assert (tmp_path / "layers.png").stat().st_size > 1000
     assert CliRunner().invoke(app, ["metrics", "features.npz"]).exit_code == 0
     assert len(list(tmp_path.glob("live/**/nc/last/train/nc1_trace_ratio.tsv"))) == 1

@@ -455,7 +455,7 @@ FILE = dict(zip(("features", "targets", "weight", "bias"), arrays(), strict=True
         ({"targets": FILE["targets"][:, 0]}, r"train targets must be \(samples, t\)"),
         ({"labels": np.arange(50) % 3}, "has labels and targets; leave out one"),
         ({"weight": FILE["weight"][:2]}, "weight"),
-        ({"test_features": FILE["features"]}, "test features and test targets come together"),
+        ({"test_features": FILE["features"]}, "test_features and test_targets come together"),
         ({"features": FILE["features"][:5]}, "5 train features and 50 targets"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -78,7 +77,7 @@ def _draw(metrics: Sequence[str], lines: Lines) -> tuple[Figure, list[Any]]:
     except ModuleNotFoundError:
         raise InputError("plot() needs matplotlib: pip install matplotlib") from None
     if "ipykernel" in sys.modules:  # with pyplot come the notebook's pictures of figures
-        importlib.import_module("matplotlib.pyplot")
+        import matplotlib.pyplot  # noqa: F401
     columns = min(COLUMNS, len(metrics))
     rows = math.ceil(len(metrics) / columns)
     figure = Figure(figsize=(SIZE[0] * columns, SIZE[1] * rows + 0.3), layout="constrained")

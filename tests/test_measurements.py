@@ -218,9 +218,10 @@ def test_parts_of_classes_and_samples_average_to_the_metrics() -> None:
             "by_class: layer 'body', split 'train' has no parts; there is 'last', 'train', 'last', 'test'",
         ),
         (lambda: values().plot(["nc9"]), "plot: 'nc9' was not measured; "),
+        (lambda: values().plot("cdnv"), "plot: a list of names: ['cdnv']"),
         (lambda: nc.Measurements([]).plot(), "plot: nothing was measured"),
     ],
-    ids=["samples", "layer", "metric", "nothing"],
+    ids=["samples", "layer", "metric", "text", "nothing"],
 )
 def test_what_was_not_measured_is_one_line(asked: Callable[[], object], line: str) -> None:
     with pytest.raises(nc.InputError) as error:

@@ -356,7 +356,7 @@ def _measure(
         return run() if len(chosen) == total else _of_classes(run(), name, chosen, total)
 
     if not present:
-        learned = first_pass(batches(train, "loader"), len(chosen))
+        learned = first_pass(batches(train, "loader"), len(chosen), TRAIN)
     weight, bias = _rows(reader.head, chosen)
     classifiers: Classifiers = {LAST_LAYER: (weight, bias)}
     results: dict[str, list[Measurement]] = {LAST_LAYER: list(measure_weights(weight))}
@@ -364,7 +364,7 @@ def _measure(
     for split, name, run in ((TRAIN, "loader", train), (TEST, "test_loader", test)):
         if run is None:
             continue
-        seen = learned if split == TRAIN else first_pass(batches(run, name), len(weight))
+        seen = learned if split == TRAIN else first_pass(batches(run, name), len(weight), split)
         for layer, statistics in seen.items():
             check_statistics(split, layer, statistics)
         for message in data_warnings(split, seen[LAST_LAYER].counts, weight.shape[1], chosen):

@@ -4,6 +4,7 @@ N  samples    n  samples of a batch    K  classes    d  feature width    T  posi
 """
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -121,7 +122,9 @@ def measure_model(
         if targets or tags:
             return _measure_rows(read, loader, test_loader, tags)
         train, test, ood = (
-            None if batches is None else _loader_pass(read, name, batches, keep)
+            None
+            if batches is None
+            else _loader_pass(read, name, batches, 0 if batches is ood_loader else keep)
             for name, batches in (
                 ("loader", loader),
                 ("test_loader", test_loader),
@@ -480,13 +483,18 @@ def _inputs_and_labels(batch: Any, model: nn.Module, key: str) -> tuple[Any, Ten
 
 def with_bar(batches: Iterable[Any], name: str, progress: bool | None) -> Iterable[Any]:
     """Return the batches with a bar of how many were read; None shows it on a terminal alone."""
-    if progress is False:
+    if progress is None:
+        progress = sys.stderr is not None and sys.stderr.isatty()
+    if not progress:
         return batches
     try:
         from tqdm import tqdm
     except ModuleNotFoundError:  # the library needs none
         return batches
-    return tqdm(batches, desc=name, unit=" batches", leave=False, disable=None if progress is None else False)
+    total = None
+    with contextlib.suppress(TypeError, NotImplementedError):  # tqdm itself allows a TypeError only
+        total = len(batches)  # type: ignore[arg-type]
+    return tqdm((each for each in batches), desc=name, total=total, unit=" batches", leave=False)
 
 
 def to_device(inputs: Any, device: torch.device) -> Any:

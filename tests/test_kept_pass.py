@@ -119,6 +119,23 @@ def test_other_data_are_read_once_and_not_kept(monkeypatch: pytest.MonkeyPatch) 
     assert len(copied) == 2 * 2 * 2  # features and labels, of two batches of train and of test
 
 
+def test_an_error_ends_the_pass() -> None:
+    """Red: workers and a bar that live as long as the traceback, which notebooks keep."""
+    ended: list[bool] = []
+
+    class Loader:
+        def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+            try:
+                yield samples(1)[0], torch.full((SAMPLES,), CLASSES)
+            finally:
+                ended.append(True)
+
+    with pytest.raises(nc.InputError, match="label 3 of sample 0") as caught:
+        nc.measure_model(Classifier(), "fc", Loader())
+    assert caught.tb
+    assert ended
+
+
 def test_batches_are_copied() -> None:
     """Red: tensors that are filled again; a predicting token that keeps its whole sequence in memory."""
     whole = torch.zeros(8, 1000, 3)

@@ -110,6 +110,32 @@ def test_beyond_the_memory_the_network_runs_twice(keep: float, monkeypatch: pyte
     assert [str(each.message) for each in caught] == ([f"{message} again"] if keep else [])
 
 
+def test_other_data_are_read_once_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: memory for features that nothing reads again."""
+    copied: list[Tensor] = []
+    monkeypatch.setattr("ncpipe.metrics.kept_pass._copy", lambda tensor, _: copied.append(tensor) or tensor)
+    inputs, labels = samples(2)
+    nc.measure_model(Classifier(), "fc", batches(), batches(), [(inputs, labels)])
+    assert len(copied) == 2 * 2 * 2  # features and labels, of two batches of train and of test
+
+
+def test_an_error_ends_the_pass() -> None:
+    """Red: workers and a bar that live as long as the traceback, which notebooks keep."""
+    ended: list[bool] = []
+
+    class Loader:
+        def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+            try:
+                yield samples(1)[0], torch.full((SAMPLES,), CLASSES)
+            finally:
+                ended.append(True)
+
+    with pytest.raises(nc.InputError, match="label 3 of sample 0") as caught:
+        nc.measure_model(Classifier(), "fc", Loader())
+    assert caught.tb
+    assert ended
+
+
 def test_batches_are_copied() -> None:
     """Red: tensors that are filled again; a predicting token that keeps its whole sequence in memory."""
     whole = torch.zeros(8, 1000, 3)

@@ -3,7 +3,7 @@
 import math
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -218,9 +218,10 @@ def test_parts_of_classes_and_samples_average_to_the_metrics() -> None:
             "by_class: layer 'body', split 'train' has no parts; there is 'last', 'train', 'last', 'test'",
         ),
         (lambda: values().plot(["nc9"]), "plot: 'nc9' was not measured; "),
+        (lambda: values().plot("cdnv"), "plot: a list of names: ['cdnv']"),
         (lambda: nc.Measurements([]).plot(), "plot: nothing was measured"),
     ],
-    ids=["samples", "layer", "metric", "nothing"],
+    ids=["samples", "layer", "metric", "text", "nothing"],
 )
 def test_what_was_not_measured_is_one_line(asked: Callable[[], object], line: str) -> None:
     with pytest.raises(nc.InputError) as error:
@@ -242,6 +243,28 @@ def test_a_figure_has_a_panel_for_each_metric_and_a_line_for_each_split() -> Non
         assert [label.get_text() for label in axes.get_xticklabels()] == ["body", "last"]
 
 
+def test_what_is_given_out_may_be_changed() -> None:
+    """Red: another layer's classes, or the monitor's epochs, that change with it."""
+    model, loader = torch.nn.Linear(5, 3).double(), [(torch.from_numpy(FEATURES), torch.from_numpy(LABELS))]
+    monitor = nc.CollapseMonitor(model, loader, loader)
+    monitor.values(model, epoch=1).clear()
+    assert monitor.history[1]
+    found = values()
+    given = found.by_class()
+    given["class"][:] = 7
+    del given["samples"]
+    assert list(found.by_class()["class"]) == list(found.by_class(split="test")["class"]) == [0, 1, 2]
+    assert list(found.by_class()["samples"]) == [20, 20, 20]
+
+
+@pytest.mark.parametrize("size", [1e-307, 1e-200, 1.0, 1e200, 1.5e308])
+def test_lengths_of_any_size(size: float) -> None:
+    """Means at 0 and at `size` lie half of it from their centre. Red: a unit beyond float64's range."""
+    features = np.array([0.0, 0.0, 1.0, 1.0])[:, None] * size * np.array([1.0, 0.0])
+    lengths = nc.measure(features, [0, 0, 1, 1]).by_class()["mean_length"]
+    assert list(lengths) == [size / 2, size / 2]
+
+
 def test_a_monitor_draws_what_it_recorded() -> None:
     monitor = nc.CollapseMonitor("0", [(torch.from_numpy(FEATURES), torch.from_numpy(LABELS))])
     model = torch.nn.Sequential(torch.nn.Linear(5, 3).double())
@@ -261,11 +284,22 @@ def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         assert line == before or before.startswith(line.removesuffix("…"))
 
 
+class Uncounted:
+    """Batches whose number nobody knows."""
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        yield torch.from_numpy(FEATURES), torch.from_numpy(LABELS)
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
 @pytest.mark.parametrize(("progress", "shown"), [(True, True), (False, False), (None, False)])
 def test_a_bar_counts_batches(progress: bool | None, shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """None is a terminal's choice, and there is none here."""
     model = torch.nn.Sequential(torch.nn.Linear(5, 3).double())
     batches = [(torch.from_numpy(FEATURES), torch.from_numpy(LABELS))]
     nc.measure_model(model, "0", batches, batches, progress=progress)
+    nc.measure_model(model, "0", Uncounted(), progress=progress)
     said = capsys.readouterr().err
     assert ("\rtest_loader: " in said) == ("\rloader: " in said) == shown

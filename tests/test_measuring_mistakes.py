@@ -48,6 +48,17 @@ def statistics(features: Tensor, labels: Tensor) -> Callable[[], object]:
     return updated
 
 
+def batches(
+    *first: tuple[Tensor, Tensor],
+    again: tuple[Tensor, Tensor] | None = None,
+    test: tuple[Tensor, Tensor] | None = None,
+    **options: Any,
+) -> Callable[[], object]:
+    """Measure batches of which a second pass gives others, `again`."""
+    passes = iter([list(first), [again]])
+    return lambda: measure_batches(lambda: next(passes), 3, (lambda: [test]) if test else None, **options)
+
+
 h, y, t = torch.from_numpy(H), torch.from_numpy(Y), torch.from_numpy(HOT)
 LOADER = [(h, y)]
 Vector = nn.Sequential(nn.Linear(5, 3)).double()
@@ -145,7 +156,8 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (arrays(H, Y, None, None, H[:, 1:], Y), "train and test features differ in width: 5 and 4"),
     (arrays(H, Y, batch_size=0), "batch_size: a whole number of samples, 1 or more, not 0"),
     (arrays(H.astype(complex), Y), "features: an array of type complex128 holds no real numbers"),
-    (arrays(H, HOT, shots=[1]), "ood and shots: need one class a sample"),
+    (arrays(H, HOT, shots=[1]), "ood, shots and by_sample: need one class a sample"),
+    (arrays(H, HOT, by_sample=True), "ood, shots and by_sample: need one class a sample"),
     (
         arrays(H, 0.5 * Y),
         "labels must be integers, one a sample, not torch.float64; numbers to be predicted take",
@@ -178,7 +190,15 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (statistics(h[:, :3], y), "features must be floats of shape"),
     (statistics(h.long(), y), "features must be floats"),
     (lambda: StatisticsAccumulator(3, 5).merge(StatisticsAccumulator(3, 4)), "accumulators of different"),
-    (lambda: measure_batches(list, 3), "train(): it gave no samples; there is nothing to measure"),
+    (batches(), "train(): it gave no samples; there is nothing to measure"),
+    (batches((h[:, 0], y)), "features must be floats of shape (samples, 30), not torch.float64 (30,)"),
+    (batches((h, y), test=(h[:, 1:], y)), "train and test features differ in width: 5 and 4"),
+    (batches((h, y), test=(h[y > 0], y[y > 0])), "class 0 has no test samples; labels found: 1, 2;"),
+    (batches((h, y), again=(h[y > 0], y[y > 0]), keep=0), "train(): its second pass gave other samples;"),
+    (
+        batches((h, y), again=(h + 9 * torch.from_numpy(W)[y], y), keep=0),
+        "train(): its second pass gave other samples;",
+    ),
     # Other data
     (arrays(H, Y, ood=OTHER), NO_TEST),
     (arrays(*ALL, ood=OTHER[:, 1:]), "ood features are (8, 4); they must be (samples, 5)"),
@@ -211,7 +231,10 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
         "classifier: the model has no layer 'fc'; ",
     ),
     (lambda: hook_points(Vector, "0"), "layers takes a list of names: ['0']"),
+    (lambda: hook_points(Vector, [Vector]), "layers: a list of names, or a mapping of names to functions, n"),  # type: ignore[list-item]
+    (lambda: hook_points(Vector, 3), "layers: a list of names, or a mapping of names to functions, not 3"),  # type: ignore[arg-type]
     (lambda: hook_points(Vector, ["b*"]), "layers: no layer of the model matches 'b*'"),
+    (model(LOADER, head=0), "classifier: a name or a module, not 0"),
     (model(LOADER, head=nn.Linear(2, 3)), "classifier: the given module is no part of the model"),
     (model(LOADER, network=Wide), "the classifier has one output"),
     (model(LOADER, network=Calls(0), head="fc"), "layer 'last' ran 0 times"),
@@ -238,7 +261,8 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (model([{"rows": h, "y": y}]), "a batch has no 'labels'; it has rows, y"),
     (model([(h, h)]), "labels are torch.float64 (30, 5); they must be whole numbers (n,) or (n, T); floats"),
     (model([(h, y[:1])]), "layer 'last': (30, 5) for 1 labels"),
-    (model([(h[:2], torch.tensor([0, 2]))]), "class 1 has no samples; labels found: 0, 2;"),
+    (model([(h[:2], torch.tensor([0, 2]))]), "class 1 has no train samples; labels found: 0, 2;"),
+    (model(LOADER, [(h[:1], y[:1])]), "class 1 has no test samples; labels found: 0;"),
     (model([(h[:2], torch.tensor([0, 3]))]), "label 3 of sample 1 is not in 0..2; labels found: 0, 3;"),
     (model([(torch.from_numpy(NAN), y)]), "the train features of layer last hold NaN or inf"),
     (model(LOADER, network=infinite()), "the classifier's weight hold NaN or inf"),

@@ -67,7 +67,7 @@ def extract_own(run: Run, state: dict[str, Tensor], device: torch.device) -> Fea
         kept: dict[str, list[tuple[Tensor, Tensor]]] = {split: [] for split in found}
         seen = {}
         for split, run_through in found.items():
-            seen[split] = first_pass(_keeping(run_through, kept[split]), head.classes)
+            seen[split] = first_pass(_keeping(run_through, kept[split]), head.classes, split)
         weight, bias = head.weight.detach(), None if head.bias is None else head.bias.detach()
         about = {}
         for split, run_through in found.items():

@@ -57,7 +57,7 @@ class CollapseMonitor:
         options = with_forward(self.options, forward)
         values = named(measure_model(model, self.classifier, self.loader, self.test_loader, **options))
         if epoch is not None:
-            self.history[epoch] = values
+            self.history[epoch] = dict(values)
         return values
 
     def plot(self, metrics: Sequence[str] | None = None) -> "Figure":

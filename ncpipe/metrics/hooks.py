@@ -4,8 +4,9 @@ N  samples    n  samples of a batch    K  classes    d  feature width    T  posi
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -117,11 +118,13 @@ def measure_model(
                 raise InputError(f"{name}: does not apply to targets that are {what}; leave it out")
     points = [HookPoint(LAST_LAYER, head.module, select, output=False), *hook_points(model, layers)]
     read = _Reader(model, head, points, forward or call, labels_key, ignore_index, mask, progress)
-    with eval_mode(unwrapped(model), device, loader, test_loader, ood_loader, forward):
+    with eval_mode(unwrapped(model), device, loader, test_loader, ood_loader, forward), read.passes:
         if targets or tags:
             return _measure_rows(read, loader, test_loader, tags)
         train, test, ood = (
-            None if batches is None else _loader_pass(read, name, batches, keep)
+            None
+            if batches is None
+            else _loader_pass(read, name, batches, 0 if batches is ood_loader else keep)
             for name, batches in (
                 ("loader", loader),
                 ("test_loader", test_loader),
@@ -155,7 +158,7 @@ def collect_features(
     points = [HookPoint(LAST_LAYER, head.module, select, output=False)]
     read = _Reader(model, head, points, forward or call, labels_key)
     arrays: dict[str, np.ndarray] = {}
-    with eval_mode(unwrapped(model), device, loader, test_loader, ood_loader, forward):
+    with eval_mode(unwrapped(model), device, loader, test_loader, ood_loader, forward), read.passes:
         for prefix, each in (("", loader), ("test_", test_loader), ("ood_", ood_loader)):
             if each is not None:
                 run = _loader_pass(read, f"{prefix}loader", each, keep=0)
@@ -187,7 +190,7 @@ def passes(
     head = find_classifier(model, classifier)
     points = [HookPoint(LAST_LAYER, head.module, None, output=False), *hook_points(model, layers)]
     read = _Reader(model, head, points, call, progress=False)
-    with eval_mode(unwrapped(model), device, *loaders.values()):
+    with eval_mode(unwrapped(model), device, *loaders.values()), read.passes:
         yield (
             head,
             {name: _loader_pass(read, f"the {name} loader", loader) for name, loader in loaders.items()},
@@ -206,7 +209,8 @@ def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
 class _Reader:
     """Read the values at the hook points in a forward pass, and which entries of a batch are measured.
 
-    key: of the labels in a mapping; the others as in `measure_model`.
+    key: of the labels in a mapping; passes: over loaders, which end with its block, also after an error; the
+    others as in `measure_model`.
     """
 
     model: nn.Module
@@ -217,6 +221,7 @@ class _Reader:
     ignore_index: int = IGNORE_INDEX
     mask: Mask | None = None
     progress: bool | None = None
+    passes: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def kept(self, labels: Tensor, inputs: Any) -> Tensor:
         """Return which labels (n,) or (n, T) are measured, by index and mask."""
@@ -234,7 +239,8 @@ class _Reader:
 
     def batches_of(self, name: str, loader: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
         """Yield inputs and labels of the batches of the argument `name`."""
-        return batches_of(loader, self.model, self.key, name, self.progress)
+        batches = batches_of(loader, self.model, self.key, name, self.progress)
+        return self.passes.enter_context(contextlib.closing(batches))
 
     @torch.no_grad()
     def read(self, inputs: Any, labels: Tensor) -> dict[str, Tensor]:
@@ -356,7 +362,7 @@ def _measure(
         return run() if len(chosen) == total else _of_classes(run(), name, chosen, total)
 
     if not present:
-        learned = first_pass(batches(train, "loader"), len(chosen))
+        learned = first_pass(batches(train, "loader"), len(chosen), TRAIN)
     weight, bias = _rows(reader.head, chosen)
     classifiers: Classifiers = {LAST_LAYER: (weight, bias)}
     results: dict[str, list[Measurement]] = {LAST_LAYER: list(measure_weights(weight))}
@@ -364,7 +370,7 @@ def _measure(
     for split, name, run in ((TRAIN, "loader", train), (TEST, "test_loader", test)):
         if run is None:
             continue
-        seen = learned if split == TRAIN else first_pass(batches(run, name), len(weight))
+        seen = learned if split == TRAIN else first_pass(batches(run, name), len(weight), split)
         for layer, statistics in seen.items():
             check_statistics(split, layer, statistics)
         for message in data_warnings(split, seen[LAST_LAYER].counts, weight.shape[1], chosen):
@@ -426,7 +432,7 @@ def check_loader(name: str, loader: object) -> None:
 
 def batches_of(
     loader: Iterable[Any], model: nn.Module, key: str, name: str, progress: bool | None
-) -> Iterator[tuple[Any, Tensor]]:
+) -> Generator[tuple[Any, Tensor]]:
     """Yield inputs and labels of the batches that have samples; collators give None, too, without any.
 
     name: the argument that the loader was. progress: whether a bar counts batches; None: on a terminal.
@@ -480,13 +486,18 @@ def _inputs_and_labels(batch: Any, model: nn.Module, key: str) -> tuple[Any, Ten
 
 def with_bar(batches: Iterable[Any], name: str, progress: bool | None) -> Iterable[Any]:
     """Return the batches with a bar of how many were read; None shows it on a terminal alone."""
-    if progress is False:
+    if progress is None:
+        progress = sys.stderr is not None and sys.stderr.isatty()
+    if not progress:
         return batches
     try:
         from tqdm import tqdm
     except ModuleNotFoundError:  # the library needs none
         return batches
-    return tqdm(batches, desc=name, unit=" batches", leave=False, disable=None if progress is None else False)
+    total = None
+    with contextlib.suppress(TypeError, NotImplementedError):  # tqdm itself allows a TypeError only
+        total = len(batches)  # type: ignore[arg-type]
+    return tqdm((each for each in batches), desc=name, total=total, unit=" batches", leave=False)
 
 
 def to_device(inputs: Any, device: torch.device) -> Any:

@@ -6,7 +6,7 @@ n  samples of a batch    d  feature width    T  positions of a sequence    C, H,
 import contextlib
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ncpipe.metrics.eval_mode import unwrapped
-from ncpipe.system.errors import InputError
+from ncpipe.system.errors import InputError, shown
 
 Select = Callable[[Tensor, Any], Tensor]
 SHOWN = 12  # names of layers in an error
@@ -45,6 +45,8 @@ def find_module(model: nn.Module, wanted: str | nn.Module, argument: str) -> nn.
         if not any(module is wanted for module in modules.values()):
             raise InputError(f"{argument}: the given module is no part of the model")
         return wanted
+    if not isinstance(wanted, str):
+        raise InputError(f"{argument}: a name or a module, not {shown(wanted)}")
     if wanted not in modules:
         known = (
             f"near that: {_similar_names(wanted, modules)}" if argument == "layers" else linear_layers(model)
@@ -175,6 +177,8 @@ def hook_points(model: nn.Module, layers: Sequence[str] | Mapping[str, Select | 
     """
     if isinstance(layers, str):
         raise InputError(f"layers takes a list of names: [{layers!r}]")
+    if not isinstance(layers, Iterable) or not all(isinstance(name, str) for name in layers):
+        raise InputError(f"layers: a list of names, or a mapping of names to functions, not {shown(layers)}")
     chosen: Mapping[str, Select | None] = layers if isinstance(layers, Mapping) else dict.fromkeys(layers)
     found = {name: select for pattern, select in chosen.items() for name in matching(model, pattern)}
     if "last" in found:

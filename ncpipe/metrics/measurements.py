@@ -123,7 +123,10 @@ class Measurements:
             known = ", ".join(f"{layer!r}, {split!r}" for layer, split in self._parts)
             there = f"there is {known}" if known else "these values are not of classes"
             raise InputError(f"{what}: layer {layer!r}, split {split!r} has no parts; {there}")
-        return self._parts[layer, split]
+        classes, samples = (
+            {name: array.copy() for name, array in arrays.items()} for arrays in self._parts[layer, split]
+        )
+        return classes, samples
 
     def to_dict(self) -> dict[str, float]:
         """Return the values by `LAYER/SPLIT/METRIC`, as loggers take them."""

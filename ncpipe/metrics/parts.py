@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from ncpipe.metrics.collapse import between_trace
-from ncpipe.metrics.powers_of_two import value_times_two_to
+from ncpipe.metrics.powers_of_two import times_two_to
 from ncpipe.metrics.sample_statistics import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.system.lazy_torch import Tensor, torch
 
-Arrays = Mapping[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
 
 
 def parts_of(
@@ -36,14 +36,16 @@ def class_parts(statistics: ClassStatistics, samples: SampleStatistics, numbers:
         "class": numbers,
         "samples": counts,
         "nc1_trace_ratio": _over(statistics.squares / counts, between_trace(statistics)),
-        "mean_length": torch.linalg.vector_norm(statistics.centred_means(), dim=1),
+        "mean_length": times_two_to(
+            torch.linalg.vector_norm(statistics.centred_means(), dim=1), statistics.exponent
+        ),
     }
     if samples.cosines is not None and samples.labels is not None:
-        sums = torch.zeros_like(parts["mean_length"]).index_add_(0, samples.labels, samples.cosines)
-        parts["nc3_cosine"] = sums / counts
-    arrays = _arrays(parts)
-    arrays["mean_length"] = arrays["mean_length"] * value_times_two_to(1.0, statistics.exponent)
-    return arrays
+        # On the CPU: a GPU adds in another order every time.
+        sums = torch.zeros(len(counts), dtype=torch.float64, device="cpu")
+        sums.index_add_(0, samples.labels.cpu(), samples.cosines.cpu())
+        parts["nc3_cosine"] = sums / counts.cpu()
+    return _arrays(parts)
 
 
 def sample_parts(statistics: ClassStatistics, samples: SampleStatistics, numbers: Tensor) -> Arrays:
@@ -69,5 +71,5 @@ def _over(values: Tensor, between: Tensor) -> Tensor:
     return values / between if between != 0 else torch.full_like(values, torch.inf)
 
 
-def _arrays(parts: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+def _arrays(parts: Mapping[str, Tensor]) -> Arrays:
     return {name: values.cpu().numpy() for name, values in parts.items()}

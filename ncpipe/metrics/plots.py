@@ -62,6 +62,8 @@ def plot_history(
 def _chosen(metrics: Sequence[str] | None, lines: Lines) -> list[str]:
     if metrics is None:
         metrics = [name for name in SHOWN if name in lines] or list(lines)[: 2 * COLUMNS]
+    if isinstance(metrics, str):
+        raise InputError(f"plot: a list of names: [{metrics!r}]")
     for name in metrics:
         if name not in lines:
             raise InputError(f"plot: {name!r} was not measured; {suggest(name, lines)}")

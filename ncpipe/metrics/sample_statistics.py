@@ -86,6 +86,9 @@ class SampleAccumulator:
         by_sample: bool = False,
     ) -> None:
         check_classifier(own.classes, own.means.shape[1], weight, bias)
+        if train is not None and train.means.shape[1] != own.means.shape[1]:
+            widths = f"{train.means.shape[1]} and {own.means.shape[1]}"
+            raise InputError(f"train and test features differ in width: {widths}")
         device = own.means.device
         self._own, self._test, self._by_sample = own, train is not None, by_sample
         exponent = own.exponent if train is None else common_exponent(own, train)
@@ -173,12 +176,13 @@ class SampleAccumulator:
             self._samples.setdefault(name, []).append(values)
 
 
-def first_pass(batches: Batches, classes: int) -> dict[str, ClassStatistics]:
+def first_pass(batches: Batches, classes: int, split: str = "") -> dict[str, ClassStatistics]:
     """Return each layer's ClassStatistics, in the layers' order; {} without batches.
 
-    Raises InputError for an empty class, and for batches that `StatisticsAccumulator.update` refuses.
+    split: its name, if any, for the message. Raises InputError for an empty class, and for batches that
+    `StatisticsAccumulator.update` refuses.
     """
-    return {layer: accumulator.result() for layer, accumulator in accumulate(batches, classes).items()}
+    return {layer: accumulator.result(split) for layer, accumulator in accumulate(batches, classes).items()}
 
 
 def accumulate(batches: Batches, classes: int) -> dict[str, StatisticsAccumulator]:
@@ -187,7 +191,7 @@ def accumulate(batches: Batches, classes: int) -> dict[str, StatisticsAccumulato
     for layers, labels in batches:
         for layer, features in layers.items():
             if layer not in accumulators:
-                accumulators[layer] = StatisticsAccumulator(classes, features.shape[1], features.device)
+                accumulators[layer] = StatisticsAccumulator(classes, features.shape[-1], features.device)
             accumulators[layer].update(features, labels)
     return accumulators
 

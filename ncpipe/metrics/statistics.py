@@ -217,9 +217,9 @@ class StatisticsAccumulator:
         found._count_seen()
         return found
 
-    def result(self) -> ClassStatistics:
+    def result(self, split: str = "") -> ClassStatistics:
         """Return the statistics of all samples so far; raise InputError that names an empty class."""
-        check_every_class(self._counts)
+        check_every_class(self._counts, split)
         return self.result_of(torch.arange(self.classes, device=self.device))
 
     @property

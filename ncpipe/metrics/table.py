@@ -33,7 +33,7 @@ from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.parts import parts_of
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
-from ncpipe.metrics.sample_statistics import SampleStatistics, first_pass, second_pass
+from ncpipe.metrics.sample_statistics import SampleStatistics, first_pass, same_samples, second_pass
 from ncpipe.metrics.statistics import REGRESSION, ClassStatistics
 from ncpipe.metrics.transfer import EPISODES, check_shots, transfer_metrics
 from ncpipe.system.errors import InputError
@@ -91,8 +91,9 @@ def measure(
     train = splits[TRAIN]
     rows, offsets = as_tensors(weight=weight, bias=bias)
     if train[1].ndim == 2:
-        if ood is not None or shots:
-            raise InputError("ood and shots: need one class a sample, not tags (N, K); leave them out")
+        if ood is not None or shots or by_sample:
+            what = "ood, shots and by_sample"
+            raise InputError(f"{what}: need one class a sample, not tags (N, K); leave them out")
         return _measure_tagged(splits, rows, offsets, batch_size, layer)
     outliers = None if ood is None else check_outliers(ood, features, test_features)
     if rows is not None and rows.ndim != 2:
@@ -178,8 +179,9 @@ def measure_batches(
     """Return every metric of features that come in batches ((B, d), (B,)).
 
     train() and test() start a pass, and are called once each while their batches fit into `keep` of the free
-    memory, as in `measure_model`; beyond it twice, in constant memory. The work is done on the device of the
-    first batch. by_sample: as in `measure`. Raises InputError on an empty class or split.
+    memory, as in `measure_model`; beyond it twice, in constant memory, and must give the same samples again.
+    The work is done on the device of the first batch. by_sample: as in `measure`. Raises InputError on an
+    empty class or split.
     """
     weight, bias = as_tensors(weight=weight, bias=bias)
     if not is_count(num_classes):
@@ -196,6 +198,9 @@ def measure_batches(
         seen = learned if split == TRAIN else _first_pass(layer, split, batches, num_classes)
         about = None if split == TRAIN else {layer: learned}
         samples = second_pass(batches(), {layer: seen}, {layer: (weight, bias)}, about, by_sample)[layer]
+        if batches.runs > 1 and not same_samples(seen, samples):
+            what = f"{split}(): its second pass gave other samples"
+            raise InputError(f"{what}; start the same pass each time, or raise `keep`")
         rows += measure_layer(layer, split, seen, samples, learned, weight)
         parts[layer, split] = parts_of(seen, samples)
     return Measurements(rows, parts)
@@ -270,7 +275,7 @@ def values_of(
 
 
 def _first_pass(layer: str, split: str, batches: KeptPass, classes: int) -> ClassStatistics:
-    statistics = first_pass(batches(), classes)[layer]
+    statistics = first_pass(batches(), classes, split)[layer]
     check_statistics(split, layer, statistics)
     return statistics
 

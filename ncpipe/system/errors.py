@@ -22,8 +22,9 @@ class NotEnoughMemory(InputError):
 
 
 def shown(value: object) -> str:
-    """Return what the user wrote, as Python writes it, cut where it is long."""
-    return cut(repr(value[: WORD + 1] if isinstance(value, str) else value), WORD)
+    """Return what the user wrote, as Python writes it, in one line that is cut where it is long."""
+    text = repr(value[: WORD + 1] if isinstance(value, str) else value)
+    return cut(" ".join(line.strip() for line in text.splitlines()), WORD)
 
 
 def word(name: object) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ncpipe.config.bounds import Count, Draws, Index, Positive
+from ncpipe.config.sources.sizes import check_sizes
 
 Head = Literal["ncc", "ridge"]
 
@@ -23,6 +24,9 @@ class OtherImages:
     source: Literal["digits", "mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100", "svhn"]
     per_class: Count
     seed: Index
+
+    def __post_init__(self) -> None:
+        check_sizes(self.source, self.per_class)
 
 
 @dataclass(frozen=True)

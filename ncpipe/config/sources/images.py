@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from ncpipe.config.architectures.architecture import Kind
 from ncpipe.config.bounds import Count, Index
+from ncpipe.config.sources.sizes import check_sizes
 from ncpipe.config.sources.source import DataSpec, Imbalance, LabelNoise
 from ncpipe.config.transfer_specs import OtherImages, Transfer
 
@@ -52,6 +53,7 @@ class ImageData(DataSpec):
     ood: OtherImages | None = None
 
     def __post_init__(self) -> None:
+        check_sizes(self.source, self.per_class, self.test_per_class)
         if self.ood is not None and self.ood.source == self.source:
             raise ValueError(f"ood: {self.source} is what the network is trained on; take another set")
 

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from ncpipe.config.architectures.architecture import Kind
 from ncpipe.config.bounds import Bound, Count, Index
+from ncpipe.config.sources.sizes import check_sizes
 from ncpipe.config.sources.source import DataSpec, Imbalance, LabelNoise
 
 
@@ -39,5 +40,6 @@ class TextData(DataSpec):
     imbalance: Imbalance | None = None
 
     def __post_init__(self) -> None:
+        check_sizes(self.source, self.per_class, self.test_per_class)
         if (self.tokenizer == "corpus") != (self.vocabulary is not None):
             raise ValueError("vocabulary is a number with `tokenizer: corpus` and null with a hub tokenizer")

@@ -6,6 +6,8 @@ python tests/library_alone.py
 import importlib.util
 import sys
 
+import torch
+
 import ncpipe as nc
 from ncpipe.metrics.conformance import suite
 
@@ -25,6 +27,11 @@ def main() -> None:
             right += conforms
             if not conforms:
                 wrong.append(f"{case.name}: {row.split} {row.metric} {row.value}")
+    features = torch.arange(12.0).view(6, 2) ** 2
+    batches = [(features[:3], torch.tensor([0, 1, 0])), (features[3:], torch.tensor([1, 0, 1]))]
+    measured = nc.measure_model(torch.nn.Sequential(torch.nn.Linear(2, 2)), "0", batches)
+    arrays = nc.measure(features, [0, 1, 0, 1, 0, 1])
+    assert measured["nc1_trace_ratio"] == arrays["nc1_trace_ratio"]
     assert nc.functional.cdnv([[1.0], [1.5], [-1.0], [-1.5]], [0, 0, 1, 1]) == 0.0625 / 6.25
     print(*wrong, f"{right} values right, {len(wrong)} wrong", sep="\n")
     sys.exit(bool(wrong))

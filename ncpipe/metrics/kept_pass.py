@@ -44,7 +44,7 @@ class KeptPass:
             message = f"{self._name}: {again}; the network runs over it again"
             warn(message)
         batches: list[Batch] = []
-        count, fits, room = 0, self.runs == 1, dict[torch.device, float]()
+        count, fits, room = 0, self.runs == 1 and self._keep > 0, dict[torch.device, float]()
         for batch in self._run():
             count += 1
             if fits and (stored := self._stored(batch, room)):

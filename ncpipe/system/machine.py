@@ -14,8 +14,10 @@ def free_memory() -> int:
 
     Limits are those of its control groups (a container, a service) and of its Slurm job.
     """
-    import psutil  # only where numbers are about to be computed
-
+    try:
+        import psutil  # only where numbers are about to be computed
+    except ModuleNotFoundError:  # PyTorch and NumPy alone: pages that nothing uses, not even a cache
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     own = psutil.Process().memory_info().rss
     limits = [*_cgroup_limits(), *_job_limit()]
     return max(0, min([psutil.virtual_memory().available, *(limit - own for limit in limits)]))

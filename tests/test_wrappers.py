@@ -273,7 +273,7 @@ def test_a_measurement_leaves_no_trace_in_modules_that_act_on_their_mode(failing
     model = lora_network()
     plain = copy.deepcopy(model)
     if failing:
-        with pytest.raises(InputError, match="no samples"):
+        with pytest.raises(InputError, match="no train samples"):
             measure_model(model, "4", [(INPUTS, LABELS.clamp(max=1))])
     else:
         measure_model(model, "4", LOADER)

@@ -184,7 +184,7 @@ def test_push_and_pull_into_a_second_clone(
     clone.run("git", "clone", "--quiet", str(clone.folder), str(tmp_path / "second"))
     second = Clone(tmp_path / "second")
     monkeypatch.chdir(second.folder)
-    with pytest.raises(InputError, match=r"^HEAD: .*points\.csv.*not in DVC's cache; .*dvc pull"):
+    with pytest.raises(InputError, match=r"^HEAD: data/results/points\.csv: not .*; .*dvc pull"):
         read_revision("HEAD", FILES)
     for each in (clone, second):
         each.run("dvc", "remote", "add", "--default", "folder", str(tmp_path / "remote"))

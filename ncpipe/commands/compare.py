@@ -138,7 +138,6 @@ def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
     from dvc.exceptions import DvcException, NotDvcRepoError
     from dvc.repo import Repo
     from dvc.scm import RevError
-    from dvc_data.index import DataIndexError
 
     logging.disable()  # DVC also logs what it raises
     try:
@@ -150,8 +149,6 @@ def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
         ) from None
     except NotDvcRepoError:
         raise InputError(f"{revision}: has no DVC project in {Path.cwd()}; commit it first") from None
-    except DataIndexError:  # of the folder that holds a path
-        raise _not_in_cache(revision, *paths) from None
     except DvcException as error:
         raise InputError(f"{revision}: {' '.join(str(error).split())}") from None
     finally:
@@ -165,18 +162,15 @@ def _read_from_workspace(path: Path) -> str:
 
 
 def _read_from_revision(repo: Any, revision: str, path: Path) -> str:
+    from dvc_data.index import DataIndexError
+
     try:
         return repo.dvcfs.read_text(f"/{path.as_posix()}", encoding="utf-8")
-    except FileNotFoundError:
-        raise _not_in_cache(revision, path) from None
-
-
-def _not_in_cache(revision: str, *paths: Path) -> InputError:
-    """Return an error about results that a clone or a worktree does not have."""
-    return InputError(
-        f"{revision}: {', '.join(map(str, paths))}: not in the revision or not in DVC's cache; run dvc repro "
-        "there and commit dvc.lock, or get the results: dvc pull, or another clone's cache by dvc cache dir"
-    )
+    except (FileNotFoundError, DataIndexError):  # the latter, of the folder that holds it
+        raise InputError(
+            f"{revision}: {path}: not in the revision or not in DVC's cache; run dvc repro there and commit "
+            "dvc.lock, or get the results: dvc pull, or another clone's cache by dvc cache dir"
+        ) from None
 
 
 def parse_table(revision: str, text: str) -> pd.DataFrame:

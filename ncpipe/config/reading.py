@@ -49,9 +49,8 @@ class Reading:
         return self._digests[here]
 
     def _digest(self, path: Path) -> str:
-        if (
-            content := self._contents.get(Path(os.path.abspath(path)))
-        ) is not None:  # a module that was imported
+        content = self._contents.get(Path(os.path.abspath(path)))
+        if content is not None:  # a module that was imported
             return hashlib.sha256(content).hexdigest()
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

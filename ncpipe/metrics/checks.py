@@ -79,7 +79,7 @@ def check_arrays(
     rows, wanted = as_tensor(features, "features"), as_tensor(labels, "labels")
     check_shape(rows, name)
     weight, bias = as_tensors(weight=weight, bias=bias)
-    classes = classes or (count_classes(wanted) if weight is None else len(weight))
+    classes = classes or count_classes(wanted, weight)
     if classes < 2:
         raise InputError(f"{name} labels name {classes} class; collapse needs at least 2")
     check_batch(rows, wanted, classes, rows.shape[1])
@@ -136,12 +136,18 @@ def check_statistics(split: str, layer: str, seen: ClassStatistics) -> None:
         )
 
 
-def count_classes(labels: Tensor) -> int:
-    """Return K = 1 + the largest label; 0 for no labels.
+def count_classes(labels: Tensor, weight: Tensor | None = None) -> int:
+    """Return K: the weight's number of rows, or without one 1 + the largest label; 0 for no labels.
 
-    Raises InputError for labels that are no integers, and where K is above the number of labels, so that some
-    class has no sample: what is made for each class would take memory for nothing.
+    Raises InputError for a weight that is no matrix, for labels that are no integers, and where their K is
+    above their number, so that some class has no sample: what is made for each class would take memory for
+    nothing.
     """
+    if weight is not None:
+        if weight.ndim != 2:
+            shape = tuple(weight.shape)
+            raise InputError(f"weight must have a row per class and a column per feature, not {shape}")
+        return len(weight)
     check_integers(labels)
     count = labels.numel()
     classes = int(labels.max()) + 1 if count else 0

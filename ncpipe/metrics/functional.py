@@ -47,7 +47,7 @@ def _given(needs: frozenset[str], arrays: dict[str, Any]) -> dict[str, Any]:
     features, labels = (as_tensor(arrays[name], name) for name in ("features", "labels"))
     train = arrays.get("train")
     known = None if train is None else _pair(train)
-    classes = count_classes(labels if known is None else known[1]) if weight is None else len(weight)
+    classes = count_classes(labels if known is None else known[1], weight)
     check_arrays(features, labels, weight, bias, classes, TRAIN if known is None else TEST)
     given: dict[str, Any] = {"statistics": class_statistics(features, labels, classes)}
     if needs & OF_FEW_SHOTS:

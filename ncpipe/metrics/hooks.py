@@ -351,17 +351,16 @@ def _measure(
 ) -> Measurements:
     """Measure all hook points together: the features of a split are read twice."""
     total = reader.head.classes
-    if present := isinstance(classes, str) and classes == "present":
+
+    def batches(run: KeptPass, name: str) -> Iterable[Batch]:
+        return run() if len(chosen) == total else _of_classes(run(), name, chosen, total)
+
+    if isinstance(classes, str) and classes == "present":
         accumulators = accumulate(train(), total)
         chosen = present_classes(accumulators[LAST_LAYER].counts)
         learned = {layer: each.result_of(chosen) for layer, each in accumulators.items()}
     else:
         chosen = select_classes(classes, total)
-
-    def batches(run: KeptPass, name: str) -> Iterable[Batch]:
-        return run() if len(chosen) == total else _of_classes(run(), name, chosen, total)
-
-    if not present:
         learned = first_pass(batches(train, "loader"), len(chosen), TRAIN)
     weight, bias = _rows(reader.head, chosen)
     classifiers: Classifiers = {LAST_LAYER: (weight, bias)}

@@ -22,8 +22,8 @@ class KeptPass:
         keep: share of the free memory that the batches may take: on their device, then on the host. Beyond it
             every call runs the network, and a MeasurementWarning says so. 0 keeps nothing.
 
-    `runs` counts the passes of the network. Raises InputError for a
-    `keep` that is no share, and for a pass without samples.
+    `runs` counts the passes of the network. Raises InputError for a `keep` that is no share, and for a pass
+    without samples.
     """
 
     def __init__(self, run: Callable[[], Iterator[Batch]], name: str, keep: float = KEEP) -> None:
@@ -41,8 +41,7 @@ class KeptPass:
         self.runs += 1
         again = f"its features take more than {self._keep:g} of the free memory (`keep`)"
         if self.runs == 2 and self._keep:
-            message = f"{self._name}: {again}; the network runs over it again"
-            warn(message)
+            warn(f"{self._name}: {again}; the network runs over it again")
         batches: list[Batch] = []
         count, fits, room = 0, self.runs == 1 and self._keep > 0, dict[torch.device, float]()
         for batch in self._run():

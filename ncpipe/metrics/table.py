@@ -96,11 +96,7 @@ def measure(
             raise InputError(f"{what}: need one class a sample, not tags (N, K); leave them out")
         return _measure_tagged(splits, rows, offsets, batch_size, layer)
     outliers = None if ood is None else check_outliers(ood, features, test_features)
-    if rows is not None and rows.ndim != 2:
-        raise InputError(
-            f"weight must have a row per class and a column per feature, not {tuple(rows.shape)}"
-        )
-    classes = count_classes(train[1]) if rows is None else len(rows)
+    classes = count_classes(train[1], rows)
     for split, given in splits.items():
         check_widths([train[0], given[0]])
         check_arrays(*given, rows, offsets, classes, split)

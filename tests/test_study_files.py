@@ -315,6 +315,18 @@ PUT_BACK = {  # how a file is edited and put back, what is listed, and how the l
 }
 
 
+def trained_once() -> tuple[Path, Any]:
+    """Train a run and remove it; return where it was stored, and its files."""
+    fetch("own")
+    train("own", 2, 0, workers=1)
+    (run,) = stored_runs()
+    truth = contents(run)
+    for folder in (Path("data/runs"), run):
+        shutil.rmtree(folder)
+    again()
+    return run, truth
+
+
 @pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["with checkpoints", "without"])
 @pytest.mark.parametrize("kind", PUT_BACK)
 def test_a_file_is_edited_while_a_run_reads_it_and_put_back(
@@ -333,13 +345,7 @@ def test_a_file_is_edited_while_a_run_reads_it_and_put_back(
     sys.path.append(str(tmp_path))
     write_study(factor=reader)
     write_pipeline(code=listed)
-    fetch("own")
-    train("own", 2, 0, workers=1)
-    (run,) = stored_runs()
-    truth = contents(run)
-    for folder in (Path("data/runs"), run):
-        shutil.rmtree(folder)
-    again()
+    run, truth = trained_once()
     original = batches.train_batch
 
     def train_batch(*arguments: Any) -> Any:
@@ -371,13 +377,7 @@ def test_a_module_is_edited_while_a_loss_imports_it_and_put_back(
     Path("helpers_of/__init__.py").touch()
     file.write_text("NUMBER = 1.5\n")
     write_study("import importlib\n", factor=f"importlib.import_module('{module}').NUMBER")
-    fetch("own")
-    train("own", 2, 0, workers=1)
-    (run,) = stored_runs()
-    truth = contents(run)
-    for folder in (Path("data/runs"), run):
-        shutil.rmtree(folder)
-    again()
+    run, truth = trained_once()
     original = batches.check_memory  # the first to call the loss
 
     def check_memory(*arguments: Any) -> None:

@@ -51,7 +51,7 @@ def fetch(
 
 
 def _fetch(params: Params, experiment: str, mirror: Path | None, value: Number | None) -> str:
-    """Write an experiment's data set; return what is said of it."""
+    """Write an experiment's data set; return the line that reports it."""
     whole = params.experiment(experiment, value)
     if own_loop(whole):
         from ncpipe.datasets.own_loaders import store_loaders

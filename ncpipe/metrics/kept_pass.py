@@ -20,7 +20,7 @@ class KeptPass:
         run: starts a pass of the network.
         name: what is passed over, for messages.
         keep: share of the free memory that the batches may take: on their device, then on the host. Beyond it
-            every call runs the network, and a MeasurementWarning says so. 0 keeps nothing.
+            every call runs the network, with a MeasurementWarning. 0 keeps nothing.
 
     `runs` counts the passes of the network. Raises InputError for a `keep` that is no share, and for a pass
     without samples.

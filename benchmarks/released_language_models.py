@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,9 +50,16 @@ SHOWN = ("classes", "tokens", "cdnv", *TABLE["TinyStories-12x1024_10L"])
 def random_model() -> tuple[nn.Module, Iterator[Tensor]]:
     """Return a small GPTNeo with random weights, and sequences (64,) of tokens with Zipf's frequencies."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_position_embeddings": 64}
-    ends = {"bos_token_id": 0, "eos_token_id": 0}
-    config = GPTNeoConfig(vocab_size=100, attention_types=[[["global", "local"], 1]], **sizes, **ends)
+    config = GPTNeoConfig(
+        vocab_size=100,
+        hidden_size=16,
+        num_layers=2,
+        num_heads=2,
+        max_position_embeddings=64,
+        attention_types=[[["global", "local"], 1]],
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     tokens = torch.multinomial(1 / torch.arange(1.0, 101), 64 * 64, replacement=True)
     return GPTNeoForCausalLM(config), iter(tokens.split(64))
 
@@ -70,7 +78,7 @@ def released_model(name: str, text: Path | None) -> tuple[nn.Module, Iterator[Te
     return model, sequences(file, tokenizer, min(LENGTH, model.config.max_position_embeddings))
 
 
-def sequences(file: Path, tokenizer: AutoTokenizer, length: int) -> Iterator[Tensor]:
+def sequences(file: Path, tokenizer: Any, length: int) -> Iterator[Tensor]:
     """Yield the stories' tokens one after another, `length` of them at a time; the rest is left out."""
     held: list[int] = []
     for story in _stories(file):

@@ -25,6 +25,7 @@ from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
 from ncpipe.metrics.loss_functions import wrong_tags
 from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
+from ncpipe.metrics.minority import metrics_by_size, size_groups
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.statistics import class_statistics
@@ -179,17 +180,20 @@ def ranks_of(features: Features) -> Iterator[Measurement]:
 
 
 def _by_size(run: Run, features: Features) -> Iterator[Measurement]:
-    """Yield the metrics of the small classes, where the data have such."""
-    if run.spec.data.imbalance is None:
+    """Yield the metrics of frequent and of rare classes, where the data have such."""
+    if (imbalance := run.spec.data.imbalance) is None:
         return
-    majority = run.spec.data.imbalance.majority
-    for metric, value in values_of(MINORITY, weight=features.weight, majority=majority):
-        yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
+    weight, bias, layer = features.weight, features.bias, features.layers[LAST_LAYER]
+    if imbalance.majority is not None:
+        for metric, value in values_of(MINORITY, weight=weight, majority=imbalance.majority):
+            yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
+    groups, counts = size_groups(len(weight), imbalance.majority), layer[TRAIN].statistics.counts
     for name, split in ((TRAIN, features.train), (TEST, features.test)):
         if split is not None:
-            wrong = logits_of(split.inputs, features.weight, features.bias).argmax(1) != split.labels
-            for metric, value in values_of(MINORITY, wrong=wrong, labels=split.labels, majority=majority):
-                yield Measurement(LAST_LAYER, name, metric, value)
+            wrong = logits_of(split.inputs, weight, bias).argmax(1) != split.labels
+            seen = layer[name].statistics
+            values = metrics_by_size(groups, counts, seen, weight, wrong, split.labels)
+            yield from (Measurement(LAST_LAYER, name, metric, value) for metric, value in values)
 
 
 def _of_target(run: Run, features: Features) -> Iterator[Measurement]:

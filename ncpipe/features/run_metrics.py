@@ -23,7 +23,6 @@ from ncpipe.features.objective import fit_of
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
-from ncpipe.metrics.loss_functions import wrong_tags
 from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
 from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.table import (
@@ -43,6 +42,7 @@ from ncpipe.metrics.table import (
     values_of,
 )
 from ncpipe.metrics.tags import tags_error
+from ncpipe.models.loss_functions import wrong_tags
 from ncpipe.models.network import INNER
 from ncpipe.models.penalties import head_input_strength
 from ncpipe.system.artifacts import PREPARED

@@ -13,8 +13,8 @@ from torch import Tensor
 from ncpipe.claims.theory_calls import THEORY_CALLS
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity, nc3_duality
-from ncpipe.metrics.loss_functions import LOSSES
 from ncpipe.metrics.statistics import class_statistics
+from ncpipe.models.loss_functions import LOSSES
 from ncpipe.papers.k23 import orthoplex, supcon, two_linear
 from ncpipe.papers.k23.calls import CALLS as K23
 from ncpipe.papers.k23.flows.features_model import Flow, aligned_start, integrate

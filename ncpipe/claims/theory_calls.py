@@ -13,8 +13,8 @@ from scipy.optimize import minimize_scalar
 
 from ncpipe.claims.calls import Calls, with_own
 from ncpipe.config.bounds import Bound, Count, Index, Positive
-from ncpipe.metrics.loss_functions import LOSSES
 from ncpipe.metrics.table import measure
+from ncpipe.models.loss_functions import LOSSES
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory import gufm
 from ncpipe.theory.frames import simplex_frame, zero_sum_basis

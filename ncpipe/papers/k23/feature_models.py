@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Count, Fraction, Positive
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity
-from ncpipe.metrics.loss_functions import LOSSES, cross_entropy
+from ncpipe.models.loss_functions import LOSSES, cross_entropy
 from ncpipe.papers.k23 import batch_norm, supcon, two_linear
 from ncpipe.system.errors import InputError
 from ncpipe.theory import smoothing, ufm

@@ -161,7 +161,8 @@ def test_what_was_trained_and_what_comes_next():
     assert trained(runs) == f"12 networks of 2 experiments: L = {values}, 2 seeds at each."
     assert next_steps(runs, rows)[0].startswith("1 of 12 runs did not converge")
     clear = next_steps(runs.assign(converged=True), rows)
-    assert len(clear) == 1 and "only new networks train" in clear[0]
+    assert len(clear) == 1
+    assert "only new networks train" in clear[0]
     assert next_steps(runs.assign(converged=True, seed=0), rows)[0].startswith("Add seeds")
 
 

@@ -6,7 +6,7 @@ Editors show the docstrings of these records. `ncpipe.claims.quantities` has a r
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
@@ -99,6 +99,10 @@ class Claim:
     def mistakes(self) -> Iterator[str]:
         """Yield a line, which begins with a key, for each contradiction between keys."""
         yield from ()
+
+    def answer(self, tables: Any) -> Answer:
+        """Return the number that answers the claim; raise NoNumberError, which says why there is none."""
+        raise NotImplementedError
 
     def decision(self, number: Answer) -> Verdict:
         """Return the verdict on a number that is there.

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import pandas as pd
 
-from ncpipe.claims.calls import Call, Calls, arguments_of
+from ncpipe.claims.calls import Call, Calls, arguments_of, with_own
 from ncpipe.claims.claim import Claim, RunClaim, Verdict
 from ncpipe.claims.evidence import (
     Answer,
@@ -30,7 +30,7 @@ from ncpipe.claims.evidence import (
     used_of,
     without_logarithm,
 )
-from ncpipe.claims.run_calls import run_calls
+from ncpipe.claims.run_calls import RUN_CALLS
 from ncpipe.config.bounds import Count, Index, Number
 from ncpipe.config.unions import TaggedBy
 from ncpipe.system.errors import InputError, cut, shown, suggest
@@ -449,9 +449,13 @@ class Called(Claim):
     call: str
     args: dict[str, Any] = field(default_factory=dict)
 
-    def checked(self, calls: Calls) -> tuple[Call, dict[str, Any]]:
+    def calls(self) -> Calls:
+        """Return the functions that may be called: the package's and the study's."""
+        raise NotImplementedError
+
+    def checked(self) -> tuple[Call, dict[str, Any]]:
         """Return the call and its arguments; raise InputError with a line for each mistake."""
-        if self.call not in calls:
+        if self.call not in (calls := self.calls()):
             self._refuse("call", f"unknown {shown(self.call)}; {suggest(self.call, calls)}")
         call = calls[self.call]
         if call.of_runs != isinstance(self, RunClaim):
@@ -483,6 +487,10 @@ class Computed(RunClaim, Called):
         """The name of the number in tables."""
         return self.call
 
+    def calls(self) -> Calls:
+        """Return the functions that may be called: the package's and the study's."""
+        return with_own(RUN_CALLS)
+
     def mistakes(self) -> Iterator[str]:
         """Yield a line, which begins with a key, for each contradiction between keys."""
         yield from super().mistakes()
@@ -499,7 +507,7 @@ class Computed(RunClaim, Called):
     def computed(self, tables: Tables) -> pd.DataFrame | float:
         """Return the function's values of runs, or its number of them all."""
         runs = self.side.runs(tables)
-        call, arguments = self.checked(run_calls())
+        call, arguments = self.checked()
         found = call.number(claim=self, tables=tables, **arguments)
         if not isinstance(found, pd.DataFrame):
             return float(found)
@@ -539,9 +547,15 @@ class Theory(Called):
         if (self.expect.within is None) != (self.against is None):
             yield "expect: `within` and `against` belong together; give both or neither"
 
-    def checked(self, calls: Calls) -> tuple[Call, dict[str, Any]]:
+    def calls(self) -> Calls:
+        """Return the functions that may be called: the package's and the study's."""
+        from ncpipe.claims.theory_calls import THEORY_CALLS  # imports torch
+
+        return with_own(THEORY_CALLS)
+
+    def checked(self) -> tuple[Call, dict[str, Any]]:
         """Return the call and its arguments; raise InputError with a line for each mistake."""
-        call, arguments = super().checked(calls)
+        call, arguments = super().checked()
         if self.against == "numerical" and call.check is None:
             self._refuse("against", f"{self.call} has no numerical check; give a number")
         return call, arguments
@@ -554,13 +568,13 @@ class Theory(Called):
         close = f"within {self.expect.within:g} of {number.target:.6g}"
         return close + checked * ", computed independently"
 
-    def answer(self, calls: Calls) -> Answer:
+    def answer(self, tables: object = None) -> Answer:
         """Return the exact number of the call; its `target` is the number of `against`.
 
         Raises InputError, which begins with the claim's id, for a mistake in the call, for arguments outside
         the theory's range and for those whose number is not finite.
         """
-        call, arguments = self.checked(calls)
+        call, arguments = self.checked()
         try:
             number = exact(_finite(call.number, arguments))
             if self.against is None:
@@ -587,7 +601,7 @@ def _finite(function: Callable[..., float], arguments: dict[str, Any]) -> float:
     return value
 
 
-def check_calls(claims: Iterable[Called], calls: Calls) -> None:
+def check_calls(claims: Iterable[Claim]) -> None:
     """Raise InputError with one line per mistake in the calls, before evaluating them takes minutes.
 
     Only `answer` finds arguments outside the theory's range.
@@ -595,16 +609,12 @@ def check_calls(claims: Iterable[Called], calls: Calls) -> None:
     mistakes = []
     for claim in claims:
         try:
-            claim.checked(calls)
+            if isinstance(claim, Called):
+                claim.checked()
         except InputError as error:
             mistakes.append(str(error))
     if mistakes:
         raise InputError("\n".join(mistakes))
-
-
-def check_run_calls(claims: Iterable[Claim]) -> None:
-    """Raise InputError with one line per mistake in the calls of claims with `quantity: computed`."""
-    check_calls([claim for claim in claims if isinstance(claim, Computed)], run_calls())
 
 
 AnyClaim = Annotated[

@@ -9,7 +9,6 @@ import math
 import numpy as np
 import pandas as pd
 
-from ncpipe.claims.calls import Call, Calls, with_own
 from ncpipe.claims.claim import RunClaim
 from ncpipe.claims.evidence import Tables
 from ncpipe.config.bounds import Fraction, Number
@@ -64,11 +63,4 @@ def depth_bound(claim: RunClaim, tables: Tables, over: dict[str, Number], alpha:
     return own.assign(value=own.get(claim.metric, math.nan) - min(bounds, default=math.nan))
 
 
-RUN_CALLS = {
-    function.__name__: Call(function) for function in (since_fit, layer_slope, layer_rise, depth_bound)
-}
-
-
-def run_calls() -> Calls:
-    """Return the calls of this module and those of the study."""
-    return with_own(RUN_CALLS)
+RUN_CALLS = {function.__name__: (function,) for function in (since_fit, layer_slope, layer_rise, depth_bound)}

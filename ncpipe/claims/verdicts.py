@@ -29,8 +29,8 @@ class Judged(NamedTuple):
     verdict: Verdict
 
 
-def answer(claim: RunClaim, tables: Tables) -> Answer:
-    """Return the number that answers a claim about runs, or why there is none (`missing`)."""
+def answer(claim: Claim, tables: Tables | None = None) -> Answer:
+    """Return the number that answers a claim, or why there is none (`missing`)."""
     try:
         return claim.answer(tables)
     except NoNumberError as why:

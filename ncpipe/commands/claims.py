@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from ncpipe.claims.claim import Claim, RunClaim
-from ncpipe.claims.evidence import Answer, Tables
+from ncpipe.claims.claim import RunClaim
+from ncpipe.claims.evidence import Tables
 from ncpipe.claims.ledger import load_claims
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.published import ledger_of_all, read_ledger
-from ncpipe.claims.quantities import Theory, check_calls, check_run_calls
+from ncpipe.claims.quantities import check_calls
 from ncpipe.claims.selections import judge_by_selection
 from ncpipe.claims.verdicts import Judged, answer, counts, judge, ledger_page, ledger_table, line
 from ncpipe.config.params import load_params
@@ -59,14 +59,15 @@ def claims(
         raise InputError("claims: --from needs --all")
     ledger = load_claims(further=RUN_NUMBERS)
     load_study(Path())  # which may have further calls
-    check_run_calls(ledger)
-    if theories := [claim for claim in ledger if isinstance(claim, Theory)]:
-        from ncpipe.papers.theory_calls import calls  # takes a second to import
+    check_calls(ledger)
+    theories = [claim for claim in ledger if not isinstance(claim, RunClaim)]
+    if theories:
+        from ncpipe.training.device import fix_sums
 
-        check_calls(theories, calls())
+        fix_sums(1)  # the matrices are small, so threads would wait for each other
     tables = _tables() if len(ledger) > len(theories) else None
     with study_errors():
-        judged = [judge(claim, _number(claim, tables)) for claim in ledger]
+        judged = [judge(claim, answer(claim, tables)) for claim in ledger]
         if tables is not None:
             judged = judge_by_selection(judged, tables)
     with publish_folder(CLAIMS) as folder:
@@ -107,16 +108,3 @@ def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
     scales = {claim.scale for claim, _, _ in judged if getattr(claim, "panel", "") and claim.scale}
     figure = claim_panels(points, verdict_lines(panels), scale="; ".join(sorted(scales)))
     save_figure(figure, folder, "panels")
-
-
-def _number(claim: Claim, tables: Tables | None) -> Answer:
-    """Return the number that answers a claim."""
-    if isinstance(claim, Theory):
-        from ncpipe.papers.theory_calls import calls
-        from ncpipe.training.device import fix_sums
-
-        fix_sums(1)  # the matrices are small, so threads would wait for each other
-        return claim.answer(calls())
-    assert isinstance(claim, RunClaim)
-    assert tables is not None
-    return answer(claim, tables)

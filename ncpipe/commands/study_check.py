@@ -47,10 +47,10 @@ def check_study(params: Params) -> None:
     check_metrics(params)
     if CLAIMS_FILE.is_file():
         from ncpipe.claims.ledger import load_claims  # pandas takes half a second to import
-        from ncpipe.claims.quantities import check_run_calls
+        from ncpipe.claims.quantities import Computed, check_calls
 
         claims = load_claims(CLAIMS_FILE, lambda: params, RUN_NUMBERS)
-        check_run_calls(claims)
+        check_calls(claim for claim in claims if isinstance(claim, Computed))
     for name in params.sweep.experiments:
         spec = params.experiments[name]
         if own_loop(spec):
@@ -129,7 +129,8 @@ def _check_runs(runs: list[Run]) -> None:
     import torch
 
     from ncpipe.features.extraction import extract
-    from ncpipe.features.own_metrics import WeightsAndData, own_measurements
+    from ncpipe.features.layer_samples import WeightsAndData
+    from ncpipe.features.own_metrics import own_measurements
     from ncpipe.training.device import fix_order_of_sums
     from ncpipe.training.session import Session
 

@@ -101,7 +101,7 @@ def _batches(run: Run, whole: WeightsAndData) -> Callable[[str], Batches]:
     splits = dict(data.measured()) | ({} if data.target is None else {TARGET: data.target})
 
     def batches(split: str) -> Batches:
-        return layers_by_batch(network, run, data, splits[split].of_classes(), CPU)
+        return layers_by_batch(network, run, data, splits[split].of_classes() or splits[split], CPU)
 
     return batches
 

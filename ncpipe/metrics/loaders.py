@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ncpipe.datasets.tensors import as_tensor
 from ncpipe.metrics.classifier import tensors_in
-from ncpipe.metrics.eval_mode import unwrapped
+from ncpipe.models.hook_points import unwrapped
 from ncpipe.system.errors import InputError, shown, warn
 
 Forward = Callable[[nn.Module, Any], Any]

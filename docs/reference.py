@@ -70,6 +70,8 @@ SOURCES_OF_FORMULAS = """\
 - **W27**: Wilson, *Probable inference, the law of succession, and statistical inference*, 1927.
 - **LSG26**: Luthra, Salunkhe, Galanti, *Directional neural collapse*, 2026 (arXiv 2603.03530).
 - **ADGZR24**: Andriopoulos, Dong, Guo, Zhao, Ross, NeurIPS 2024 (arXiv 2409.04180).
+- **RU26**: Rangamani, Unal, *Deep neural regression collapse*, CPAL 2026 (arXiv 2603.23805).
+- **FARL17**: Facco, d'Errico, Rodriguez, Laio, *Scientific Reports* 7, 2017 (arXiv 1803.06992).
 - **LLWQ24**: Li, Li, Wang, Qu, ICML 2024 (arXiv 2310.15903).
 - **BBPMF24**: Ben Ammar, Belkhir, Popescu, Manzanera, Franchi, *NECO*, ICLR 2024 (arXiv 2310.06823).
 - **HG17**: Hendrycks, Gimpel, ICLR 2017 (arXiv 1610.02136).
@@ -91,7 +93,7 @@ METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         RANKS,
     ),
     "Transfer": (
-        "Of classes that no classifier knows, as a frozen encoder's.\n"
+        "Of classes that no classifier knows, as a frozen encoder's; a sweep has them of every layer.\n"
         "`nc.measure(features, labels, shots=(1, 5))` and `ncpipe metrics FILE --shots 5` have them.\n"
         "With `data.transfer` the split `target` holds the classes that the network was not trained on.\n"
         "It has `nc1_trace_ratio` and `cdnv` too.\n"
@@ -100,7 +102,7 @@ METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
     ),
     "Other data": (
         "With [a third split](outliers.md) of other data the split `ood` has these, of its samples against "
-        "those of `test`.",
+        "those of `test`.\nInner layers have the scores that need no classifier.",
         OUTLIERS,
     ),
     "Tokens": (

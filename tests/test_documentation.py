@@ -67,11 +67,15 @@ def test_the_ledger_is_current() -> None:
 
 
 def test_pages_by_hand_have_a_budget_of_words() -> None:
-    """Red: pages that grow where a sentence elsewhere could go."""
-    pages = [ROOT / "README.md", DOCS / "results/trends.md.jinja", *set(WRITTEN) - FILLED]
+    """Those of users: docs/results is for who checks them. Red: pages that grow where a link would do."""
+    pages = [
+        ROOT / "README.md",
+        DOCS / "results/trends.md.jinja",
+        *set(DOCS.glob("*.md")) & set(WRITTEN) - FILLED,
+    ]
     words = {page.name: len(page.read_text(encoding="utf-8").split()) for page in pages}
     assert words.pop("README.md") <= 750
-    assert sum(words.values()) <= 29_000, sorted(words.items(), key=lambda item: -item[1])[:5]
+    assert sum(words.values()) <= 28_900, sorted(words.items(), key=lambda item: -item[1])[:5]
 
 
 def test_questions_lead_to_answers() -> None:

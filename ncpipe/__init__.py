@@ -20,8 +20,8 @@ _MODULES = {
     "Measurement": "metrics.measurements",
     "MeasurementWarning": "system.errors",
     "Measurements": "metrics.measurements",
-    "channels_first": "metrics.layers",
-    "channels_last": "metrics.layers",
+    "channels_first": "models.hook_points",
+    "channels_last": "models.hook_points",
     "collect_features": "metrics.hooks",
     "functional": "metrics",
     "last_token": "metrics.hooks",
@@ -30,7 +30,9 @@ _MODULES = {
     "measure_causal_lm": "metrics.causal",
     "measure_file": "metrics.file",
     "measure_model": "metrics.hooks",
+    "measure_multilabel_model": "metrics.hooks",
     "measure_regression": "metrics.regression",
+    "measure_regression_model": "metrics.hooks",
 }
 __all__ = ["__version__", *_MODULES]
 

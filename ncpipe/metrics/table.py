@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ncpipe.datasets.tags import check_tags
+from ncpipe.datasets.tags import check_tags, wrong_tags
 from ncpipe.datasets.tensors import Array, as_tensor
 from ncpipe.metrics.catalogue import FAMILIES, TAG_FAMILIES
 from ncpipe.metrics.checks import (
@@ -27,7 +27,6 @@ from ncpipe.metrics.checks import (
 from ncpipe.metrics.entry import Family
 from ncpipe.metrics.geometry import simplex_fits
 from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
-from ncpipe.metrics.loss_functions import wrong_tags
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics

@@ -16,7 +16,7 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Count, Positive
-from ncpipe.metrics.loss_functions import cross_entropy
+from ncpipe.models.loss_functions import cross_entropy
 from ncpipe.system.errors import InputError
 from ncpipe.theory.numerical import descend, minimise_ufm
 from ncpipe.theory.ufm import Decay

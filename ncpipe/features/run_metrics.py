@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -102,13 +102,19 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
 def history_metrics(run: Run, features: Features) -> dict[str, float]:
     """Return the metrics that `history` names, of one epoch's features, by `catalogue.series_name`."""
     assert run.spec.history is not None
-    names = run.spec.history.metrics
+    key = f"experiments.{run.experiment}.history.metrics"
+    return last_layer_metrics(run, features, run.spec.history.metrics, key)
+
+
+def last_layer_metrics(run: Run, features: Features, names: Sequence[str], key: str) -> dict[str, float]:
+    """Return metrics of the last layer that need no loss, by `catalogue.series_name`.
+
+    key: what a mistake in the names is called by.
+    """
     measured = [*_measure(features, {}), *own_measurements(run, features, None)]
     for name in names:
         if not any(row.metric == name for row in measured):
-            raise InputError(
-                f"experiments.{run.experiment}.history.metrics: {name} is none of the last layer's"
-            )
+            raise InputError(f"{key}: {name} is none of the last layer's")
     return {series_name(row.split, row.metric): row.value for row in measured if row.metric in names}
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from ncpipe.config.choices import TABLES, UNIONS, Choices
 from ncpipe.config.reading import PACKAGE, Reading
 from ncpipe.config.study_files import parsed
+from ncpipe.study import HOMES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,7 +57,12 @@ def closure(
 
 
 def modules_of(module: str, name: str, reading: Reading) -> list[str]:
-    """Return the modules that `from module import name` runs, less those without any code."""
+    """Return the modules that `from module import name` runs, less those without any code.
+
+    Names of `ncpipe.study` are those of the modules that define them.
+    """
+    if module == "ncpipe.study" and name in HOMES:
+        return modules_of(f"{PACKAGE}.{HOMES[name]}", "", reading)
     if (found := reading.imports.get((module, name))) is None:
         parts = [*module.split("."), *filter(None, [name])]
         names = [".".join(parts[:end]) for end in range(2, len(parts) + 1)]

@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from ncpipe.config.choices import TRAININGS, Choices
 from ncpipe.config.reading import PACKAGE, Reading, at_start
+from ncpipe.config.stages import Stage
 from ncpipe.config.study_files import CODE, FILE, PIPELINE, listed_digests, study_modules
 from ncpipe.runs import closures
 from ncpipe.runs.closures import closure, module_files
@@ -95,6 +96,19 @@ def experiment_digests(
         for stage, module in (*EXPERIMENT_STAGES.items(), *further.items())
     }
     return stages | {TRAIN: training_digests(choices, at_start())}
+
+
+def stage_digests(stage: Stage, choices: Choices | None) -> dict[str, str]:
+    """Return the digests of a stage of the study's own by file, and of its entry; choices: of its experiment.
+
+    A function of the package counts with all that it reaches, and one of the study with all of the study.
+    """
+    home, without = stage.function.__module__, SERVICES | READERS
+    if home.partition(".")[0] == PACKAGE:
+        code = closure([home], choices, without, at_start())
+    else:
+        code = study_digests(None, (), at_start(), without)
+    return code | {f"{home}:{stage.function.__qualname__}": digest_of(sorted(stage.options()))}
 
 
 def training_digests(choices: Choices, reading: Reading) -> dict[str, str]:

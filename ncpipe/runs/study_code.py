@@ -10,8 +10,9 @@ import ast
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from ncpipe.config.choices import STUDY_TABLES, Choices
+from ncpipe.config.choices import Choices
 from ncpipe.config.reading import PACKAGE, Reading
+from ncpipe.config.study import TABLES
 from ncpipe.config.study_files import (
     CODE,
     FILE,
@@ -24,10 +25,10 @@ from ncpipe.config.study_files import (
 from ncpipe.runs.closures import all_modules, closure, digest_module, modules_of, names_in
 
 METRICS = "METRICS"
-ALL_TABLES = frozenset({*STUDY_TABLES.values(), METRICS, "CALLS", "FIGURES"})
+ALL_TABLES = frozenset(TABLES)
 # Calls that only make something, and decorators, by the package that has them.
 CONSTRUCTORS = (
-    dict.fromkeys(("Family", "Hooked", "Metric", "Bound", "Training"), PACKAGE)
+    dict.fromkeys(("Family", "Hooked", "Metric", "Bound", "Stage", "Training"), PACKAGE)
     | dict.fromkeys(("property", "staticmethod", "classmethod"), "")
     | {
         "cache": "functools",

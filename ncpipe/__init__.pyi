@@ -6,13 +6,13 @@ from ncpipe.metrics.file import measure_file as measure_file
 from ncpipe.metrics.hooks import collect_features as collect_features
 from ncpipe.metrics.hooks import last_token as last_token
 from ncpipe.metrics.hooks import measure_model as measure_model
-from ncpipe.metrics.layers import channels_first as channels_first
-from ncpipe.metrics.layers import channels_last as channels_last
 from ncpipe.metrics.measurements import Measurement as Measurement
 from ncpipe.metrics.measurements import Measurements as Measurements
 from ncpipe.metrics.regression import measure_regression as measure_regression
 from ncpipe.metrics.table import measure as measure
 from ncpipe.metrics.table import measure_batches as measure_batches
+from ncpipe.models.hook_points import channels_first as channels_first
+from ncpipe.models.hook_points import channels_last as channels_last
 from ncpipe.system.errors import InputError as InputError
 from ncpipe.system.errors import MeasurementWarning as MeasurementWarning
 

@@ -1,4 +1,4 @@
-"""docs/extending.md: the blocks of the page are a study that runs, as they stand."""
+"""docs/extending.md: the blocks of the page stand in the studies that `ncpipe new` makes, which run."""
 
 import re
 from pathlib import Path
@@ -18,40 +18,31 @@ from ncpipe.config.reading import at_start
 from ncpipe.config.study import load_study
 from ncpipe.runs.study_code import study_effect
 
-PAGE, _, LOOP = (ROOT / "docs/extending.md").read_text(encoding="utf-8").partition("\n## A training loop\n")
+PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str, page: str = PAGE) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize("starter", ["own", "loop"])
+def test_the_starters_have_the_blocks_of_the_page(starter: str) -> None:
+    """Red: a definition or a key that was edited in the page or the starter alone."""
+    section = PAGE.partition("\n## A training loop\n")[2 if starter == "loop" else 0]
+    blocks = re.findall(r"^```(python|yaml)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    files = {"python": "study.py", "yaml": "params.yaml"}
+    parts = [(files[name], part) for name, text in blocks for part in text.strip("\n").split("\n\n\n")]
+    assert len(parts) > 2
+    assert [part for file, part in parts if part not in render(f"{starter}_{file}", {})] == []
 
 
-def test_the_page_does_no_more_than_define(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_starter_does_no_more_than_define(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: a check that takes a usual study for one whose parts change each other."""
     monkeypatch.chdir(tmp_path)
-    Path("study.py").write_text("\n\n".join(blocks("python")), encoding="utf-8")
+    Path("study.py").write_text(render("own_study.py", {}), encoding="utf-8")
     clear_code_digests()
     assert study_effect(at_start()) is None
     clear_code_digests()
 
 
-def test_a_study_of_own_code_begins_with_the_page() -> None:
-    """Red: a block of the page that was edited, and not what `ncpipe new --own-code` writes."""
-    head, _, rest = render("own_study.py", {}).partition("\n\n")
-    assert head.startswith('"""')
-    assert rest == "\n\n".join(blocks("python"))
-    assert render("own_params.yaml", {}) == blocks("yaml")[0]
-
-
-def test_a_study_of_an_own_loop_begins_with_its_section(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It does no more than define things, and its loop passes its trial.
-
-    Red: a block of the section that was edited, and not what `ncpipe new --own-loop` writes."""
-    head, _, rest = render("loop_study.py", {}).partition("\n\n")
-    assert head.startswith('"""')
-    assert rest == "\n\n".join(blocks("python", LOOP))
-    assert render("loop_params.yaml", {}) == blocks("yaml", LOOP)[0]
+def test_a_study_of_an_own_loop_passes_its_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does no more than define things. Red: a loop that `code` refuses, or takes for one with effects."""
     monkeypatch.chdir(tmp_path)
     create_study("./resnet", own_loop=True)
     monkeypatch.chdir("resnet")
@@ -64,7 +55,7 @@ def test_a_study_of_an_own_loop_begins_with_its_section(
         clear_code_digests()
 
 
-def test_the_page_runs_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_starter_runs_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stage by stage in this process, one run of each experiment.
 
     Red: a starter that only a later stage finds wrong, such as parameters without `about`."""

@@ -34,7 +34,7 @@ import torch
 from torch import nn
 
 from ncpipe.config.specs import OwnModel
-from ncpipe.metrics.layers import channels_last
+from ncpipe.models.hook_points import channels_last
 from ncpipe.training.hooked import Hooked
 
 

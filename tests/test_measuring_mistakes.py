@@ -13,12 +13,12 @@ from ncpipe.integrations.torchmetrics import ClassCollapse
 from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.checks import check_arrays
 from ncpipe.metrics.hooks import measure_model
-from ncpipe.metrics.layers import hook_points
 from ncpipe.metrics.sample_statistics import check_classifier
 from ncpipe.metrics.statistics import StatisticsAccumulator
 from ncpipe.metrics.table import measure, measure_batches
 from ncpipe.metrics.transfer import check_shots
 from ncpipe.metrics.vocabulary import TokenPass, measure_token_arrays
+from ncpipe.models.hook_points import hook_points
 
 pytestmark = pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
 DRAW = np.random.default_rng(0)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity, nc3_duality
-from ncpipe.metrics.loss_functions import LOSSES
 from ncpipe.metrics.statistics import class_statistics
+from ncpipe.models.loss_functions import LOSSES
 from ncpipe.papers.k23 import orthoplex, supcon, two_linear
 from ncpipe.papers.k23.flows.features_model import Flow, aligned_start, integrate
 from ncpipe.papers.s24 import dufm_numerical

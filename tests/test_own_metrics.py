@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import torch
 from conftest import experiment_tree, vector_data, write_params
-from pipeline import ROOT
 
 from ncpipe.commands.code import write_code
+from ncpipe.commands.new import render
 from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
@@ -21,9 +21,7 @@ from ncpipe.figures.sweep import sweep_figures
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
 
-PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8").partition("\n## A training loop\n")[0]
-STUDY = "\n\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
-[PARAMS] = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+STUDY, PARAMS = (render(f"own_{file}", {}) for file in ("study.py", "params.yaml"))
 CPU = torch.device("cpu")
 
 
@@ -35,7 +33,7 @@ def written(text: str = STUDY, params: str = PARAMS) -> None:
     Path("params.yaml").write_text(params, encoding="utf-8")
 
 
-def test_the_pages_three_metrics_are_their_formulas() -> None:
+def test_the_starters_three_metrics_are_their_formulas() -> None:
     """Against loops over samples, pairs and matrices in NumPy. Red: a variance along another pair's line, the
     train split's samples on the test split, a bias or an embedding among the matrices."""
     written()

@@ -24,8 +24,8 @@ from ncpipe.config.study import load_study
 from ncpipe.features.extraction import extract
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.objective import fit_of
-from ncpipe.metrics.loss_functions import focal, label_aware_margins, logit_adjusted
 from ncpipe.models.build import build_network
+from ncpipe.models.loss_functions import focal, label_aware_margins, logit_adjusted
 from ncpipe.system.artifacts import CODE
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch

@@ -26,8 +26,8 @@ from ncpipe.config.sources.arrays import ArraysData
 from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.datasets.prepared import TagSplit, read_prepared, write_prepared
 from ncpipe.metrics.hooks import measure_model
-from ncpipe.metrics.loss_functions import wrong_tags
 from ncpipe.metrics.table import Measurement, measure
+from ncpipe.models.loss_functions import wrong_tags
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
 from ncpipe.training.objective import Outputs, fit_times_samples

@@ -19,8 +19,8 @@ from torchvision.models import ConvNeXt, SwinTransformer
 from torchvision.models.convnext import CNBlockConfig
 
 from ncpipe.metrics.hooks import collect_features, measure_model
-from ncpipe.metrics.layers import channels_first, channels_last
 from ncpipe.metrics.table import measure
+from ncpipe.models.hook_points import channels_first, channels_last
 from ncpipe.system.errors import InputError, MeasurementWarning
 
 pytestmark = [

@@ -23,7 +23,6 @@ from ncpipe.features.own_metrics import WeightsAndData, own_measurements
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
 from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
-from ncpipe.metrics.loss_functions import wrong_tags
 from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.regression import measure_vectors
@@ -48,6 +47,7 @@ from ncpipe.metrics.table import (
 )
 from ncpipe.metrics.tags import tags_error
 from ncpipe.metrics.transfer import transfer_metrics
+from ncpipe.models.loss_functions import wrong_tags
 from ncpipe.models.network import INNER
 from ncpipe.models.penalties import head_input_strength
 from ncpipe.system.artifacts import PREPARED

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ncpipe.metrics.layers import with_article
+from ncpipe.models.hook_points import with_article
 from ncpipe.system.errors import InputError
 
 IGNORED = -100  # labels that transformers' losses leave out

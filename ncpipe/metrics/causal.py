@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from ncpipe.metrics.alignment import check_labels, own_shift
 from ncpipe.metrics.classifier import Classifier, find_classifier
-from ncpipe.metrics.eval_mode import eval_mode, unwrapped
+from ncpipe.metrics.eval_mode import eval_mode
 from ncpipe.metrics.hooks import Forward, batches_of, call, check_loader, to_device
-from ncpipe.metrics.layers import is_linear, linear_layers, with_article
 from ncpipe.metrics.measurements import Measurements
 from ncpipe.metrics.selection import IGNORE_INDEX
 from ncpipe.metrics.vocabulary import DECISIONS, TokenPass, check_memory, measure_vocabulary
+from ncpipe.models.hook_points import is_linear, linear_layers, unwrapped, with_article
 from ncpipe.system.errors import InputError
 
 

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ncpipe.metrics.eval_mode import unwrapped
-from ncpipe.metrics.layers import (
+from ncpipe.metrics.sample_statistics import pass_rounding
+from ncpipe.models.hook_points import (
     SHOWN,
     find_module,
     is_linear,
     is_part,
     linear_layers,
     linear_modules,
+    unwrapped,
     with_article,
 )
-from ncpipe.metrics.sample_statistics import pass_rounding
 from ncpipe.system.errors import InputError, warn
 
 FEW = 8  # samples, and positions of each, on which a layer is compared with W h + b

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ncpipe.metrics.generators import same_generators
 
@@ -37,21 +36,6 @@ def eval_mode(model: nn.Module, device: torch.device | str | None = None, *loade
             for tensor, copy in copies:
                 if not torch.equal(tensor, copy):  # a write would forbid the backward pass of a running step
                     tensor.copy_(copy)
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the network inside DataParallel, DistributedDataParallel and torch.compile.
-
-    Replicas would run hooks once on each device, and DistributedDataParallel's forward pass waits for the
-    other processes.
-    """
-    while True:
-        if isinstance(model, nn.DataParallel | DistributedDataParallel):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
-            return model
 
 
 def _changeable(model: nn.Module) -> list[Tensor]:

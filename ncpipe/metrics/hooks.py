@@ -18,9 +18,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from ncpipe.datasets.tensors import as_tensor
 from ncpipe.metrics.checks import check_finite, check_outliers, check_statistics, data_warnings
 from ncpipe.metrics.classifier import Classifier, find_classifier, tensors_in
-from ncpipe.metrics.eval_mode import eval_mode, unwrapped
+from ncpipe.metrics.eval_mode import eval_mode
 from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
-from ncpipe.metrics.layers import HookPoint, Select, hook_points, reading
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.parts import parts_of
@@ -35,6 +34,7 @@ from ncpipe.metrics.selection import (
     select_classes,
 )
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure, measure_layer, measure_weights
+from ncpipe.models.hook_points import HookPoint, Select, hook_points, reading, unwrapped
 from ncpipe.system.errors import InputError, shown, warn
 
 Forward = Callable[[nn.Module, Any], Any]

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from ncpipe.metrics.loss_functions import cross_entropy, half_squared_error
+from ncpipe.models.loss_functions import cross_entropy, half_squared_error
 
 
 def unregularised_loss(

@@ -27,7 +27,6 @@ from ncpipe.metrics.checks import (
 from ncpipe.metrics.entry import Family
 from ncpipe.metrics.geometry import simplex_fits
 from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
-from ncpipe.metrics.loss_functions import wrong_tags
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
@@ -36,6 +35,7 @@ from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
 from ncpipe.metrics.sample_statistics import SampleStatistics, first_pass, same_samples, second_pass
 from ncpipe.metrics.statistics import REGRESSION, ClassStatistics
 from ncpipe.metrics.transfer import EPISODES, check_shots, transfer_metrics
+from ncpipe.models.loss_functions import wrong_tags
 from ncpipe.system.errors import InputError
 
 LAST_LAYER = "last"

@@ -17,7 +17,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from ncpipe.metrics.loss_functions import Loss
+from ncpipe.models.loss_functions import Loss
 from ncpipe.system.errors import InputError
 from ncpipe.theory.ufm import Decay
 

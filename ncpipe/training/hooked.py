@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ncpipe.config.study import loaded
-from ncpipe.metrics.layers import Select, find_module, hook_points, matches, reading
+from ncpipe.models.hook_points import Select, find_module, hook_points, matches, reading
 from ncpipe.models.inputs import InputShape, unchanged
 from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role, embedding_parameters
 from ncpipe.system.errors import InputError

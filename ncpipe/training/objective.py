@@ -17,7 +17,7 @@ from ncpipe.config.run import Run
 from ncpipe.config.specs import OwnLoss
 from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.metrics.loss_functions import (
+from ncpipe.models.loss_functions import (
     cross_entropy,
     focal,
     half_distance_to,

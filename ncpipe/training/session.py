@@ -18,9 +18,9 @@ from ncpipe.config.loss_specs import SupCon
 from ncpipe.config.run import Run
 from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.metrics.loss_functions import wrong_tags
 from ncpipe.models.build import build_network, input_shape, prepare_split
 from ncpipe.models.inputs import width_of
+from ncpipe.models.loss_functions import wrong_tags
 from ncpipe.models.network import batch_norms
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator

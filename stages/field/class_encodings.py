@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Count, NonNegative, Positive
-from ncpipe.metrics.loss_functions import half_squared_error
+from ncpipe.models.loss_functions import half_squared_error
 from ncpipe.system.errors import InputError
 from ncpipe.theory import ufm
 from ncpipe.theory.numerical import minimise_ufm

@@ -14,7 +14,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Count, Positive
-from ncpipe.metrics.loss_functions import cross_entropy
+from ncpipe.models.loss_functions import cross_entropy
 from ncpipe.system.errors import InputError
 from ncpipe.theory.numerical import descend
 

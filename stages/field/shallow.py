@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Count, Index, Positive
-from ncpipe.metrics.loss_functions import cross_entropy
+from ncpipe.models.loss_functions import cross_entropy
 from ncpipe.system.errors import InputError
 from ncpipe.theory.frames import simplex_frame
 

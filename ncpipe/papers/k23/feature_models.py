@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Count, Fraction, Index, Positive
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity
-from ncpipe.metrics.loss_functions import LOSSES, cross_entropy
 from ncpipe.metrics.table import measure
+from ncpipe.models.loss_functions import LOSSES, cross_entropy
 from ncpipe.papers.k23 import batch_norm, supcon, two_linear
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator

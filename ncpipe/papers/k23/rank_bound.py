@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
-from ncpipe.metrics.loss_functions import cross_entropy
+from ncpipe.models.loss_functions import cross_entropy
 from ncpipe.theory.numerical import least
 
 Classes = Annotated[int, Bound(low=2)]

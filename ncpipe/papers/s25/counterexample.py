@@ -21,8 +21,8 @@ from torch.autograd.functional import hessian, jacobian
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.collapse import within_trace
-from ncpipe.metrics.loss_functions import LOSSES
 from ncpipe.metrics.statistics import class_statistics
+from ncpipe.models.loss_functions import LOSSES
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory.constructions.assumptions import paper_loss, paper_model

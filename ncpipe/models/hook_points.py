@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from ncpipe.metrics.eval_mode import unwrapped
 from ncpipe.system.errors import InputError, shown
 
 Select = Callable[[Tensor, Any], Tensor]
@@ -55,6 +55,21 @@ def find_module(model: nn.Module, wanted: str | nn.Module, argument: str) -> nn.
         guess = f"did you mean {close[0]!r}? " if close else ""
         raise InputError(f"{argument}: the model has no layer {wanted!r}; {guess}{known}")
     return unwrapped(modules[wanted])
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the network inside DataParallel, DistributedDataParallel and torch.compile.
+
+    Replicas would run hooks once on each device, and DistributedDataParallel's forward pass waits for the
+    other processes.
+    """
+    while True:
+        if isinstance(model, nn.DataParallel | DistributedDataParallel):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
 
 
 def is_linear(module: nn.Module) -> bool:

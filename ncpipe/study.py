@@ -2,9 +2,9 @@
 
     from ncpipe.study import Count, Stage, trained_runs
 
-docs/extending.md has a line for each. Nothing else of the package is meant to be imported by a study; `ncpipe`
-itself measures any model. Names are imported when they are first used, so that a study without networks does
-not wait for PyTorch. Types of the names are in study.pyi.
+docs/extending.md has a line for each; a study imports nothing else of the package. Names are imported when
+they are first used, so that a study without networks does not wait for PyTorch. Types of the names are in
+study.pyi.
 """
 
 import pkgutil
@@ -31,8 +31,8 @@ HOMES = {
     "Stage": "config.stages",
     "TrainedRun": "runs.trained_runs",
     "Training": "training.own_loop",
-    "channels_last": "metrics.layers",
-    "cross_entropy": "metrics.loss_functions",
+    "channels_last": "models.hook_points",
+    "cross_entropy": "models.loss_functions",
     "init_weights": "models.network",
     "load_params": "config.params",
     "measure": "metrics.table",

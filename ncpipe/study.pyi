@@ -12,9 +12,9 @@ from ncpipe.config.specs import OwnOptimizer as OwnOptimizer
 from ncpipe.config.specs import OwnTraining as OwnTraining
 from ncpipe.config.stages import Stage as Stage
 from ncpipe.metrics.catalogue import Metric as Metric
-from ncpipe.metrics.layers import channels_last as channels_last
-from ncpipe.metrics.loss_functions import cross_entropy as cross_entropy
 from ncpipe.metrics.table import measure as measure
+from ncpipe.models.hook_points import channels_last as channels_last
+from ncpipe.models.loss_functions import cross_entropy as cross_entropy
 from ncpipe.models.network import Family as Family
 from ncpipe.models.network import Layer as Layer
 from ncpipe.models.network import Network as Network

@@ -17,11 +17,12 @@ from ncpipe.config.bounds import Fraction, Number
 from ncpipe.metrics.catalogue import series_name
 from ncpipe.tables.keys import rows_at, run_keys
 from ncpipe.tables.points import LAST
+from ncpipe.tables.stage_tables import stage_table
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Holds the tables that `aggregate` writes."""
+    """Holds the tables that `aggregate` writes; `stage` has those of the study's own stages."""
 
     points: pd.DataFrame
     runs: pd.DataFrame
@@ -31,6 +32,10 @@ class Tables:
     effective_depth: pd.DataFrame
     layer_errors: pd.DataFrame
     history: pd.DataFrame
+
+    def stage(self, name: str, table: str | None = None) -> pd.DataFrame:
+        """Return a table of a stage of the study, by default the one that is named as the stage."""
+        return stage_table(name, table)
 
 
 def rows_of(claim: Claim, table: pd.DataFrame) -> pd.DataFrame:

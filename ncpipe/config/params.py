@@ -303,7 +303,8 @@ def params_type() -> type[Params]:
     for field in dataclasses.fields(record):
         if hasattr(Params, field.name) or field.name in Params.__dataclass_fields__:
             raise loaded().mistake(
-                record.__name__, f"{PARAMS} has the key {field.name!r}, which exists already; take another name"
+                record.__name__,
+                f"{PARAMS} has the key {field.name!r}, which exists already; take another name",
             )
     return _joined(record)
 
@@ -343,12 +344,13 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
     """
     check_there(path)
     load_study(path.parent)
+    kind = params_type()
     try:
         tree = read_yaml(path)
     except InputError as error:
         raise InputError(cut(f"{path}: {error}")) from None
     try:
-        return parse_params(tree)
+        return parse_params(tree, kind)
     except InputError as error:
         mistakes = str(error).splitlines()
         key_line = key_lines(path.read_text(encoding="utf-8-sig"))
@@ -369,12 +371,12 @@ def _line_of(mistake: str, key_line: Mapping[str, int]) -> str:
     return f" (line {key_line[key]})" if key else ""
 
 
-def parse_params(tree: object) -> Params:
+def parse_params(tree: object, kind: type[Params] = Params) -> Params:
     """Return checked parameters from the plain values of a YAML file.
 
-    Raises InputError with a line for each mistake.
+    kind: of `params_type`. Raises InputError with a line for each mistake.
     """
-    params, mistakes = check(params_type(), tree)
+    params, mistakes = check(kind, tree)
     experiments = _mapping_at(tree, "experiments")
     mistakes += _name_mistakes(experiments)
     mistakes += _about_mistakes(_mapping_at(tree, "about"), experiments)

@@ -124,7 +124,7 @@ class Study:
         return self.mistake(name, f"{name} {what}")
 
 
-NO_STUDY = Study(**{name.lower(): {} for name in TABLES}, params=None, lines={}, paths=())  # type: ignore[arg-type]
+NO_STUDY = Study(**{name.lower(): {} for name in TABLES}, params=None, lines={}, paths=())
 _loaded = NO_STUDY
 
 

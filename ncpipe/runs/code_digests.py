@@ -21,7 +21,7 @@ from ncpipe.config.stages import Stage
 from ncpipe.config.study_files import CODE, FILE, PIPELINE, listed_digests, study_modules
 from ncpipe.runs import closures
 from ncpipe.runs.closures import closure, module_files
-from ncpipe.runs.study_code import study_digests
+from ncpipe.runs.study_code import MEASURED, study_digests
 from ncpipe.system.artifacts import digest_of
 from ncpipe.system.errors import InputError
 
@@ -59,7 +59,7 @@ TEMPLATES: Mapping[str, str] = {"report": "report/templates"}
 # The tables of study.py that a stage reads; further stages of an experiment read those of `train`.
 READ: Mapping[str, tuple[str, ...]] = {
     "fetch": ("DATA", TRAININGS),
-    "measure": ("NETWORKS", "LOSSES", "OPTIMIZERS", TRAININGS, "METRICS"),
+    "measure": ("NETWORKS", "LOSSES", "OPTIMIZERS", TRAININGS, *MEASURED),
     TRAIN: ("NETWORKS", "LOSSES", "OPTIMIZERS", TRAININGS),
 }
 

@@ -24,7 +24,7 @@ from ncpipe.config.study_files import (
 )
 from ncpipe.runs.closures import all_modules, closure, digest_module, modules_of, names_in
 
-METRICS = "METRICS"
+MEASURED = ("METRICS", "RUN_COLUMNS")  # tables of which the stage measure calls every entry
 ALL_TABLES = frozenset(TABLES)
 # Calls that only make something, and decorators, by the package that has them.
 CONSTRUCTORS = (
@@ -93,8 +93,9 @@ def _entries(choices: Choices, read: Collection[str], reading: Reading) -> tuple
             parts += [key for key, _ in found]
         if table in read:
             parts += [entry for _, entry in found]
-    if METRICS in read and METRICS in origins:
-        parts += [each for pair in tables.get(METRICS, [(ast.Name(METRICS), None)]) for each in pair]
+    for name in MEASURED:
+        if name in read and name in origins:
+            parts += [each for pair in tables.get(name, [(ast.Name(name), None)]) for each in pair]
     package = set[str]()
     for node in (node for part in parts if part is not None for node in ast.walk(part)):
         if isinstance(node, ast.Name):

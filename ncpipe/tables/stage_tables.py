@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from ncpipe.system.errors import InputError
-from ncpipe.tables.files import read_csv
+from ncpipe.tables.files import KEY
 
 DATA = Path("data")
 
@@ -33,7 +33,14 @@ def stage_table(stage: str, table: str | None = None) -> pd.DataFrame:
     texts = stage_texts(stage)
     if table not in texts:
         raise InputError(f"{DATA / stage}: has no {table}.csv; run dvc repro (stage {stage})")
-    return read_csv(io.StringIO(texts[table]))
+    return parse_table(texts[table])
+
+
+def parse_table(text: str) -> pd.DataFrame:
+    """Return the table of a stage's CSV; of its columns only `experiment` is text whatever it looks like."""
+    return pd.read_csv(
+        io.StringIO(text), dtype={KEY: "str"}, keep_default_na=False, na_values=[""], float_precision="round_trip"
+    )
 
 
 def _joined(files: list[Path]) -> str:

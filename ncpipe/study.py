@@ -9,10 +9,11 @@ study.pyi.
 
 import pkgutil
 
-# The modules that define the names.
+# The modules that define the names, some by another name.
 HOMES = {
     "Bound": "config.bounds",
     "Count": "config.bounds",
+    "Decay": "theory.ufm",
     "Family": "models.network",
     "Fraction": "config.bounds",
     "Hooked": "training.hooked",
@@ -28,17 +29,25 @@ HOMES = {
     "OwnOptimizer": "config.specs",
     "OwnTraining": "config.specs",
     "Positive": "config.bounds",
+    "RegressionOptimum": "theory.regression",
     "Stage": "config.stages",
     "TrainedRun": "runs.trained_runs",
     "Training": "training.own_loop",
     "channels_last": "models.hook_points",
+    "covariance": "metrics.nrc",
     "cross_entropy": "models.loss_functions",
+    "descend": "theory.numerical",
+    "half_squared_error": "models.loss_functions",
     "init_weights": "models.network",
     "load_params": "config.params",
     "measure": "metrics.table",
+    "minimise_ufm": "theory.numerical",
+    "regression_optimum": "theory.regression",
     "seeded_generator": "system.randomness",
+    "simplex_frame": "theory.frames",
     "stage_table": "tables.stage_tables",
     "trained_runs": "runs.trained_runs",
+    "ufm_optimum": "theory.ufm:optimum",
 }
 __all__ = [*HOMES]
 
@@ -46,7 +55,8 @@ __all__ = [*HOMES]
 def __getattr__(name: str) -> object:
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(HOMES)}")
-    value: object = pkgutil.resolve_name(f"ncpipe.{HOMES[name]}:{name}")
+    home, _, other = HOMES[name].partition(":")
+    value: object = pkgutil.resolve_name(f"ncpipe.{home}:{other or name}")
     globals()[name] = value  # the next use does not come here
     return value
 

@@ -17,11 +17,12 @@ from conftest import experiment_tree, write_params
 from made_tables import grid, measure, noisy, places_of, set_converged
 from scipy import stats
 
-from ncpipe.claims.calls import Call
+from ncpipe.claims.calls import Call, check_calls
 from ncpipe.claims.evidence import Answer, answer, evaluate
 from ncpipe.claims.ledger import load_claims, parse_claims, subject
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.run_calls import Tables, check_run_calls
+from ncpipe.claims.theory_calls import THEORY_CALLS, theory_calls
 from ncpipe.claims.verdicts import Judged, decision_p_value, judge, ledger_page, ledger_table
 from ncpipe.claims.verdicts import line as line_of
 from ncpipe.commands.claims import claims as claims_command
@@ -30,8 +31,9 @@ from ncpipe.config.params import Slopes
 from ncpipe.config.study import load_study
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.figures.claim_panels import claim_panels, verdict_lines
+from ncpipe.papers.k23.calls import CALLS as K23
 from ncpipe.papers.outputs import RUN_NUMBERS
-from ncpipe.papers.theory_calls import CALLS, calls
+from ncpipe.papers.s24.calls import CALLS as S24
 from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import WeightedRuns, difference_interval, size_difference_interval
 from ncpipe.tables.keys import RUN
@@ -315,7 +317,7 @@ def test_a_number_of_runs_may_be_a_function_of_the_study(tmp_path, monkeypatch):
         with pytest.raises(InputError) as caught:
             check_run_calls([*bad, claim("computed", call="two"), claim("theory", call="gone")])
         with pytest.raises(InputError, match="count is a call of `quantity: computed`"):
-            evaluate(claim("theory", call="count"), calls())
+            evaluate(claim("theory", call="count"), theory_calls())
     finally:
         load_study(tmp_path / "nowhere")
     lines = str(caught.value).splitlines()
@@ -589,10 +591,9 @@ def test_a_study_with_an_axis_asks_for_one_line():
 
 # Theory
 
+CALLS = {name: Call(*functions) for name, functions in (THEORY_CALLS | K23 | S24).items()}
+
 TWINS = {  # those of test_optima.py are not repeated
-    "ufm.value": (
-        {"loss": "mse", "classes": 3, "per_class": 2, "width": 3, "weight": 0.02, "features": 0.1}, 1e-9,
-    ),
     "two_linear.logit": ({"strength": 0.3}, 1e-5),
     "flow.scale": ({"loss": "mse", "classes": 3, "per_class": 4, "start": 0.01, "time": 30.0}, 1e-8),
     "flow.balance_left": (
@@ -615,7 +616,7 @@ def test_a_closed_form_has_a_twin_that_agrees(name):
     assert evaluate(claim("theory", call=name, args=args), CALLS).value == CALLS[name].number(**args)
 
 
-SPHERE = {"classes": 3, "width": 4, "strength": 0.01, "per_class": 2}
+SPHERE = {"classes": 3, "width": 4, "strength": 0.01}
 TURNED = {"classes": 4, "width": 7, "strength": 0.02, "seed": 3}
 PAIRS = {"classes": 4, "per_class": 50, "seed": 1}
 
@@ -624,8 +625,8 @@ PAIRS = {"classes": 4, "per_class": 50, "seed": 1}
     ("name", "args", "low", "high"),
     [
         # the minimum of features on a sphere is collapsed
-        ("gufm.collapse", SPHERE | {"loss": "ce"}, 0, 1e-5),
-        ("gufm.collapse", SPHERE | {"loss": "mse"}, 0, 1e-5),
+        ("gufm.collapse", SPHERE | {"loss": "ce", "per_class": 2}, 0, 1e-5),
+        ("gufm.collapse", SPHERE | {"loss": "mse", "per_class": 2}, 0, 1e-5),
         # a drawn pair is an optimum. Red: a simplex under MSE without bias, orthogonal rows under CE
         ("gufm.rescaled", TURNED | {"loss": "ce", "bias": False}, 1 - 1e-12, 1 + 1e-12),
         ("gufm.rescaled", TURNED | {"loss": "mse", "bias": False}, 1 - 1e-12, 1 + 1e-12),
@@ -705,7 +706,7 @@ def test_numbers_do_not_depend_on_what_started_the_stage(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MKL_CBWR", raising=False)
     entry = {"id": "c", "ref": "S", "statement": "s", "quantity": "theory", "expect": {"below": 10}}
-    write_claims([entry | {"call": "two_linear.jump", "args": {"distance": 0.1}}])
+    write_claims([entry | {"call": "gufm.value", "args": {"loss": "ce"} | SPHERE}])
     claims_command()
     capability = torch.backends.cpu.get_cpu_capability()
     wanted = f"{capability},STRICT" if capability in ("AVX2", "AVX512") else None
@@ -716,21 +717,21 @@ def test_all_calls_are_checked_before_one_is_made(tmp_path, monkeypatch):
     """A typo in the last claim of a study does not cost its minutes. Red: checked one by one."""
     monkeypatch.chdir(tmp_path)
 
-    def jump(distance: float) -> float:
+    def value(width: float) -> float:
         pytest.fail("evaluated")
 
-    monkeypatch.setitem(CALLS, "two_linear.jump", Call(jump))
+    monkeypatch.setitem(THEORY_CALLS, "gufm.value", (value,))
     entry = {"ref": "S", "statement": "s", "quantity": "theory", "expect": {"below": 1}}
-    last = [("two_linear.jum", {}), ("two_linear.jump", {"distanse": 1})]
-    calls = [("two_linear.jump", {"distance": 0.1}), *last]
+    last = [("gufm.valu", {}), ("gufm.value", {"widht": 1})]
+    calls = [("gufm.value", {"width": 4}), *last]
     write_claims(
         [entry | {"id": f"c{i}", "call": call, "args": args} for i, (call, args) in enumerate(calls)]
     )
     with pytest.raises(InputError) as caught:
         claims_command()
     first, *others = str(caught.value).splitlines()
-    assert first.startswith("claims.yaml: c1.call: unknown 'two_linear.jum'")
-    assert [line.split(":")[1].strip() for line in others] == ["c2.args.distanse", "c2.args.distance"]
+    assert first.startswith("claims.yaml: c1.call: unknown 'gufm.valu'")
+    assert [line.split(":")[1].strip() for line in others] == ["c2.args.widht", "c2.args.width"]
     assert not Path("data").exists()
 
 
@@ -739,9 +740,16 @@ def test_all_calls_are_checked_before_one_is_made(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.parent.name)
 def test_shipped_claims_read_and_fit_their_schema(path, monkeypatch):
+    """Red: a claim whose study.py does not have its call."""
     monkeypatch.chdir(path.parent)
     ledger = load_claims(further=RUN_NUMBERS)
     assert len(ledger) >= len(read_yaml(path))
+    load_study(path.parent)
+    try:
+        check_calls([claim for claim in ledger if claim.quantity == "theory"], theory_calls())
+        check_run_calls(ledger)
+    finally:
+        load_study(path.parent / "nowhere")
     first, *_ = path.read_text(encoding="utf-8").splitlines()
     named = path.parent / first.removeprefix("# yaml-language-server: $schema=")
     assert named.resolve() == ROOT / "claims.schema.json"
@@ -887,8 +895,9 @@ def test_the_command_writes_before_it_fails(tmp_path, monkeypatch, capsys):
             vars_of("bound", quantity="minimum", expect={"at_least": 0.2}, identity=True),
             vars_of("later", experiment="b"),
             {
-                "id": "closed", "ref": "K", "statement": "s", "quantity": "theory", "call": "two_linear.jump",
-                "args": {"distance": 1e-9}, "against": 0.5, "expect": {"within": 1e-6}, "author": "ours",
+                "id": "closed", "ref": "K", "statement": "s", "quantity": "theory", "call": "gufm.value",
+                "args": {"loss": "mse", "classes": 3, "width": 4, "strength": 0.5}, "against": 3 / 22,
+                "expect": {"within": 1e-12}, "author": "ours",
             },
         ]
     )  # fmt: skip

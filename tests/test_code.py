@@ -54,10 +54,8 @@ CLAIMS = """\
 - {<<: *one, id: least, quantity: minimum}
 - {<<: *one, id: ranks, quantity: spearman}
 - {<<: *one, id: change, quantity: difference, of: value, versus: {depth: 2}}
-- {id: z, ref: S, statement: s, quantity: theory, call: two_linear.logit, args: {strength: 0.3},
-   against: numerical, expect: {within: 1}}
-- {id: flow, ref: S, statement: s, quantity: theory, call: flow.scale,
-   args: {loss: se, classes: 3, per_class: 2, start: 0.1, time: 1.0}, against: numerical, expect: {within: 1}}
+- {id: z, ref: S, statement: s, quantity: theory, call: gufm.value,
+   args: {loss: ce, classes: 3, width: 4, strength: 0.1}, against: numerical, expect: {within: 1}}
 """
 
 SOURCES = {

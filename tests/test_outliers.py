@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import experiment_tree, measure_runs, write_params
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from training_cases import PLAIN
 
@@ -302,3 +303,14 @@ def test_a_sweep_measures_the_third_split(tmp_path: Path, monkeypatch: pytest.Mo
     own = points[points["split"] == "ood"]
     assert {f"last/ood/{row.metric}": row.value for row in own.itertuples()} == pytest.approx(found, rel=1e-9)
     assert len(own) == 15
+    state = load_file("data/runs/own/L3/s0/model.safetensors")
+    weight, bias = state["maps.0.weight"].double(), state["maps.0.bias"].double()
+    hidden = {
+        name: torch.relu(split.inputs.double() @ weight.T + bias)
+        for name, split in (("train", data.train), ("test", data.test), ("ood", data.ood))
+        if split is not None
+    }
+    inner = dict(outlier_metrics(hidden["train"], data.train.labels, hidden["test"], hidden["ood"]))
+    assert {name.partition("_")[0] for name in inner} == {"neco", "mahalanobis", "knn", "nc5"}
+    rows = pd.read_csv("data/metrics/own/measurements.csv").query("layer == 'H1' and split == 'ood'")
+    assert dict(zip(rows["metric"], rows["value"], strict=True)) == pytest.approx(inner, rel=1e-9)

@@ -22,7 +22,8 @@ from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.extraction import extract
-from ncpipe.features.own_metrics import WeightsAndData, own_measurements
+from ncpipe.features.layer_samples import WeightsAndData
+from ncpipe.features.own_metrics import own_measurements
 from ncpipe.features.run_metrics import describe
 from ncpipe.models.build import build_network
 from ncpipe.system.errors import InputError

@@ -31,7 +31,8 @@ from ncpipe.config.run import Run
 from ncpipe.config.study import load_study, loaded
 from ncpipe.datasets.own_loaders import store_loaders
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.features.own_metrics import WeightsAndData, own_measurements
+from ncpipe.features.layer_samples import WeightsAndData
+from ncpipe.features.own_metrics import own_measurements
 from ncpipe.features.own_network import extract_own, roles
 from ncpipe.features.run_metrics import describe, measure_run
 from ncpipe.metrics.hooks import measure_model

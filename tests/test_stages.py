@@ -303,17 +303,17 @@ def test_the_digest_of_a_stage_is_of_its_code() -> None:
 def test_a_study_with_a_stage_is_created_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: a starter whose stage fails; a stage that dvc.yaml does not name."""
     Path("study.py").unlink()
-    create_study("./norms", with_stage=True)
-    monkeypatch.chdir("norms")
+    create_study("./lbfgs", with_stage=True)
+    monkeypatch.chdir("lbfgs")
     clear_code_digests()
     measure_runs("mixture_rn1", depths=[2, 4], seeds=[0, 1])
     write_code()
-    assert run(monkeypatch, "weight_norms", "--experiment", "mixture_rn1") in (0, None)
-    assert len(stage_table("weight_norms")) == 4
+    assert run(monkeypatch, "longer", "--experiment", "mixture_rn1") in (0, None)
+    assert list(stage_table("longer")["epoch"]) == [0, 20] * 4
     stages = YAML(typ="safe").load(Path("dvc.yaml"))["stages"]
-    assert stages["weight_norms"]["outs"] == ["data/weight_norms/${item.experiment}"]
-    assert "data/weight_norms" in stages["report"]["deps"]
-    assert Path("data/code/experiments/mixture_rn1/weight_norms.txt").is_file()
+    assert stages["longer"]["outs"] == ["data/longer/${item.experiment}"]
+    assert "data/longer" in stages["report"]["deps"]
+    assert Path("data/code/experiments/mixture_rn1/longer.txt").is_file()
 
 
 @pytest.mark.parametrize("further", [{"own_code": True}, {"own_loop": True}])

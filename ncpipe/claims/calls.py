@@ -1,12 +1,12 @@
 """Check the functions that claims name by `call`, and their arguments.
 
-`ncpipe.papers.theory_calls` has those of the theory, `ncpipe.claims.run_calls` those of runs, and a study.py
+`ncpipe.claims.theory_calls` has those of the theory, `ncpipe.claims.run_calls` those of runs, and a study.py
 its own of both.
 """
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ncpipe.claims.ledger import Claim
@@ -27,14 +27,14 @@ class Call(NamedTuple):
 Calls = dict[str, Call]
 
 
-def with_own(calls: Calls) -> Calls:
+def with_own(calls: Mapping[str, tuple[Callable[..., Any], ...]]) -> Calls:
     """Return calls of the package and those of the study whose params.yaml was read last.
 
     Raises InputError if the study has one of the same name.
     """
     for name in calls.keys() & loaded().calls.keys():
         raise loaded().mistake("CALLS", f"the call {name!r} exists already, in the package; rename it")
-    return calls | {name: Call(*functions) for name, functions in loaded().calls.items()}
+    return {name: Call(*functions) for name, functions in {**calls, **loaded().calls}.items()}
 
 
 def check_calls(claims: Iterable[Claim], calls: Calls) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ncpipe.claims.calls import Call, Calls, check_calls, with_own
+from ncpipe.claims.calls import Calls, check_calls, with_own
 from ncpipe.claims.ledger import Claim
 from ncpipe.config.bounds import Fraction, Number
 from ncpipe.metrics.catalogue import series_name
@@ -97,9 +97,7 @@ def depth_bound(claim: Claim, tables: Tables, over: dict[str, Number], alpha: Fr
     return own.assign(value=own.get(claim.metric, math.nan) - min(bounds, default=math.nan))
 
 
-RUN_CALLS = {
-    function.__name__: Call(function) for function in (since_fit, layer_slope, layer_rise, depth_bound)
-}
+RUN_CALLS = {function.__name__: (function,) for function in (since_fit, layer_slope, layer_rise, depth_bound)}
 
 
 def run_calls() -> Calls:

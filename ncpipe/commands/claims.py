@@ -53,9 +53,9 @@ def claims(
     load_study(Path())  # which may have further calls
     check_run_calls(ledger)
     if theories := [claim for claim in ledger if not claim.of_runs]:
-        from ncpipe.papers.theory_calls import calls  # takes a second to import
+        from ncpipe.claims.theory_calls import theory_calls  # takes a second to import
 
-        check_calls(theories, calls())
+        check_calls(theories, theory_calls())
     sweep = None
     if any(claim.of_runs for claim in ledger):
         names = [field.name for field in dataclasses.fields(Tables)]
@@ -101,10 +101,10 @@ def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
 def _number(claim: Claim, sweep: tuple[Tables, Slopes] | None) -> Answer:
     """Return the number that answers a claim."""
     if not claim.of_runs:
-        from ncpipe.papers.theory_calls import calls
+        from ncpipe.claims.theory_calls import theory_calls
         from ncpipe.training.device import fix_sums
 
         fix_sums(1)  # the matrices are small, so threads would wait for each other
-        return evaluate(claim, calls())
+        return evaluate(claim, theory_calls())
     assert sweep is not None
     return answer(claim, *sweep)

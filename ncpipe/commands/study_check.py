@@ -130,7 +130,8 @@ def _check_runs(runs: list[Run]) -> None:
     import torch
 
     from ncpipe.features.extraction import extract
-    from ncpipe.features.own_metrics import WeightsAndData, own_measurements
+    from ncpipe.features.layer_samples import WeightsAndData
+    from ncpipe.features.own_metrics import own_measurements
     from ncpipe.training.device import fix_order_of_sums
     from ncpipe.training.session import Session
 

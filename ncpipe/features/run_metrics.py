@@ -19,22 +19,18 @@ from ncpipe.datasets.prepared import Split
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.extraction import Features
 from ncpipe.features.head_ranks import head_rank_columns
+from ncpipe.features.layer_samples import WeightsAndData, measure_samples
 from ncpipe.features.objective import fit_of
-from ncpipe.features.own_metrics import WeightsAndData, own_measurements
+from ncpipe.features.own_metrics import own_measurements
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
-from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
 from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
-from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.regression import measure_vectors
-from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import (
     LAST_LAYER,
     OF_SAMPLES,
     OF_STATISTICS,
     OF_WEIGHT,
-    OOD,
-    TARGET,
     TEST,
     TRAIN,
     WEIGHTS,
@@ -47,7 +43,6 @@ from ncpipe.metrics.table import (
     values_of,
 )
 from ncpipe.metrics.tags import tags_error
-from ncpipe.metrics.transfer import transfer_metrics
 from ncpipe.models.loss_functions import wrong_tags
 from ncpipe.models.network import INNER
 from ncpipe.models.penalties import head_input_strength
@@ -65,7 +60,7 @@ def measure_run(
     """Yield every metric of a finished run; description: its row by `describe`."""
     yield from _measure(features, whole.state)
     yield from own_measurements(run, features, whole)
-    yield from _of_outliers(features)
+    yield from measure_samples(run, features, whole)
     if own_loop(run.spec):
         return
     if run.spec.data.targets == "vectors":
@@ -73,7 +68,6 @@ def measure_run(
         return
     yield from terms_of(run.depth, description)
     yield from _by_size(run, features)
-    yield from _of_target(run, features)
     yield from ranks_of(features)
     yield from _of_tokens(run, features)
 
@@ -197,29 +191,6 @@ def _by_size(run: Run, features: Features) -> Iterator[Measurement]:
             wrong = logits_of(split.inputs, features.weight, features.bias).argmax(1) != split.labels
             for metric, value in values_of(MINORITY, wrong=wrong, labels=split.labels, majority=majority):
                 yield Measurement(LAST_LAYER, name, metric, value)
-
-
-def _of_target(run: Run, features: Features) -> Iterator[Measurement]:
-    """Yield collapse and few-shot errors of classes that the network was not trained on."""
-    asked, target = run.spec.data.transfer, features.target
-    if asked is None or target is None:
-        return
-    seen = class_statistics(target.inputs, target.labels, len(asked.target))
-    yield Measurement(LAST_LAYER, TARGET, "nc1_trace_ratio", nc1_trace_ratio(seen))
-    yield Measurement(LAST_LAYER, TARGET, "cdnv", cdnv(seen))
-    for metric, value in transfer_metrics(
-        target.inputs, target.labels, asked.shots, asked.episodes, asked.head, asked.ridge, asked.seed
-    ):
-        yield Measurement(LAST_LAYER, TARGET, metric, value)
-
-
-def _of_outliers(features: Features) -> Iterator[Measurement]:
-    """Yield how well the last layer tells samples of other data from test samples."""
-    train, test, ood = features.train, features.test, features.ood
-    if test is not None and ood is not None:
-        layer = features.weight, features.bias
-        found = outlier_metrics(train.inputs, train.labels, test.inputs, ood.inputs, *layer)
-        yield from (Measurement(LAST_LAYER, OOD, metric, value) for metric, value in found)
 
 
 def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from ncpipe.metrics import (
     collapse,
+    deep_nrc,
     few_shot,
     geometry,
     minority,
@@ -27,7 +28,19 @@ GAP = "[theory.md](theory.md)"
 # Headings in the order of pages and reports.
 GROUPS = (
     *("NC0", "NC1", "NC2", "GNC2", "NC3", "UNC3", "NC4", "test", "margin", "rank", "singular values"),
-    *("minority", "transfer", "NRC1", "NRC2", "NRC3", "tag average", "error", "outliers", "NC5", "count"),
+    *(
+        "minority",
+        "transfer",
+        "NRC1",
+        "NRC2",
+        "NRC3",
+        "NRC4",
+        "tag average",
+        "error",
+        "outliers",
+        "NC5",
+        "count",
+    ),
 )
 
 
@@ -129,8 +142,9 @@ SOURCES = (
     ),
 )  # fmt: skip
 # Where the targets are vectors (`ncpipe.metrics.regression`), in place of all that needs classes.
+REGRESSION_FAMILIES = families_of((nrc, deep_nrc), GROUPS)
 REGRESSION = (
-    *_entries(families_of((nrc,), GROUPS)),
+    *_entries(REGRESSION_FAMILIES),
     Metric(
         "ufm_gap", "gap", "0", "loss of last layer and features above the features model's optimum",
         "fit + λ_W/2 ‖W‖² + λ_H/2 Σ‖h_i‖² − its least value; with `penalty.features` alone", "[0, ∞)",

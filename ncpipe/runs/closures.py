@@ -62,7 +62,7 @@ def modules_of(module: str, name: str, reading: Reading) -> list[str]:
     Names of `ncpipe.study` are those of the modules that define them.
     """
     if module == "ncpipe.study" and name in HOMES:
-        return modules_of(f"{PACKAGE}.{HOMES[name]}", "", reading)
+        return modules_of(f"{PACKAGE}.{HOMES[name].partition(':')[0]}", "", reading)
     if (found := reading.imports.get((module, name))) is None:
         parts = [*module.split("."), *filter(None, [name])]
         names = [".".join(parts[:end]) for end in range(2, len(parts) + 1)]

@@ -13,10 +13,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from ncpipe.config.bounds import Bound, Count, Positive
-from ncpipe.models.loss_functions import cross_entropy
-from ncpipe.system.errors import InputError
-from ncpipe.theory.numerical import descend
+from ncpipe.study import Bound, Count, InputError, Positive, cross_entropy, descend
 
 Classes = Annotated[int, Bound(low=3)]
 Even = Annotated[int, Bound(low=4)]

@@ -32,6 +32,7 @@ from ncpipe.theory.numerical import minimise_ufm as minimise_ufm
 from ncpipe.theory.regression import RegressionOptimum as RegressionOptimum
 from ncpipe.theory.regression import regression_optimum as regression_optimum
 from ncpipe.theory.ufm import Decay as Decay
+from ncpipe.theory.ufm import optimum as ufm_optimum  # noqa: F401
 from ncpipe.training.hooked import Hooked as Hooked
 from ncpipe.training.own_loop import Training as Training
 

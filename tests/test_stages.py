@@ -11,7 +11,7 @@ from conftest import clear_code_digests, experiment_tree, measure_runs, params_t
 from ruamel.yaml import YAML
 from test_study import SCHEMA
 
-from ncpipe.claims.run_calls import Tables
+from ncpipe.claims.evidence import Tables
 from ncpipe.commands.cli import run_cli
 from ncpipe.commands.code import write_code
 from ncpipe.commands.json_schema import schema_text

@@ -13,14 +13,17 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from ncpipe.claims.ledger import Claim
+from ncpipe.claims.quantities import AnyClaim
 from ncpipe.config.bounds import key_of
 from ncpipe.config.params import params_type
 from ncpipe.config.records import adapter
 from ncpipe.config.study import MODULE, load_study
 
 SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"
-SCHEMAS: dict[str, Callable[[], Any]] = {SCHEMA_FILE: params_type, CLAIMS_SCHEMA: lambda: tuple[Claim, ...]}
+SCHEMAS: dict[str, Callable[[], Any]] = {
+    SCHEMA_FILE: params_type,
+    CLAIMS_SCHEMA: lambda: tuple[AnyClaim, ...],
+}
 
 
 @dataclass(frozen=True)

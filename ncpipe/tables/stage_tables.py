@@ -38,13 +38,8 @@ def stage_table(stage: str, table: str | None = None) -> pd.DataFrame:
 
 def parse_table(text: str) -> pd.DataFrame:
     """Return the table of a stage's CSV; of its columns only `experiment` is text whatever it looks like."""
-    return pd.read_csv(
-        io.StringIO(text),
-        dtype={KEY: "str"},
-        keep_default_na=False,
-        na_values=[""],
-        float_precision="round_trip",
-    )
+    source = io.StringIO(text)
+    return pd.read_csv(source, dtype={KEY: "str"}, keep_default_na=False, na_values=[""])
 
 
 def _joined(files: list[Path]) -> str:

@@ -493,7 +493,7 @@ def test_every_stage_runs_and_what_needs_classes_is_left_out(
     assert list(judged.index) == ["regression-nrc1", "regression-nrc2", "regression-nrc3", "regression-bound"]
     assert judged["regression-bound"] == "agrees"
     assert sorted(path.stem for path in Path("data/figures").glob("*.png")) == [
-        "curves_decay", "curves_features", "curves_free", "depth_sweep", "spectra",
+        "curves_decay", "curves_features", "curves_free", "depth_sweep", "regression_layers", "spectra",
     ]  # fmt: skip
     summary = pd.read_csv("data/results/summary.csv")
     assert {"nrc1", "nrc2", "nrc3", "ufm_gap"} <= set(summary["metric"])

@@ -213,6 +213,17 @@ def test_a_file_with_other_data_needs_test_samples_and_classes(
     assert str(found.value).startswith(f"{tmp_path / 'f.npz'}: {message}")
 
 
+@pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
+def test_other_data_without_labels_are_measured(tmp_path: Path) -> None:
+    """-100 and -1 mean nothing there alike. Red: "no sample is left"."""
+    *own, other = loaders(arrays())
+    unlabelled = [(rows, torch.full_like(labels, -100)) for rows, labels in other]
+    wanted = nc.measure_model(model(), "0", *own, other).records
+    assert nc.measure_model(model(), "0", *own, unlabelled).records == wanted
+    collected = nc.collect_features(model(), "0", *own, unlabelled)["ood_features"]
+    assert np.array_equal(collected, arrays()["ood_features"])
+
+
 # In a sweep
 
 DIGITS: dict[str, Any] = {

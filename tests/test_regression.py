@@ -47,7 +47,7 @@ from ncpipe.metrics.deep_nrc import (
     nrc3_alignment,
     nrc4_linear_mse,
 )
-from ncpipe.metrics.hooks import measure_model
+from ncpipe.metrics.hooks import measure_model, measure_regression_model
 from ncpipe.metrics.nrc import nrc1, nrc2, nrc3
 from ncpipe.metrics.regression import measure_regression, measure_vectors
 from ncpipe.metrics.table import Measurement
@@ -405,14 +405,14 @@ def test_a_model_of_ones_own_is_measured_as_its_arrays_are() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2)).double()
     data = made()
     x, y = data.train.inputs.double(), data.train.targets
-    rows = measure_model(model, "2", [(x[:25], y[:25]), (x[25:], y[25:])], [(x[:9], y[:9])], targets=True)
+    rows = measure_regression_model(model, "2", [(x[:25], y[:25]), (x[25:], y[25:])], [(x[:9], y[:9])])
     features = model[:2](x).detach()
     last = model[2].weight.detach(), model[2].bias.detach()
     assert by_name(rows) == pytest.approx(
         by_name(measure_regression(features, y, *last, features[:9], y[:9]))
     )
     single = torch.nn.Sequential(*model[:2], torch.nn.Linear(12, 1).double())
-    assert by_name(measure_model(single, "2", [(x, y[:, 0])], targets=True))["train", "nrc1"] > 0
+    assert by_name(measure_regression_model(single, "2", [(x, y[:, 0])]))["train", "nrc1"] > 0
 
 
 OWN = """
@@ -575,19 +575,18 @@ def test_a_wrong_file_of_features_is_one_line(changes: dict[str, Any], words: st
 def test_a_wrong_loader_is_one_line() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 2))
     x, y = made().train.inputs, made().train.targets
-    for batch, more, words in (
-        ((x, y), {}, "must be whole numbers .* of regression take targets=True"),
+    for measured, targets, words in (
+        (measure_model, y, r"must be whole numbers .*; floats \(n, t\) take nc.measure_regression_model"),
         (
-            (x, y[:, 0].long()),
-            {"targets": True},
+            measure_regression_model,
+            y[:, 0].long(),
             r"targets are torch.int64 \(40,\); they must be floats \(n, 2\)",
         ),
-        ((x, y * math.nan), {"targets": True}, "hold NaN"),
-        ((x, y * 0), {"targets": True}, "constant in column 0"),
-        ((x, y), {"targets": True, "classes": "present"}, "classes: does not apply"),
+        (measure_regression_model, y * math.nan, "hold NaN"),
+        (measure_regression_model, y * 0, "constant in column 0"),
     ):
         with pytest.raises(InputError, match=words):
-            measure_model(model, "0", [batch], **more)
+            measured(model, "0", [(x, targets)])
 
 
 def test_history_names_what_vectors_have(study_folder: Path) -> None:

@@ -353,11 +353,11 @@ def _subsample(data: "Prepared") -> "Prepared":
     if data.kind == "next_tokens":  # a label at every position
         few = slice(0, 2)
         return dataclasses.replace(data, train=data.train[few], test=data.test and data.test[few])
-    if data.train.has_tags:
+    if data.train.array == "tags":
         return dataclasses.replace(
             data, train=_some_with_tags(data.train), test=data.test and _some_with_tags(data.test)
         )
-    if data.train.has_vectors:
+    if data.train.row:
         few = slice(0, SAMPLES)
         return dataclasses.replace(data, train=data.train[few], test=data.test and data.test[few])
     count = max(2, math.ceil(SAMPLES / data.classes))

@@ -50,7 +50,7 @@ def split_batches(run: Run, whole: WeightsAndData) -> Callable[[str], Iterator[B
     splits |= {name: each for name, each in ((TARGET, data.target), (OOD, data.ood)) if each is not None}
 
     def batches(split: str) -> Iterator[Batch]:
-        return layers_by_batch(network, run, data, splits[split].of_classes(), CPU)
+        return layers_by_batch(network, run, data, splits[split].of_classes() or splits[split], CPU)
 
     return batches
 
@@ -76,7 +76,7 @@ def measure_samples(run: Run, features: Features, whole: WeightsAndData) -> Iter
         return torch.cat(rows), torch.cat(labels)
 
     given = [name for name, split in both.items() if split is not None]
-    readers = _readers(run, whole) if features.train.has_vectors and not features.train.has_tags else None
+    readers = _readers(run, whole) if features.train.of_classes() is None else None
     asked = None if own_loop(run.spec) else run.spec.data.transfer
     for layer in features.metadata.positions:
         if readers is not None and layer != LAST_LAYER:

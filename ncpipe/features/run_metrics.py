@@ -14,7 +14,7 @@ from ncpipe.config.experiment import OwnLoop, own_loop
 from ncpipe.config.loss_specs import is_plain, smoothing_of
 from ncpipe.config.run import Run
 from ncpipe.config.sources.next_tokens import MarkovData
-from ncpipe.datasets.prepared import Split
+from ncpipe.datasets.prepared import TagSplit, VectorSplit
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.extraction import Features
 from ncpipe.features.head_ranks import head_rank_columns
@@ -23,7 +23,7 @@ from ncpipe.features.objective import fit_of
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
-from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
+from ncpipe.metrics.losses import logits_of, unregularised_loss
 from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.table import (
     LAST_LAYER,
@@ -41,8 +41,6 @@ from ncpipe.metrics.table import (
     measure_weights,
     values_of,
 )
-from ncpipe.metrics.tags import tags_error
-from ncpipe.models.loss_functions import wrong_tags
 from ncpipe.models.network import INNER
 from ncpipe.models.penalties import head_input_strength
 from ncpipe.system.artifacts import PREPARED
@@ -75,10 +73,9 @@ def measure_run(
 def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measurement]:
     both = {TRAIN: features.train, TEST: features.test}
     given = {name: (each.inputs, each.labels) for name, each in both.items() if each is not None}
-    if features.train.has_tags:
-        yield from measure_tags(given, features.weight, features.bias)
-    elif features.train.has_vectors:
-        yield from measure_vectors(given, features.weight, features.bias)
+    if isinstance(features.train, VectorSplit):
+        of_rows = measure_tags if isinstance(features.train, TagSplit) else measure_vectors
+        yield from of_rows(given, features.weight, features.bias)
     if features.layers:
         yield from measure_weights(features.weight)
     for name, matrix in state.items():
@@ -182,7 +179,7 @@ def _by_size(run: Run, features: Features) -> Iterator[Measurement]:
         yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
     for name, split in ((TRAIN, features.train), (TEST, features.test)):
         if split is not None:
-            wrong = logits_of(split.inputs, features.weight, features.bias).argmax(1) != split.labels
+            wrong = split.misses(logits_of(split.inputs, features.weight, features.bias))
             for metric, value in values_of(MINORITY, wrong=wrong, labels=split.labels, majority=majority):
                 yield Measurement(LAST_LAYER, name, metric, value)
 
@@ -293,16 +290,13 @@ def _describe_own(loop: OwnLoop, features: Features, outcome: Mapping[str, Any])
 
 def _errors(features: Features) -> dict[str, float]:
     """Return the shares of wrong predictions; NaN of no split, and where the targets are vectors."""
-
-    def error(split: Split | None) -> float:
-        if split is None or (split.has_vectors and not split.has_tags):
-            return math.nan
-        if split.has_tags:
-            logits = logits_of(split.inputs, features.weight, features.bias)
-            return tags_error(wrong_tags(logits, split.labels))
-        return prediction_error(split.inputs, split.labels, features.weight, features.bias)
-
-    return {f"{name}_error": error(split) for name, split in ((TRAIN, features.train), (TEST, features.test))}
+    layer = features.weight, features.bias
+    return {
+        f"{name}_error": math.nan
+        if split is None
+        else split.misses(logits_of(split.inputs, *layer)).double().mean().item()
+        for name, split in ((TRAIN, features.train), (TEST, features.test))
+    }
 
 
 def _has_ranks(run: Run) -> bool:

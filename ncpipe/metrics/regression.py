@@ -79,15 +79,6 @@ def measure_vectors(
         yield from rows_of(layer, split, values_of(OF_SAMPLES, **given))
 
 
-def check_target_batch(targets: Tensor, outputs: int) -> None:
-    """Raise InputError unless targets of a batch are floats (n, t), t the model's outputs."""
-    if not targets.is_floating_point() or targets.dim() != 2 or targets.shape[1] != outputs:
-        raise InputError(
-            f"targets are {targets.dtype} {tuple(targets.shape)}; they must be floats (n, {outputs}), as the "
-            "model's outputs are"
-        )
-
-
 def check_targets(targets: Tensor, name: str = TRAIN) -> None:
     """Raise InputError unless targets (N, t) are finite floats that are not constant."""
     if not targets.is_floating_point():

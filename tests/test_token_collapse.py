@@ -10,6 +10,7 @@ import torch
 from conftest import experiment_tree, image_data, measure_runs, token_data, write_params
 from test_models import CPU, TRANSFORMERS, model_of, network_of
 
+import ncpipe as nc
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.statistics import class_statistics
@@ -66,8 +67,33 @@ def test_limits() -> None:
 @pytest.mark.parametrize("shape", [(8, 5), (8, 0, 5), (8, 2, 2, 5)])
 def test_values_without_tokens_are_one_line(shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="not the one that predicts") as caught:
-        TokenMeans(3).update(torch.zeros(shape), LABELS)
+        nc.measure_tokens(torch.zeros(shape), LABELS)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "labels", "lengths", "words"),
+    [
+        (drawn(), LABELS, [4, 1, 2, 3, 4, 2, 1, 0], "lengths: a whole number from 1 to 4 for each sample"),
+        (drawn(), LABELS, [4, 1], "lengths: a whole number from 1 to 4 for each sample"),
+        (drawn() * math.nan, LABELS, None, "tokens hold NaN or inf, first in row 0"),
+        (drawn(), LABELS[:7], None, "labels must be 8 integers"),
+        (drawn(), LABELS * 2, None, "class 1 has no samples"),
+    ],
+)
+def test_arrays_that_cannot_be_measured_are_one_line(
+    tokens: torch.Tensor, labels: torch.Tensor, lengths: list[int] | None, words: str
+) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        nc.measure_tokens(tokens, labels, lengths)
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_of_a_layer_are_measured() -> None:
+    values = nc.measure_tokens(drawn().tolist(), LABELS.tolist(), layer="blocks.3")
+    assert {row.metric: row.value for row in values.select(layer="blocks.3", split="train")} == pytest.approx(
+        found_of(drawn()), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(("name", "norm"), TRANSFORMERS)

@@ -98,10 +98,10 @@ def measure_all_tokens(run: Run, whole: WeightsAndData) -> Iterator[Measurement]
     network = load_network(run, whole.state, data, CPU)
     rows = max(1, ROWS // input_shape(data, run.spec.model).rows)
     for split, samples in data.measured():
-        if samples.has_vectors:
+        if (known := samples.of_classes()) is None:
             continue
         found: dict[str, TokenMeans] = {}
-        ready = prepare_split(samples, data.kind, run.spec.model, CPU, torch.float64)
+        ready = prepare_split(known, data.kind, run.spec.model, CPU, torch.float64)
         for part in ready.parts(rows):
             with torch.no_grad():
                 for layer in network.token_layers(part.inputs, part.lengths):

@@ -51,13 +51,17 @@ class TokenMeans:
     def update(self, tokens: Tensor, labels: Tensor, lengths: Tensor | None = None) -> None:
         """Add tokens (B, C, d) with labels (B,); lengths (B,): the first tokens of a sample that are real.
 
-        Raises InputError for values without tokens.
+        Raises InputError for values without tokens, and for lengths that are not theirs.
         """
         if tokens.ndim != 3 or 0 in tokens.shape:
             raise InputError(
                 f"tokens are {tuple(tokens.shape)}; they must be (samples, tokens, width), none of them 0: "
                 "all tokens of a layer, not the one that predicts"
             )
+        if lengths is not None and (
+            lengths.shape != labels.shape or bool(((lengths < 1) | (lengths > tokens.shape[1])).any())
+        ):
+            raise InputError(f"lengths: a whole number from 1 to {tokens.shape[1]} for each sample")
         rows = tokens.double()
         real = rows.new_ones(rows.shape[:2])
         if lengths is not None:

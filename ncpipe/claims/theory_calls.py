@@ -11,7 +11,6 @@ from typing import Annotated
 import torch
 from scipy.optimize import minimize_scalar
 
-from ncpipe.claims.calls import Calls, with_own
 from ncpipe.config.bounds import Bound, Count, Index, Positive
 from ncpipe.metrics.table import measure
 from ncpipe.models.loss_functions import LOSSES
@@ -83,8 +82,3 @@ THEORY_CALLS: dict[str, tuple[Callable[..., float], ...]] = {
     "gufm.collapse": (gufm_collapse,),
     "gufm.rescaled": (gufm_rescaled,),
 }
-
-
-def theory_calls() -> Calls:
-    """Return the calls of this module and those of the study."""
-    return with_own(THEORY_CALLS)

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from ncpipe.claims.ledger import CLAIMS_FILE, load_claims
 from ncpipe.commands.dvc_dependencies import check_reruns
 from ncpipe.commands.grid import check_metrics
 from ncpipe.config.experiment import Data, own_loop
@@ -24,7 +23,7 @@ from ncpipe.config.sources.reviews import TextData
 from ncpipe.config.study import loaded, study_error, study_errors
 from ncpipe.metrics.study_metrics import own_metrics, wrong_place
 from ncpipe.papers.outputs import RUN_NUMBERS
-from ncpipe.system.artifacts import PREPARED, RAW
+from ncpipe.system.artifacts import CLAIMS_FILE, PREPARED, RAW
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, cut
 
@@ -47,11 +46,11 @@ def check_study(params: Params) -> None:
     """Raise InputError for the first mistake that a run would meet later."""
     check_metrics(params)
     if CLAIMS_FILE.is_file():
-        claims = load_claims(CLAIMS_FILE, lambda: params, RUN_NUMBERS)
-        if any(claim.quantity == "computed" for claim in claims):
-            from ncpipe.claims.run_calls import check_run_calls  # pandas takes half a second to import
+        from ncpipe.claims.ledger import load_claims  # pandas takes half a second to import
+        from ncpipe.claims.quantities import Computed, check_calls
 
-            check_run_calls(claims)
+        claims = load_claims(CLAIMS_FILE, lambda: params, RUN_NUMBERS)
+        check_calls(claim for claim in claims if isinstance(claim, Computed))
     for name in params.sweep.experiments:
         spec = params.experiments[name]
         if own_loop(spec):

@@ -7,12 +7,12 @@ through the network, the loss, one step of the optimizer and every metric.
 import dataclasses
 import math
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from ncpipe.commands.dvc_dependencies import check_reruns
-from ncpipe.commands.grid import check_metrics
-from ncpipe.config.experiment import Data, own_loop
+from ncpipe.config.arguments import argument_names
+from ncpipe.config.experiment import Data, Experiment, own_loop
 from ncpipe.config.optimizer_specs import TorchOptimizer
 from ncpipe.config.params import Params
 from ncpipe.config.run import Compute, Run
@@ -21,11 +21,12 @@ from ncpipe.config.sources.images import ImageData
 from ncpipe.config.sources.next_tokens import NextTokenData
 from ncpipe.config.sources.reviews import TextData
 from ncpipe.config.study import loaded, study_error, study_errors
-from ncpipe.metrics.study_metrics import own_metrics, wrong_place
-from ncpipe.papers.outputs import RUN_NUMBERS
+from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, REGRESSION, TAGS, one_of_a_spectrum
+from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, own_metrics, wrong_place
+from ncpipe.runs.dvc_dependencies import check_reruns
 from ncpipe.system.artifacts import CLAIMS_FILE, PREPARED, RAW
 from ncpipe.system.console import say
-from ncpipe.system.errors import InputError, cut
+from ncpipe.system.errors import InputError, cut, shown, suggest
 
 if TYPE_CHECKING:
     from ncpipe.datasets.prepared import Prepared, Split
@@ -42,14 +43,17 @@ DRAW = "draw with a seed, or from the global generators, which are seeded for ea
 TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS")  # of study.py, for model, data, loss and optimizer
 
 
-def check_study(params: Params) -> None:
-    """Raise InputError for the first mistake that a run would meet later."""
+def check_study(params: Params, run_numbers: Iterable[str] = ()) -> None:
+    """Raise InputError for the first mistake that a run would meet later.
+
+    run_numbers: numbers of runs that claims may be about, besides those of every sweep.
+    """
     check_metrics(params)
     if CLAIMS_FILE.is_file():
         from ncpipe.claims.ledger import load_claims  # pandas takes half a second to import
         from ncpipe.claims.quantities import Computed, check_calls
 
-        claims = load_claims(CLAIMS_FILE, lambda: params, RUN_NUMBERS)
+        claims = load_claims(CLAIMS_FILE, lambda: params, run_numbers)
         check_calls(claim for claim in claims if isinstance(claim, Computed))
     for name in params.sweep.experiments:
         spec = params.experiments[name]
@@ -80,6 +84,39 @@ def check_study(params: Params) -> None:
             with study_errors():
                 _check_runs([runs[0], runs[-1]])
             metrics_checked = True
+
+
+def check_metrics(params: Params) -> None:
+    """Raise InputError for metrics of `history` that cannot be computed from the last layer's features."""
+    mistakes = [
+        cut(f"experiments.{name}.history.metrics: unknown {shown(metric)}; {suggest(metric, names)}")
+        for name in params.sweep.experiments
+        if (history := params.experiments[name].history)
+        for names in [_of_last_layer(params.experiments[name])]
+        for metric in history.metrics
+        if metric not in names
+    ]
+    mistakes += [
+        f"experiments.{name}.history.metrics: {metric.name} takes {', '.join(sorted(others))}, which is not "
+        f"kept during training; it can take {', '.join(sorted(KEPT_ON_THE_WAY))}"
+        for name in params.sweep.experiments
+        if (history := params.experiments[name].history)
+        for metric, function in own_metrics().items()
+        if metric.name in history.metrics and (others := set(argument_names(function)) - KEPT_ON_THE_WAY)
+    ]
+    if mistakes:
+        raise InputError("\n".join(mistakes))
+
+
+def _of_last_layer(spec: Experiment) -> list[str]:
+    """Return the metrics that features and weights of the last layer have, by what the targets are."""
+    targets = "classes" if own_loop(spec) else spec.data.targets
+    # The last one of regression needs the whole run.
+    known = {"classes": ENTRIES, "tags": (*ENTRIES, *TAGS), "vectors": REGRESSION[:-1]}
+    of_package = known[targets]
+    ranks = [name for name in CATALOGUE if name.endswith("rank_weights")]
+    own = [metric.name for metric in (*of_package, *own_metrics()) if not one_of_a_spectrum(metric.name)]
+    return list(dict.fromkeys([*own, *ranks]))
 
 
 def check_own_loop(run: Run, compute: Compute) -> None:

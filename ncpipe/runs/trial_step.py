@@ -1,0 +1,299 @@
+"""Take one step with an experiment of a study's own code, with a few samples, before anything trains.
+
+They pass through the network, the loss, one step of the optimizer and every metric; an own loop trains for an
+epoch of two batches.
+"""
+
+import dataclasses
+import math
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from ncpipe.config.experiment import Data, own_loop
+from ncpipe.config.run import Compute, Run
+from ncpipe.config.sources.images import ImageData
+from ncpipe.config.sources.next_tokens import NextTokenData
+from ncpipe.config.sources.reviews import TextData
+from ncpipe.config.study import loaded, study_error
+from ncpipe.datasets.own_loaders import loader_digests
+from ncpipe.datasets.prepare import prepare
+from ncpipe.datasets.prepared import Prepared, Split, TokenSplit, read_prepared
+from ncpipe.features.extraction import extract
+from ncpipe.features.layer_samples import WeightsAndData
+from ncpipe.features.own_metrics import own_measurements
+from ncpipe.features.own_network import own_passes
+from ncpipe.metrics.study_metrics import own_metrics, wrong_place
+from ncpipe.models.build import build_network, build_uninitialised_network, prepare_split
+from ncpipe.models.network import Network, Role
+from ncpipe.system.artifacts import PREPARED, RAW
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError, cut
+from ncpipe.training.device import fix_order_of_sums, prepare_device
+from ncpipe.training.own_loop import few_batches, train_own
+from ncpipe.training.session import Session
+
+SAMPLES = 64  # in the step, with at least two of each class
+BATCHES = 2  # of an own loop's loaders, in its trial
+SECONDS = 10.0  # a data set that takes longer is not made twice
+# What a mistake says of a function that gives another result from the same arguments.
+OTHER = "gives another result when it is called again"
+NO_DRAWS = "so its runs could not be repeated; it may not draw at random"
+DRAW = "draw with a seed, or from the global generators, which are seeded for each run"
+
+
+def check_own_loop(run: Run, compute: Compute) -> None:
+    """Raise InputError unless one epoch of an own loop, on a few batches, leaves what a run has to leave.
+
+    Its layers exist, its loaders for measuring repeat, its history is finite, and its checkpoint can be read.
+    """
+    loop = own_loop(run.spec)
+    assert loop is not None
+    device = prepare_device(compute)
+    say(f"code: reading two batches of each of {run.experiment}'s loaders, twice")
+    loader_digests(run, BATCHES)
+    say(f"code: passing them through the network of {run.experiment}")
+    with own_passes(run, None, device, BATCHES) as (_, _, found):
+        for run_through in found.values():
+            for _ in run_through():
+                pass
+    training: Any = loop.training
+    short: Any = dataclasses.replace(loop, training=dataclasses.replace(training, epochs=1), history=None)
+    say(f"code: training {run.experiment} for one epoch of two batches, and reading its checkpoint")
+    with few_batches(BATCHES):
+        trained = train_own(dataclasses.replace(run, spec=short), device)
+    if trained.diverged_at is not None:
+        name = getattr(loaded().trainings[type(loop.training)].train, "__name__", "TRAININGS")
+        raise loaded().mistake(
+            name, f"{name} leaves a loss, error or weight that is not finite after one epoch"
+        )
+
+
+def check_runs(runs: list[Run]) -> None:
+    """Build the shallowest and the deepest network; take one step with the first and compute its metrics."""
+    fix_order_of_sums()  # so that a step taken twice gives the same bytes
+    data = _subsample(_load_data(runs[0].spec.data, PREPARED / runs[0].data))
+    cpu = torch.device("cpu")
+    for run in runs[:1] if runs[0].depth == runs[1].depth else runs:
+        _check_network(run, data)
+    run = runs[0]
+    batch = run.spec.batch_size
+    samples = len(data.train)
+    spec = dataclasses.replace(
+        run.spec,
+        epochs=1,
+        log_every=1,
+        history=None,
+        batch_size="full" if batch == "full" or batch >= samples else max(batch, samples // 2),
+    )
+    run = dataclasses.replace(run, spec=spec)
+    session = Session([run], data, cpu, torch.float32)
+    start = session.stack.values.clone()
+    try:
+        loss, gradient = session.loss_and_gradient(session.train)
+        again = session.loss_and_gradient(session.train)
+    except RuntimeError as error:  # from autograd, whose traceback has no line of study.py
+        if study_error(error):
+            raise
+        part = spec.loss if type(spec.loss) in loaded().losses else spec.model
+        reason = " ".join(str(error).split())
+        raise _mistake(part, f"the loss {spec.loss_name} of this network has no gradient: {reason}") from None
+    if not bool(loss.isfinite().all()) or not bool(gradient.isfinite().all()):
+        verb = "is" if not bool(loss.isfinite().all()) else "has a gradient that is"
+        raise _mistake(spec.loss, f"the loss {spec.loss_name} {verb} not finite before the first step")
+    if not torch.equal(loss, again[0]) or not torch.equal(gradient, again[1]):
+        part = spec.loss if type(spec.loss) in loaded().losses else spec.model
+        raise _mistake(part, f"the loss {spec.loss_name} of this network {OTHER}, {NO_DRAWS}")
+    _check_optimizer(session)
+    for _ in session.epochs():
+        pass
+    if not bool(session.stack.values.isfinite().all()):
+        raise _mistake(
+            spec.optimizer, f"the first step of {spec.optimizer.name} gives weights that are not finite"
+        )
+    if not torch.equal(Session([run], data, cpu, torch.float32).stack.values, start):
+        raise _mistake(
+            spec.model, f"initialise() of {spec.model.architecture} {OTHER}; draw from `generator`"
+        )
+    if loaded().metrics:
+        state = session.results()[0].state
+        features = extract(run, state, data, cpu)
+        pair = [list(own_measurements(run, features, WeightsAndData(state, lambda: data))) for _ in range(2)]
+        for one, two in zip(*pair, strict=True):
+            if one.value != two.value and not (math.isnan(one.value) and math.isnan(two.value)):
+                raise loaded().mistake("METRICS", f"the metric {one.metric} {OTHER}; {DRAW}")
+        for metric, function in own_metrics().items():
+            if right := wrong_place(metric, function):
+                raise loaded().mistake(
+                    "METRICS",
+                    f"the metric {metric.name!r} has where {metric.where!r}; what its function takes is "
+                    f"known at {right!r}",
+                )
+
+
+def _check_optimizer(session: Session) -> None:
+    """Raise InputError if an optimizer of study.py gives something else when it is called again.
+
+    It then keeps something that is in no checkpoint, so that a resumed run is another run; on CUDA its step
+    is recorded once and replayed, so that it would train as in that step for ever.
+    """
+    spec, values = session.spec, session.stack.values
+    if type(spec.optimizer) in loaded().optimizers:
+        method: Any = session.method
+        gradient = session.loss_and_gradient(session.train)[1]
+        before = {name: buffer.clone() for name, buffer in method.buffers().items()}
+        twice = []
+        for _ in "ab":
+            twice.append(method.optimizer.update(values, gradient, method.table[0]))
+            for name, buffer in method.buffers().items():
+                buffer.copy_(before[name])
+        if not torch.allclose(twice[0], twice[1], rtol=0.0, atol=0.0, equal_nan=True):
+            raise _mistake(
+                spec.optimizer,
+                f"the optimizer {spec.optimizer.name} changes from call to call with the same weights, "
+                "gradients, state, step and rate; keep numbers in `state`, or compute them from `step`",
+            )
+
+
+def _check_network(run: Run, data: Prepared) -> None:
+    """Raise InputError, with the network's class and line, if a forward pass breaks a rule of `Network`."""
+    model = run.spec.model
+    network = build_network(run, data)
+    name = f"{type(network).__name__}, L = {run.depth}"
+    try:
+        roles = network.roles()
+        length = network.length
+    except ValueError as error:
+        raise _mistake(network, f"{name}: {error}") from None
+    if build_uninitialised_network(run, data).roles() != roles:
+        raise _mistake(network, f"{name}: initialise() changes requires_grad; set it in __init__")
+    known = get_args(Role)
+    if unknown := sorted(set(roles.values()) - set(known)):
+        message = f"parameter_groups() has the role {unknown[0]!r}; the roles are {', '.join(known)}"
+        raise _mistake(network, f"{name}: {message}")
+    if (role := roles.get("last.weight", "last")) not in ("last", "frozen"):
+        raise _mistake(network, f"{name}: the role of self.last is {role}; write it as last")
+    if not length > 0:
+        raise _mistake(network, f"{name}: length is {length}; expected the number of blocks, above 0")
+    samples = prepare_split(data.train, data.kind, model, torch.device("cpu"), torch.float32)
+    with torch.no_grad():
+        layers = list(network.eval().representations(samples.inputs, samples.lengths))
+        again = list(network.representations(samples.inputs, samples.lengths))
+    names = [layer.name for layer in layers]
+    if len(set(names)) < len(names):
+        raise _mistake(network, f"{name}: layers() gives two layers of one name in {', '.join(names)}")
+    for layer in layers:
+        _check_layer(network, name, layer.name, layer.values, data.train.predictions, layer.position)
+    if any(not torch.equal(one.values, two.values) for one, two in zip(layers, again, strict=True)):
+        raise _mistake(network, f"{name}: the network {OTHER} in eval mode; draw `if self.training` alone")
+    if names[-1:] != ["last"] or layers[-1].position != 1:
+        last = f"{names[-1]!r} at position {layers[-1].position}" if layers else "none"
+        raise _mistake(
+            network, f"{name}: the last layer of layers() is {last}; expected 'last' at position 1"
+        )
+    if (has_bias := network.last.bias is not None) != model.last_bias:
+        what = f"`last` has {'a' if has_bias else 'no'} bias; write the ClassVar last_bias = {has_bias}"
+        raise _mistake(model, f"{name}: {what} into {type(model).__name__}")
+    width, rows = layers[-1].values.shape[1], network.last.weight
+    if tuple(rows.shape) != (data.classes, width):
+        raise _mistake(
+            network,
+            f"{name}: `last` has a weight {tuple(rows.shape)}; expected ({data.classes}, {width}), the "
+            "classes and the width of the layer 'last'",
+        )
+
+
+def _check_layer(
+    network: Network, name: str, layer: str, values: object, samples: int, position: object
+) -> None:
+
+    if not isinstance(values, torch.Tensor) or values.dim() != 2 or len(values) != samples:
+        shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
+        raise _mistake(network, f"{name}: the layer {layer} is {shape}; expected ({samples}, width)")
+    if position is not None and not 0 <= float(position) <= 1:  # type: ignore[arg-type]
+        raise _mistake(network, f"{name}: the layer {layer} is at {position}; expected 0 to 1, or None")
+    if not bool(values.isfinite().all()):
+        kind = "NaN" if bool(values.isnan().any()) else "infinity"
+        raise _mistake(network, f"{name}: the layer {layer} gives {kind} before the first step")
+
+
+def _mistake(part: object, message: str) -> InputError:
+    """Return the error, with the line of the part's class if study.py defines it."""
+    name = type(part).__name__
+    return loaded().mistake(name, message) if name in loaded().lines else InputError(cut(message))
+
+
+def _load_data(spec: Data, folder: Path) -> Prepared:
+    """Return the data if they are prepared or need no download; otherwise noise of the same shape."""
+    if type(spec) in loaded().data:
+        return _own_data(spec)
+    if not isinstance(spec, ImageData | TextData | NextTokenData) or spec.source == "digits":
+        return prepare(spec, RAW, None, progress=False)
+    try:
+        return read_prepared(folder)
+    except InputError:  # not prepared yet
+        return _noise(spec)
+
+
+def _own_data(spec: Data) -> Prepared:
+    """Return the data of a function of study.py; InputError if a second call gives others."""
+    begin = time.monotonic()
+    data = prepare(spec, RAW, None, progress=False)
+    if time.monotonic() - begin < SECONDS:
+        again = prepare(spec, RAW, None, progress=False)
+        if data.facts != again.facts:  # with digests of the arrays
+            raise _mistake(spec, f"the function of {spec.source} {OTHER}; {DRAW}")
+    return data
+
+
+def _noise(spec: ImageData | TextData | NextTokenData) -> Prepared:
+    """Return random images or texts of the data set's shape."""
+    draw = torch.Generator().manual_seed(0)
+    if isinstance(spec, NextTokenData):
+        ids = torch.randint(spec.vocabulary, (8, spec.context + 1), generator=draw)
+        tokens = TokenSplit(ids[:, :-1], ids[:, 1:])
+        return Prepared("next_tokens", spec.vocabulary, spec.vocabulary, tokens, tokens, {}, checksum="")
+    if isinstance(spec, TextData):
+        labels, words = torch.arange(8) % 2, spec.vocabulary or 1000
+        ids = torch.randint(1, words, (8, spec.context), generator=draw)
+        split = Split(ids, labels, torch.full((8,), spec.context))
+        return Prepared("tokens", 2, words, split, split, {}, checksum="")
+    labels = torch.arange(2 * spec.classes) % spec.classes
+    channels = 3 if spec.source in ("cifar10", "cifar100", "svhn") else 1
+    images = torch.rand(len(labels), channels, spec.side, spec.side, generator=draw)
+    split = Split(images, labels)
+    return Prepared("image", spec.classes, None, split, split, {}, checksum="")
+
+
+def _subsample(data: Prepared) -> Prepared:
+    """Return the data with a few samples of each class."""
+    if data.kind == "free":
+        return data
+    if data.kind == "next_tokens":  # a label at every position
+        few = slice(0, 2)
+        return dataclasses.replace(data, train=data.train[few], test=data.test and data.test[few])
+    if data.train.array == "tags":
+        return dataclasses.replace(
+            data, train=_some_with_tags(data.train), test=data.test and _some_with_tags(data.test)
+        )
+    if data.train.row:
+        few = slice(0, SAMPLES)
+        return dataclasses.replace(data, train=data.train[few], test=data.test and data.test[few])
+    count = max(2, math.ceil(SAMPLES / data.classes))
+    test = None if data.test is None else _first_of_each_class(data.test, data.classes, count)
+    return dataclasses.replace(data, train=_first_of_each_class(data.train, data.classes, count), test=test)
+
+
+def _some_with_tags(split: Split) -> Split:
+    """Return the first samples, and two that have each tag alone."""
+    alone = torch.nonzero(split.labels.sum(1) == 1).flatten()
+    of_each = [alone[own.bool()][:2] for own in split.labels[alone].T]
+    return split[torch.cat([torch.arange(min(SAMPLES, len(split))), *of_each])]
+
+
+def _first_of_each_class(split: Split, classes: int, count: int) -> Split:
+
+    indices = [torch.nonzero(split.labels == label).flatten()[:count] for label in range(classes)]
+    return split[torch.cat(indices)]

@@ -64,6 +64,7 @@ SOURCES_OF_FORMULAS = """\
 - **P20**: Papyan, Han, Donoho, PNAS 2020.
 - **WP24**: Wu, Papyan, *Linguistic collapse*, NeurIPS 2024 (arXiv 2405.17767).
 - **LYWS23**: Liu, Yu, Weller, Schölkopf, ICLR 2023 (arXiv 2303.06484).
+- **JZWQMYZ24**: Jiang, Zhou, Wang, Qu, Mixon, You, Zhu, ICML 2024 (arXiv 2310.05351).
 - **R55**: Rankin, *The closest packing of spherical caps in n dimensions*, 1955.
 - **RV07**: Roy, Vetterli, EUSIPCO 2007.
 - **ZDBGT24**: Zangrando, Deidda, Brugiapaglia, Guglielmi, Tudisco, arXiv 2402.03991.
@@ -79,13 +80,15 @@ SOURCES_OF_FORMULAS = """\
 - **LQ25**: Liu, Qin, CVPR 2025 (arXiv 2311.01479).
 - **LWOL20**: Liu, Wang, Owens, Li, NeurIPS 2020 (arXiv 2010.03759).
 - **SMZL22**: Sun, Ming, Zhu, Li, ICML 2022 (arXiv 2204.06507).
+- **WGX26**: Wang, Gao, Xie, AAAI 2026 (arXiv 2512.07844).
 - **WLFZ22**: Wang, Li, Feng, Zhang, *ViM*, CVPR 2022 (arXiv 2203.10807)."""
 # heading: what has these metrics, and the metrics
 METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
     "Features and classifier": ("Everything that is measured has these metrics.", ENTRIES),
     "Gap to the optimum": ("Runs of the pipeline know their loss and penalty.", GAPS),
     "Imbalanced classes": (
-        "With `data.imbalance` the first `majority` classes are large and the others small.",
+        "With `data.imbalance` the first `majority` classes are large and the others small. "
+        "In a long tail (`majority: null`) the head is the first third of the classes, the tail the last.",
         MINORITIES,
     ),
     "Ranks of inner matrices": (

@@ -24,6 +24,7 @@ from ncpipe.features.own_metrics import own_measurements
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
 from ncpipe.metrics.losses import logits_of, unregularised_loss
+from ncpipe.metrics.minority import metrics_by_size, size_groups
 from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.table import (
     LAST_LAYER,
@@ -170,17 +171,20 @@ def ranks_of(features: Features) -> Iterator[Measurement]:
 
 
 def _by_size(run: Run, features: Features) -> Iterator[Measurement]:
-    """Yield the metrics of the small classes, where the data have such."""
-    if run.spec.data.imbalance is None:
+    """Yield the metrics of frequent and of rare classes, where the data have such."""
+    if (imbalance := run.spec.data.imbalance) is None:
         return
-    majority = run.spec.data.imbalance.majority
-    for metric, value in values_of(MINORITY, weight=features.weight, majority=majority):
-        yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
+    weight, bias, layer = features.weight, features.bias, features.layers[LAST_LAYER]
+    if imbalance.majority is not None:
+        for metric, value in values_of(MINORITY, weight=weight, majority=imbalance.majority):
+            yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
+    groups, counts = size_groups(len(weight), imbalance.majority), layer[TRAIN].statistics.counts
     for name, split in ((TRAIN, features.train), (TEST, features.test)):
         if split is not None:
-            wrong = split.misses(logits_of(split.inputs, features.weight, features.bias))
-            for metric, value in values_of(MINORITY, wrong=wrong, labels=split.labels, majority=majority):
-                yield Measurement(LAST_LAYER, name, metric, value)
+            wrong = split.misses(logits_of(split.inputs, weight, bias))
+            seen = layer[name].statistics
+            values = metrics_by_size(groups, counts, seen, weight, wrong, split.labels)
+            yield from (Measurement(LAST_LAYER, name, metric, value) for metric, value in values)
 
 
 def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:

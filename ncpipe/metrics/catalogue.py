@@ -18,6 +18,7 @@ from ncpipe.metrics import (
     outliers,
     ranks,
     samples,
+    softmax_codes,
     tags,
     uniformity,
 )
@@ -50,7 +51,7 @@ def _entries(families: tuple[Family, ...]) -> tuple[Metric, ...]:
 
 
 # What is computed of every layer and classifier, in the order in which it is.
-FAMILIES = families_of((samples, geometry, collapse, uniformity, ranks), GROUPS)
+FAMILIES = families_of((samples, geometry, collapse, uniformity, softmax_codes, ranks), GROUPS)
 ENTRIES = _entries(FAMILIES)
 # Of the pipeline's runs alone, which know their loss and penalty.
 GAPS = (
@@ -83,7 +84,7 @@ GAPS = (
 )  # fmt: skip
 # Of the pipeline's runs on data with `imbalance`, which says which classes are small.
 MINORITY = families_of((minority,), GROUPS)
-MINORITIES = _entries(MINORITY)
+MINORITIES = (*_entries(MINORITY), *minority.BY_SIZE)
 # Of classes that no classifier has, a value for each number of shots n: transfer_ncc_error_005 is that of 5.
 FEW_SHOT = families_of((few_shot,), GROUPS)
 TRANSFERS = _entries(FEW_SHOT)

@@ -152,7 +152,7 @@ def _of_study(entries: object, reading: Reading) -> tuple[dict[str, str], int]:
     files = [Path(FILE)] if whole else [home for home in homes if isinstance(home, Path)]
     digests, last = _followed([*homes, *files, *study_modules(files, reading.content)], reading)
     values = {} if whole else {"constants": hashlib.sha256(repr(constants).encode()).hexdigest()}
-    return digests | values | listed_digests(reading, CODE), last
+    return listed_digests(reading, CODE) | digests | values, last
 
 
 def _parts(entry: object) -> Iterator[object]:

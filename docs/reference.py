@@ -5,13 +5,15 @@
 A test fails if a page is not what this writes.
 """
 
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from ncpipe.claims.theory_calls import THEORY_CALLS
 from ncpipe.commands.cli import app
 from ncpipe.commands.json_schema import json_schema, record_at
 from ncpipe.config.params import Params
@@ -29,9 +31,16 @@ from ncpipe.metrics.catalogue import (
     Metric,
     page_table,
 )
-from ncpipe.papers.theory_calls import calls_table
+from ncpipe.papers.k23.calls import CALLS as K23
+from ncpipe.papers.s24.calls import CALLS as S24
+from ncpipe.papers.s25.calls import CALLS as S25
 
 FOLDER = Path(__file__).parent
+PAPERS = {  # calls, and the pages that explain them
+    "s25": (S25, "[Theory](theory.md)"),
+    "s24": (S24, "[Low rank](low_rank.md)"),
+    "k23": (K23, "[Regimes](regimes.md)"),
+}
 NOTE = "<!-- Written by docs/reference.py; edit the docstrings of ncpipe instead. -->\n"
 NOTATION = """\
 There are K classes and N samples h of width d, n_k of them in class k, with label y.
@@ -55,12 +64,15 @@ SOURCES_OF_FORMULAS = """\
 - **P20**: Papyan, Han, Donoho, PNAS 2020.
 - **WP24**: Wu, Papyan, *Linguistic collapse*, NeurIPS 2024 (arXiv 2405.17767).
 - **LYWS23**: Liu, Yu, Weller, Schölkopf, ICLR 2023 (arXiv 2303.06484).
+- **JZWQMYZ24**: Jiang, Zhou, Wang, Qu, Mixon, You, Zhu, ICML 2024 (arXiv 2310.05351).
 - **R55**: Rankin, *The closest packing of spherical caps in n dimensions*, 1955.
 - **RV07**: Roy, Vetterli, EUSIPCO 2007.
 - **ZDBGT24**: Zangrando, Deidda, Brugiapaglia, Guglielmi, Tudisco, arXiv 2402.03991.
 - **W27**: Wilson, *Probable inference, the law of succession, and statistical inference*, 1927.
 - **LSG26**: Luthra, Salunkhe, Galanti, *Directional neural collapse*, 2026 (arXiv 2603.03530).
 - **ADGZR24**: Andriopoulos, Dong, Guo, Zhao, Ross, NeurIPS 2024 (arXiv 2409.04180).
+- **RU26**: Rangamani, Unal, *Deep neural regression collapse*, CPAL 2026 (arXiv 2603.23805).
+- **FARL17**: Facco, d'Errico, Rodriguez, Laio, *Scientific Reports* 7, 2017 (arXiv 1803.06992).
 - **LLWQ24**: Li, Li, Wang, Qu, ICML 2024 (arXiv 2310.15903).
 - **BBPMF24**: Ben Ammar, Belkhir, Popescu, Manzanera, Franchi, *NECO*, ICLR 2024 (arXiv 2310.06823).
 - **HG17**: Hendrycks, Gimpel, ICLR 2017 (arXiv 1610.02136).
@@ -68,13 +80,15 @@ SOURCES_OF_FORMULAS = """\
 - **LQ25**: Liu, Qin, CVPR 2025 (arXiv 2311.01479).
 - **LWOL20**: Liu, Wang, Owens, Li, NeurIPS 2020 (arXiv 2010.03759).
 - **SMZL22**: Sun, Ming, Zhu, Li, ICML 2022 (arXiv 2204.06507).
+- **WGX26**: Wang, Gao, Xie, AAAI 2026 (arXiv 2512.07844).
 - **WLFZ22**: Wang, Li, Feng, Zhang, *ViM*, CVPR 2022 (arXiv 2203.10807)."""
 # heading: what has these metrics, and the metrics
 METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
     "Features and classifier": ("Everything that is measured has these metrics.", ENTRIES),
     "Gap to the optimum": ("Runs of the pipeline know their loss and penalty.", GAPS),
     "Imbalanced classes": (
-        "With `data.imbalance` the first `majority` classes are large and the others small.",
+        "With `data.imbalance` the first `majority` classes are large and the others small. "
+        "In a long tail (`majority: null`) the head is the first third of the classes, the tail the last.",
         MINORITIES,
     ),
     "Ranks of inner matrices": (
@@ -82,7 +96,7 @@ METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         RANKS,
     ),
     "Transfer": (
-        "Of classes that no classifier knows, as a frozen encoder's.\n"
+        "Of classes that no classifier knows, as a frozen encoder's; a sweep has them of every layer.\n"
         "`nc.measure(features, labels, shots=(1, 5))` and `ncpipe metrics FILE --shots 5` have them.\n"
         "With `data.transfer` the split `target` holds the classes that the network was not trained on.\n"
         "It has `nc1_trace_ratio` and `cdnv` too.\n"
@@ -91,7 +105,7 @@ METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
     ),
     "Other data": (
         "With [a third split](outliers.md) of other data the split `ood` has these, of its samples against "
-        "those of `test`.",
+        "those of `test`.\nInner layers have the scores that need no classifier.",
         OUTLIERS,
     ),
     "Tokens": (
@@ -275,14 +289,30 @@ def calls_page() -> str:
     lines += [
         "A claim with `quantity: theory` names one of these calls in `call` and its arguments in `args`.",
         "`against: numerical` compares with an independent numerical check where there is one.",
-        "[Low rank](low_rank.md) explains `dufm.*`.",
-        "[Theory](theory.md) and [regimes](regimes.md) explain the others.",
         "",
-        "| `call` | number | numerical check |",
-        "|---|---|---|",
-        *calls_table(),
+        *calls_table(THEORY_CALLS),
     ]
+    for paper, (calls, about) in PAPERS.items():
+        lines += [
+            *("", f"## {paper.upper()}", "", f"{about} explains them."),
+            "They are for a study with this line in its `study.py`:",
+            *("", "```python", f"from ncpipe.papers.{paper}.calls import CALLS", "```", ""),
+            *calls_table(calls),
+        ]
     return "\n".join(lines) + "\n"
+
+
+def calls_table(calls: Mapping[str, tuple[Callable[..., float], ...]]) -> list[str]:
+    """Return a table of calls: arguments, docstring, and if there is a check."""
+    lines = ["| `call` | number | numerical check |", "|---|---|---|"]
+    for name, (function, *check) in calls.items():
+        arguments = ", ".join(inspect.signature(function).parameters)
+        paragraph = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+        number = paragraph.removeprefix("Return ").removeprefix("the ").replace("|", "\\|")
+        if number.split()[0].isalpha() and len(number.split()[0]) > 3:  # a word, not a symbol
+            number = number[0].upper() + number[1:]
+        lines.append(f"| `{name}({arguments})` | {number} | {'yes' if check else ''} |")
+    return lines
 
 
 PAGES = {

@@ -30,7 +30,9 @@ _MODULES = {
     "measure_causal_lm": "metrics.causal",
     "measure_file": "metrics.file",
     "measure_model": "metrics.hooks",
+    "measure_multilabel_model": "metrics.hooks",
     "measure_regression": "metrics.regression",
+    "measure_regression_model": "metrics.hooks",
 }
 __all__ = ["__version__", *_MODULES]
 

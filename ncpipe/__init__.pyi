@@ -6,6 +6,8 @@ from ncpipe.metrics.file import measure_file as measure_file
 from ncpipe.metrics.hooks import collect_features as collect_features
 from ncpipe.metrics.hooks import last_token as last_token
 from ncpipe.metrics.hooks import measure_model as measure_model
+from ncpipe.metrics.hooks import measure_multilabel_model as measure_multilabel_model
+from ncpipe.metrics.hooks import measure_regression_model as measure_regression_model
 from ncpipe.metrics.measurements import Measurement as Measurement
 from ncpipe.metrics.measurements import Measurements as Measurements
 from ncpipe.metrics.regression import measure_regression as measure_regression

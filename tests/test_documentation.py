@@ -22,6 +22,7 @@ GENERATED = {
     "metric_tables.md",
     "params.md",
 }  # by a script, whose sources have their own rules
+FILLED = {DOCS / "results/README.md", DOCS / "trends.md"}  # by a script from a template
 WRITTEN = sorted(page for page in DOCS.rglob("*.md") if page.name not in GENERATED)
 CODE = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
 ABBREVIATION = re.compile(
@@ -65,10 +66,29 @@ def test_the_ledger_is_current() -> None:
     assert (DOCS / "ledger.md").read_text(encoding="utf-8") == loaded(DOCS / "ledger.py").page()
 
 
-def test_the_readme_is_one_page() -> None:
-    """Red: a README that grows; a link that leads nowhere."""
+def test_pages_by_hand_have_a_budget_of_words() -> None:
+    """Those of users: docs/results is for who checks them. Red: pages that grow where a link would do."""
+    pages = [
+        ROOT / "README.md",
+        DOCS / "results/trends.md.jinja",
+        *set(DOCS.glob("*.md")) & set(WRITTEN) - FILLED,
+    ]
+    words = {page.name: len(page.read_text(encoding="utf-8").split()) for page in pages}
+    assert words.pop("README.md") <= 750
+    assert sum(words.values()) <= 28_500, sorted(words.items(), key=lambda item: -item[1])[:5]
+
+
+def test_questions_lead_to_answers() -> None:
+    """Red: a question whose page or heading was renamed; one that is left without its link."""
+    page = (DOCS / "questions.md").read_text(encoding="utf-8")
+    questions = re.findall(r"^- \[.+\?\]\(([\w/]+\.md)#([\w-]+)\)$", page, re.MULTILINE)
+    assert len(questions) == len(re.findall("^- ", page, re.MULTILINE)) >= 60
+    assert [link for link in questions if link[1] not in headings(DOCS / link[0])] == []
+
+
+def test_the_readme_has_no_dead_link() -> None:
+    """Red: a link that leads nowhere."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.split()) <= 900
     targets = [target.split("#")[0] for target in LINK.findall(text) if not target.startswith("http")]
     assert [target for target in targets if not (ROOT / target).exists()] == []
 

@@ -12,10 +12,12 @@ import pytest
 import torch
 import yaml
 from pipeline import ROOT
+from scipy.linalg import block_diag
 from scipy.special import i0
 
 from ncpipe.config.sources.generated import ModularData
 from ncpipe.datasets.modular_addition import prepare_modular
+from ncpipe.papers.k23.orthoplex import orthoplex_value
 from ncpipe.system.errors import InputError
 
 sys.path.insert(0, str(ROOT / "stages/field"))
@@ -90,6 +92,32 @@ def test_seli_of_equal_classes_is_a_simplex() -> None:
     assert codes.code_largest_cosine(4, 3, 5.0, 1) == pytest.approx(-1 / 3, abs=1e-7)  # at unit length too
 
 
+@pytest.mark.parametrize(("classes", "width"), [(5, 2), (4, 3), (6, 4)])
+def test_the_margin_of_a_code_is_that_of_programs(classes: int, width: int) -> None:
+    found = codes.code_margin_numerical(classes, width)
+    assert found == pytest.approx(codes.code_margin(classes, width), abs=1e-6)
+
+
+def test_orthogonal_simplices_are_the_least_of_a_descent_where_decay_is_not_small() -> None:
+    """Red: classes of one size, and another number of simplices. K = 2d is an orthoplex."""
+    assert codes.simplices_value(6, 4, 0.01) == pytest.approx(codes.simplices_value_numerical(6, 4, 0.01))
+    assert codes.simplices_value(6, 3, 0.01) == pytest.approx(orthoplex_value(6, 1, 0.01), rel=1e-12)
+    with pytest.raises(InputError, match="classes: 9, width: 4; orthogonal simplices are d"):
+        codes.simplices_value(9, 4, 0.01)
+
+
+def test_cold_losses_prefer_pairs_and_hot_ones_even_simplices() -> None:
+    """K = 6 in four dimensions: a tetrahedron and a pair against two triangles, by their cosines."""
+    pair, triangle, tetrahedron = ((np.eye(n) - 1 / n) * n / (n - 1) for n in (2, 3, 4))
+    for scale in (1.0, 2.0):
+        cold, even = (
+            np.log(np.exp(scale * (cosines - 1)).sum(1)).mean()
+            for cosines in (block_diag(tetrahedron, pair), block_diag(triangle, triangle))
+        )
+        assert codes.cold_over_even(6, 4, scale) == pytest.approx(cold / even, rel=1e-12)
+    assert codes.cold_over_even(6, 4, 1.0) > 1 > codes.cold_over_even(6, 4, 2.0)
+
+
 def test_the_simplex_gains_a_constant_and_the_circle_gains_the_classes() -> None:
     """For K to infinity the gain in cross-entropy is log I_0(s), of a Bessel function."""
     assert modular.entropy_advantage(4000, 1.0) == pytest.approx(math.log(i0(1.0)), rel=2e-3)
@@ -162,7 +190,7 @@ def test_shallow_networks_need_orthogonally_separable_inputs() -> None:
 def test_no_claim_rests_on_an_abstract_or_on_what_others_report() -> None:
     """Red: a claim of a paper that nobody could read; a paper that docs/field.md does not list."""
     root = Path(__file__).resolve().parent.parent
-    read = (root / "docs/field.md").read_text(encoding="utf-8").split("## What the texts changed")[0]
+    read = (root / "docs/field.md").read_text(encoding="utf-8").split("## Slips in the papers")[0]
     for path in (root / "claims.yaml", *sorted(root.glob("stages/*/claims.yaml"))):
         for claim in yaml.safe_load(path.read_text(encoding="utf-8")):
             assert not re.search("abstract|report|issue", claim["ref"]), claim["id"]

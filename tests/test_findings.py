@@ -1,4 +1,4 @@
-"""Certificates of docs/findings.md: both hold for the exact numbers, not only for their rounded computation.
+"""Certificates of docs/results/corrections.md: they hold for the exact numbers, not only when rounded.
 
 The losses of explicit networks are computed in exact fractions or in intervals of 60 digits, so that no
 rounding can hide behind them.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from transformers import (
     GPT2ForSequenceClassification,
 )
 
+import ncpipe as nc
 from ncpipe.metrics.hooks import collect_features, last_token, measure_model
 from ncpipe.metrics.table import Measurement, measure
 from ncpipe.system.errors import InputError
@@ -222,6 +224,30 @@ def test_several_inputs_to_a_network() -> None:
     features = torch.cat([first, second], 1)
     want = measure(features, labels, model.fc.weight.detach(), model.fc.bias.detach())
     assert_close(got, want)
+
+
+@pytest.mark.parametrize("targets", ["vectors", "tags"])
+def test_collected_targets_and_tags_are_a_file_to_measure(targets: str, tmp_path: Path) -> None:
+    """With the values of `nc.measure` and `nc.measure_regression` on the features of the network."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+    inputs = torch.randn(40, 6, generator=seeded(1))
+    labels = torch.randn(40, CLASSES, generator=seeded(2))
+    if targets == "tags":
+        labels = (labels > 0) | (torch.arange(40)[:, None] % CLASSES == torch.arange(CLASSES))
+        labels[:12] = torch.arange(12)[:, None] % CLASSES == torch.arange(CLASSES)
+    loader = [(inputs[:30], labels[:30]), (inputs[30:], labels[30:])]
+    options = {"targets": targets, "progress": False}
+    np.savez(tmp_path / "f.npz", **collect_features(model, "2", loader, loader, **options))
+    features = model[:2](inputs).detach()
+    last = model[2].weight.detach(), model[2].bias.detach()
+    measured, of_model = {
+        "vectors": (nc.measure_regression, nc.measure_regression_model),
+        "tags": (nc.measure, nc.measure_multilabel_model),
+    }[targets]
+    wanted = measured(features, labels, *last, features, labels)
+    assert nc.measure_file(tmp_path / "f.npz") == wanted
+    assert of_model(model, "2", loader, loader) == wanted
 
 
 def test_bfloat16_networks_are_measured_and_collected() -> None:

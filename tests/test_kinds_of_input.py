@@ -383,13 +383,20 @@ def test_labels_of_a_batch_that_are_no_numbers_are_one_line(kind: str, mapping: 
     batch = {"h": h, "labels": labels} if mapping else (h, labels)
     for measured in (
         lambda: measure_model(Head(3), "fc", [batch]),
-        lambda: measure_model(Head(3), "fc", [batch], targets=True),
+        lambda: nc.measure_regression_model(Head(3), "fc", [batch]),
         lambda: nc.collect_features(Head(3), "fc", [batch]),
         lambda: measure_causal_lm(Head(3), [batch], unembedding="fc"),
     ):
         with pytest.raises(nc.InputError) as caught:
             measured()
         assert str(caught.value).startswith(line)
+
+
+MODELS: dict[str, Callable[..., nc.Measurements]] = {
+    "labels": measure_model,
+    "targets": nc.measure_regression_model,
+    "tags": nc.measure_multilabel_model,
+}
 
 
 def empty(kind: str) -> Any:
@@ -432,8 +439,8 @@ def test_empty_batches_change_nothing(kind: str, place: str) -> None:
     tagged = [(rows, nn.functional.one_hot(own, 5)) for rows, own in some]
     for targets in ("tags", "targets"):
         rows = [(h, own.float() if targets == "targets" else own) for h, own in tagged]
-        got = measure_model(net, "fc", PLACES[place](empty(kind), rows), **{targets: True})
-        same(got, measure_model(net, "fc", rows, **{targets: True}))
+        measured = MODELS[targets]
+        same(measured(net, "fc", PLACES[place](empty(kind), rows)), measured(net, "fc", rows))
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -455,8 +462,8 @@ def test_a_loader_of_empty_batches_alone_is_one_line(kind: str) -> None:
     for measured in (
         lambda: measure_model(net, "fc", loader),
         lambda: measure_model(net, "fc", [drawn(5)], loader),
-        lambda: measure_model(net, "fc", loader, targets=True),
-        lambda: measure_model(net, "fc", loader, tags=True),
+        lambda: nc.measure_regression_model(net, "fc", loader),
+        lambda: nc.measure_multilabel_model(net, "fc", loader),
         lambda: nc.collect_features(net, "fc", loader),
         lambda: measure_causal_lm(net, loader, unembedding="fc"),
     ):
@@ -536,15 +543,14 @@ def test_what_gives_its_batches_once_is_taken_while_they_fit_into_memory() -> No
             measure_model(net, "fc", once(batches), keep=0)
 
 
-@pytest.mark.parametrize("targets", ["labels", "targets", "tags"])
+@pytest.mark.parametrize("targets", MODELS)
 def test_a_loader_may_fill_the_same_tensors_again(targets: str) -> None:
     """Red: targets kept by reference, all of them the last batch's."""
     h, labels = drawn(5)
-    options = {} if targets == "labels" else {targets: True}
     hot = nn.functional.one_hot(labels, 5)
     own = {"labels": labels, "targets": hot + 0.1 * h[:, :5], "tags": hot}[targets]
     batches, net = [(h[:300], own[:300]), (h[300:], own[300:])], Head(5)
-    same(measure_model(net, "fc", Refilled(batches), **options), measure_model(net, "fc", batches, **options))
+    same(MODELS[targets](net, "fc", Refilled(batches)), MODELS[targets](net, "fc", batches))
     if targets == "labels":
         got, wanted = (nc.collect_features(net, "fc", each) for each in (Refilled(batches), batches))
         assert all(np.array_equal(got[name], wanted[name]) for name in wanted)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TREE, experiment, vector_data
+from conftest import TREE, experiment, normal, vector_data
 from safetensors.torch import load_file
 
 from ncpipe.config.run import Run
@@ -18,7 +18,8 @@ from ncpipe.datasets.prepared import read_prepared, write_prepared
 from ncpipe.features.extraction import extract
 from ncpipe.features.files import read_features, write_features
 from ncpipe.features.run_metrics import _by_size
-from ncpipe.metrics.minority import errors_by_size, minority_cosine, minority_spread
+from ncpipe.metrics.minority import metrics_by_size, minority_cosine, minority_spread, size_groups
+from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import measure, measure_layer
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.system.errors import InputError
@@ -162,9 +163,47 @@ def test_minority_collapse_at_its_ends() -> None:
     assert minority_cosine(draw, 4) == pytest.approx(naive, rel=1e-12)
 
 
-def test_errors_of_large_and_small_classes() -> None:
-    decided, labels = torch.tensor([0, 1, 2, 3, 0, 2]), torch.tensor([0, 1, 2, 3, 1, 3])
-    assert errors_by_size(decided != labels, labels, 2) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+def test_a_long_tail_falls_by_one_factor() -> None:
+    """Red: the smallest class one step before the last, sizes that are cut off in place of rounded."""
+    kept = kept_samples(LABELS, 6, Imbalance(None, 10.0, "none"))
+    assert torch.bincount(LABELS[kept]).tolist() == [50, 32, 20, 13, 8, 5]  # 50 / 10^(k/5)
+    assert torch.bincount(LABELS[kept_samples(LABELS, 6, Imbalance(None, 10.0, "over"))]).tolist() == [50] * 6
+
+
+def test_groups_of_a_long_tail_are_thirds() -> None:
+    """Red: a class in two groups, or in none; a group without a class."""
+    assert size_groups(10, None) == {"head": slice(0, 3), "middle": slice(3, 7), "tail": slice(7, 10)}
+    assert size_groups(2, None) == {"head": slice(0, 1), "tail": slice(1, 2)}
+    assert size_groups(10, 4) == {"majority": slice(4), "minority": slice(4, 10)}
+
+
+@pytest.mark.parametrize("majority", [None, 2])
+def test_metrics_of_groups_are_those_by_hand(majority: int | None) -> None:
+    """Red: sizes of the split for those of training, means that are not centred, means over samples."""
+    labels = torch.tensor([0] * 9 + [1] * 5 + [2] * 4 + [3] * 2)
+    features, weight = normal(20, 5), normal(4, 5, seed=1)
+    decided = (features @ weight.T).argmax(1)
+    trained = torch.tensor([30, 14, 9, 2])
+    groups = size_groups(4, majority)
+    seen = class_statistics(features, labels, 4)
+    found = dict(metrics_by_size(groups, trained, seen, weight, decided != labels, labels))
+    h, y, w = features.numpy(), labels.numpy(), weight.numpy()
+    means = np.stack([h[y == k].mean(0) for k in range(4)])
+    away = means - means.mean(0)
+    between = (away**2).sum() / 4
+    cosines = (w * away).sum(1) / np.linalg.norm(w, axis=1) / np.linalg.norm(away, axis=1)
+    spread = np.array([((h[y == k] - means[k]) ** 2).sum(1).mean() for k in range(4)]) / between
+    slope = np.polyfit(np.log10(trained.numpy()), cosines, 1)[0]
+    expected = {"alignment_by_size": slope}
+    for group, members in groups.items():
+        own = np.isin(y, np.arange(4)[members])
+        expected[f"{group}_error"] = (decided.numpy()[own] != y[own]).mean()
+        expected[f"{group}_alignment"] = cosines[members].mean()
+        expected[f"{group}_nc1"] = spread[members].mean()
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert "alignment_by_size" not in dict(
+        metrics_by_size(groups, trained * 0 + 5, seen, weight, decided != labels, labels)
+    )
 
 
 def test_the_pipeline_measures_small_classes_where_there_are_such() -> None:
@@ -175,7 +214,10 @@ def test_the_pipeline_measures_small_classes_where_there_are_such() -> None:
     found = [(row.metric, row.split) for row in _by_size(Run("x", 3, 0, spec), features)]
     assert found[:2] == [("minority_cosine", "weights"), ("minority_spread", "weights")]
     assert found[2:] == [
-        (f"{which}_error", split) for split in ("train", "test") for which in ("majority", "minority")
+        (f"{group}_{kind}", split)
+        for split in ("train", "test")
+        for group in ("majority", "minority")
+        for kind in ("error", "alignment", "nc1")
     ]
     assert not list(_by_size(Run("x", 3, 0, experiment()), features))
 

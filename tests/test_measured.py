@@ -21,6 +21,7 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
 from ncpipe.commands.train import train
+from ncpipe.metrics.kept_pass import KeptPass
 from ncpipe.runs import measured
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import (
@@ -181,6 +182,24 @@ CHANGES: dict[str, tuple[Callable[[pytest.MonkeyPatch], object], list[str]]] = {
 }
 
 
+@pytest.mark.parametrize(("workers", "processes"), [(1, 1), (2, 2), (8, 2)])
+def test_processes_share_the_memory_for_what_is_kept(
+    project: Path, workers: int, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the two runs. Red: a quarter of the free memory for each of them."""
+    shares: list[float] = []
+
+    class Recorded(KeptPass):
+        def __init__(self, run: Any, name: str, keep: float) -> None:
+            shares.append(keep)
+            super().__init__(run, name, keep)
+
+    monkeypatch.setattr("ncpipe.features.extraction.KeptPass", Recorded)
+    shutil.rmtree(OBJECTS)
+    extract_experiment("one", workers=workers)
+    assert {*shares} == {0.25 / processes}
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_depends_on_something_else_is_computed(
     change: str, project: Path, again: Again, monkeypatch: pytest.MonkeyPatch
@@ -195,7 +214,7 @@ def test_features_of_another_device_are_computed(project: Path, monkeypatch: pyt
     """Red: the CPU's features, where those of a GPU are asked for."""
     computed = []
     monkeypatch.setattr(extraction, "prepare_device", lambda compute: SimpleNamespace(type="elsewhere"))
-    monkeypatch.setattr(extraction, "extract_run", lambda *given: computed.append(given[2].run.seed) or {})
+    monkeypatch.setattr(extraction, "extract_run", lambda *given: computed.append(given[-1].run.seed) or {})
     extract_experiment("one")
     assert computed == [0, 1]
 

@@ -1,10 +1,13 @@
 """What measuring returns: records, values by name, a frame, a table to read."""
 
 import math
+import pickle
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,6 +182,51 @@ def test_a_monitor_takes_the_arguments_of_measure_model() -> None:
     assert [epoch for epoch in (0.5, 1, 1.5, 2, 3, 4) if monitor.due(epoch)] == [2, 4]
     wanted = nc.measure_model(model, model, loader, classes=[0, 2])
     assert monitor.values(model)["nc/last/train/cdnv"] == wanted["cdnv"]
+
+
+@pytest.mark.parametrize("epoch", ["2", None, math.nan, torch.zeros(2)])
+def test_an_epoch_that_is_no_number_is_one_line(epoch: Any) -> None:
+    """Red: values at a place that `plot` cannot sort."""
+    model, loader = torch.nn.Linear(5, 3).double(), [(torch.from_numpy(FEATURES), torch.from_numpy(LABELS))]
+    monitor = nc.CollapseMonitor(model, loader)
+    for place in (1, np.float32(2.5), np.int64(3)):
+        monitor.values(model, epoch=place)
+    if epoch is None:
+        monitor.values(model)
+    else:
+        with pytest.raises(nc.InputError, match=r"^epoch: a number, not "):
+            monitor.values(model, epoch=epoch)
+    assert [*monitor.history] == [1, 2.5, 3]
+
+
+@pytest.mark.parametrize(
+    ("measured", "labels"),
+    [
+        (nc.measure_regression_model, FEATURES[:, :3]),
+        (
+            nc.measure_multilabel_model,
+            np.eye(3)[LABELS] + (DRAW.random((60, 1)) < 0.5) * np.eye(3)[LABELS - 1],
+        ),
+    ],
+)
+def test_a_monitor_measures_what_is_no_class_a_sample(measured: Any, labels: np.ndarray) -> None:
+    model, loader = torch.nn.Linear(5, 3).double(), [(torch.from_numpy(FEATURES), torch.from_numpy(labels))]
+    values = nc.CollapseMonitor(model, loader, measure=measured).values(model)
+    wanted = measured(model, model, loader)
+    assert values == {
+        f"nc/{name}": value for name, value in wanted.to_dict().items() if "singular" not in name
+    }
+
+
+def test_values_with_nan_equal_their_copies() -> None:
+    """Also of another process. Red: NaN that equals itself alone."""
+    rows = [nc.Measurement("last", "train", "a", math.nan), nc.Measurement("last", "train", "b", 1.0)]
+    found = nc.Measurements(rows)
+    copied = pickle.loads(pickle.dumps(found))
+    assert found == copied
+    assert hash(found) == hash(copied)
+    assert found != nc.Measurements([rows[1], rows[0]])
+    assert found != nc.Measurements([replace(rows[0], value=2.0), rows[1]])
 
 
 def test_parts_of_classes_and_samples_average_to_the_metrics() -> None:

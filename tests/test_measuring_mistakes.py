@@ -88,6 +88,10 @@ def model(
     return lambda: measure_model(network, head, *loaders, **options)
 
 
+def rows(measured: Any, labels: Tensor, **options: Any) -> Callable[[], object]:
+    return lambda: measured(Vector, "0", [(h, labels)], **options)
+
+
 class Decoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -274,10 +278,26 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (model([(h, y % 2)], classes=[0, 2]), "loader: class 2 has no samples; leave it out of `classes`"),
     (model(LOADER, mask="attention_mask"), "mask: the inputs have no 'attention_mask'"),
     (model(LOADER, mask=lambda _: torch.ones(3)), "mask is (3,); it must have the labels' shape (30,)"),
-    (model([(h, t[:, 1:])], tags=True), "tags are (30, 2); they must be (n, 3) of 0 and 1"),
-    (model([(h, t)], tags=True, targets=True), "tags: does not apply to targets that are vectors"),
-    (model([(h, t)], tags=True, layers=["0"]), "layers: does not apply to targets that are tags"),
-    (model(LOADER, LOADER[:], [(h, y)], targets=True), "ood_loader: does not apply to targets that are vect"),
+    (
+        rows(nc.measure_multilabel_model, t[:, 1:]),
+        "tags are torch.int64 (30, 2); they must be 0 and 1 (n, 3),",
+    ),
+    (rows(nc.measure_regression_model, t), "targets are torch.int64 (30, 3); they must be floats (n, 3), as"),
+    (
+        rows(nc.measure_regression_model, h, test_loader=3),
+        "test_loader: give a DataLoader or a list of batche",
+    ),
+    (model(LOADER, targets=True), "targets: no argument of measure_model; take nc.measure_regression_model"),
+    (model([(h, t)], tags=True), "tags: no argument of measure_model; take nc.measure_multilabel_model"),
+    (model(LOADER, layer=["0"]), "layer: no argument of measure_model"),
+    (
+        rows(nc.collect_features, y, targets="vector"),
+        "targets: 'vector' is unknown; take classes, vectors, ta",
+    ),
+    (
+        rows(nc.collect_features, t, ood_loader=LOADER, targets="tags"),
+        "ood_loader: does not apply to tags; le",
+    ),
     (computed([0, 3]), "class 3 has no samples; leave it out of `classes`"),
     # Causal models
     (causal(unembedding=None), "the model names no unembedding, and a Linear is needed; name the layer that"),

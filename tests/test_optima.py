@@ -10,15 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ncpipe.claims.theory_calls import THEORY_CALLS
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity, nc3_duality
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.models.loss_functions import LOSSES
 from ncpipe.papers.k23 import orthoplex, supcon, two_linear
+from ncpipe.papers.k23.calls import CALLS as K23
 from ncpipe.papers.k23.flows.features_model import Flow, aligned_start, integrate
 from ncpipe.papers.s24 import dufm_numerical
 from ncpipe.papers.s24.dufm_relaxed import relaxed_relu
-from ncpipe.papers.theory_calls import CALLS
 from ncpipe.system.errors import InputError
 from ncpipe.theory import dufm, dufm_shapes, gufm, smoothing, ufm
 from ncpipe.theory.dufm import Dufm, equal_decays
@@ -44,9 +45,8 @@ UFM_SIZES = [
 
 def of_call(name: str, **args: object) -> Pair:
     """A number of a claim, and its numerical check."""
-    call = CALLS[name]
-    assert call.check is not None
-    return lambda: (call.number(**args), call.check(**args))
+    number, check = (THEORY_CALLS | K23)[name]
+    return lambda: (number(**args), check(**args))
 
 
 def of_ufm(loss: Loss, size: tuple) -> Pair:
@@ -310,7 +310,7 @@ def test_the_logit_of_two_linear_layers_jumps_from_a_half_to_zero():
 
 
 def test_half_the_width_ends_at_an_orthoplex() -> None:
-    assert CALLS["orthoplex.cosines"].number(classes=6, per_class=2, decay=0.01) < 1e-3
+    assert K23["orthoplex.cosines"][0](classes=6, per_class=2, decay=0.01) < 1e-3
     wide = ufm.optimum("ce", 6, 2, 6, Decay(0.01, 0.01, None))
     assert orthoplex.orthoplex_value(6, 2, 0.01) > wide.value
 

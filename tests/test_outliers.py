@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import experiment_tree, measure_runs, write_params
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from training_cases import PLAIN
 
@@ -212,6 +213,17 @@ def test_a_file_with_other_data_needs_test_samples_and_classes(
     assert str(found.value).startswith(f"{tmp_path / 'f.npz'}: {message}")
 
 
+@pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
+def test_other_data_without_labels_are_measured(tmp_path: Path) -> None:
+    """-100 and -1 mean nothing there alike. Red: "no sample is left"."""
+    *own, other = loaders(arrays())
+    unlabelled = [(rows, torch.full_like(labels, -100)) for rows, labels in other]
+    wanted = nc.measure_model(model(), "0", *own, other).records
+    assert nc.measure_model(model(), "0", *own, unlabelled).records == wanted
+    collected = nc.collect_features(model(), "0", *own, unlabelled)["ood_features"]
+    assert np.array_equal(collected, arrays()["ood_features"])
+
+
 # In a sweep
 
 DIGITS: dict[str, Any] = {
@@ -302,3 +314,14 @@ def test_a_sweep_measures_the_third_split(tmp_path: Path, monkeypatch: pytest.Mo
     own = points[points["split"] == "ood"]
     assert {f"last/ood/{row.metric}": row.value for row in own.itertuples()} == pytest.approx(found, rel=1e-9)
     assert len(own) == 15
+    state = load_file("data/runs/own/L3/s0/model.safetensors")
+    weight, bias = state["maps.0.weight"].double(), state["maps.0.bias"].double()
+    hidden = {
+        name: torch.relu(split.inputs.double() @ weight.T + bias)
+        for name, split in (("train", data.train), ("test", data.test), ("ood", data.ood))
+        if split is not None
+    }
+    inner = dict(outlier_metrics(hidden["train"], data.train.labels, hidden["test"], hidden["ood"]))
+    assert {name.partition("_")[0] for name in inner} == {"neco", "mahalanobis", "knn", "nc5"}
+    rows = pd.read_csv("data/metrics/own/measurements.csv").query("layer == 'H1' and split == 'ood'")
+    assert dict(zip(rows["metric"], rows["value"], strict=True)) == pytest.approx(inner, rel=1e-9)

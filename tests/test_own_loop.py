@@ -22,7 +22,6 @@ from ncpipe.commands.json_schema import schema_text
 from ncpipe.commands.measure import measure
 from ncpipe.commands.plot import plot
 from ncpipe.commands.report import report
-from ncpipe.commands.study_check import check_study
 from ncpipe.commands.train import train
 from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import load_params
@@ -31,7 +30,8 @@ from ncpipe.config.run import Run
 from ncpipe.config.study import load_study, loaded
 from ncpipe.datasets.own_loaders import store_loaders
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.features.own_metrics import WeightsAndData, own_measurements
+from ncpipe.features.layer_samples import WeightsAndData
+from ncpipe.features.own_metrics import own_measurements
 from ncpipe.features.own_network import extract_own, roles
 from ncpipe.features.run_metrics import describe, measure_run
 from ncpipe.metrics.hooks import measure_model
@@ -40,6 +40,7 @@ from ncpipe.runs.code_digests import training_digests
 from ncpipe.runs.fingerprint import code_digest, fingerprint_of
 from ncpipe.runs.run_folder import read_history, read_state
 from ncpipe.runs.store_layout import store_folder
+from ncpipe.runs.study_check import check_study
 from ncpipe.runs.study_effect import study_effect
 from ncpipe.system.artifacts import RUNS
 from ncpipe.system.errors import InputError

@@ -21,8 +21,14 @@ from ncpipe.metrics.collapse import within_trace
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.models.network import Network
-from ncpipe.papers.k23.rank_bound import clusters, layer_ranks, trained_ranks
-from ncpipe.papers.theory_calls import CALLS
+from ncpipe.papers.k23.rank_bound import (
+    clusters,
+    decay_slope,
+    largest_distance,
+    largest_share,
+    layer_ranks,
+    trained_ranks,
+)
 from ncpipe.training.loop import train_batch
 
 DECAY = 0.02
@@ -86,9 +92,9 @@ def test_of_collapsed_inputs_nothing_is_left_but_the_gradient() -> None:
 def test_classes_of_several_clusters_need_more_than_rank_k() -> None:
     """The bound is then no empty statement: distances are of the weights' own size."""
     args = {"classes": 2, "modes": 4, "per_mode": 4, "width": 6, "depth": 4, "spread": 0.3, "seed": 0}
-    assert 0.01 < CALLS["rank_bound.share"].number(**args, decay=0.003) <= 1
-    assert CALLS["rank_bound.distance"].number(**args, decay=0.003) > 0.5
-    assert CALLS["rank_bound.decay_slope"].number(**args, low=0.0003, high=0.01) < 0
+    assert 0.01 < largest_share(**args, decay=0.003) <= 1
+    assert largest_distance(**args, decay=0.003) > 0.5
+    assert decay_slope(**args, low=0.0003, high=0.01) < 0
 
 
 def perceptron(model: dict[str, Any] = MLP, **changes: Any) -> Run:

@@ -19,6 +19,8 @@ import torch
 from conftest import experiment_tree, measure_runs, write_params
 from pipeline import ROOT
 from ruamel.yaml import YAML
+from safetensors.torch import load_file
+from scipy.linalg import subspace_angles
 from scipy.optimize import minimize
 from typer.testing import CliRunner
 
@@ -37,9 +39,17 @@ from ncpipe.config.study import load_study
 from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared, VectorSplit, read_prepared, write_prepared
-from ncpipe.metrics.hooks import measure_model
+from ncpipe.metrics.deep_nrc import (
+    centred,
+    feature_spectrum,
+    intrinsic_dimension,
+    nrc2_cka,
+    nrc3_alignment,
+    nrc4_linear_mse,
+)
+from ncpipe.metrics.hooks import measure_model, measure_regression_model
 from ncpipe.metrics.nrc import nrc1, nrc2, nrc3
-from ncpipe.metrics.regression import measure_regression
+from ncpipe.metrics.regression import measure_regression, measure_vectors
 from ncpipe.metrics.table import Measurement
 from ncpipe.system.errors import InputError
 from ncpipe.tables.convergence import judge_run
@@ -126,6 +136,82 @@ def test_metrics_are_those_of_the_formulas_in_numpy() -> None:
     assert {metric for split, metric in found if split == "weights"} == {
         "nrc3", "nrc3_gamma", "rank_weights", "stable_rank_weights", "effective_rank_weights",
     }  # fmt: skip
+    for split, part in (("train", slice(None)), ("test", slice(20))):
+        for metric, value in of_layer(features[part], targets[part], weight).items():
+            assert found[split, metric] == pytest.approx(value, rel=1e-12), metric
+
+
+def of_layer(features: np.ndarray, targets: np.ndarray, reader: np.ndarray | None) -> dict[str, float]:
+    """Compute the metrics of any layer by eigenvalues of covariances, lstsq and sorted distances."""
+    count, length = targets.shape
+    moment, wanted = np.cov(features.T, bias=True), np.cov(targets.T, bias=True).reshape(length, length)
+    cross = (features - features.mean(0)).T @ (targets - targets.mean(0)) / count
+    values, axes = np.linalg.eigh(moment)
+    design = np.c_[features, np.ones(count)]
+    left = targets - design @ np.linalg.lstsq(design, targets, rcond=None)[0]
+    far = np.sort(np.sqrt(((features[:, None] - features[None]) ** 2).sum(2)), 1)
+    ratios = np.sort(np.log(far[:, 2] / far[:, 1]))
+    heights = [-math.log(1 - rank / count) for rank in range(1, count + 1) if rank < count]
+    kept = count * 9 // 10
+    found = {
+        "nrc1_variance": values[:-length].sum() / values.sum(),
+        "stable_rank_features": values.sum() / values[-1],
+        "nrc2_cka": (cross**2).sum() / (np.linalg.norm(moment) * np.linalg.norm(wanted)),
+        "nrc4_linear_mse": (left**2).sum() / (count * np.trace(wanted)),
+        "intrinsic_dimension": np.dot(ratios[:kept], heights[:kept]) / np.dot(ratios[:kept], ratios[:kept]),
+    }
+    if reader is not None:
+        rows = np.linalg.svd(reader)[2][:length].T
+        found["nrc3_alignment"] = np.cos(subspace_angles(axes[:, -length:], rows)).mean()
+    return found
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 5])
+def test_the_dimension_is_that_of_a_manifold_however_it_lies(dimension: int) -> None:
+    """Red: an estimate of the linear span, which a curve fills; samples that coincide, which divide by 0."""
+    draw = np.random.default_rng(dimension)
+    points = draw.uniform(size=(3000, dimension))
+    curved = np.concatenate([np.cos(points), np.sin(points), points], 1) @ draw.standard_normal(
+        (3 * dimension, 20)
+    )
+    found = intrinsic_dimension(torch.from_numpy(np.concatenate([curved, curved[:7]])))
+    assert found == pytest.approx(dimension, rel=0.1)
+    assert feature_spectrum(centred(torch.from_numpy(curved)), dimension)[0] > 1e-4
+
+
+def test_alignment_at_the_optimum_of_the_features_model() -> None:
+    """The features' variances are there s - sqrt(c), of targets with deviations s: CKA in closed form."""
+    deviations, root = np.array([1.1, 0.7, 0.4]), 0.1
+    draw = np.linalg.qr(np.c_[np.ones(60), np.random.default_rng(0).standard_normal((60, 3))])[0][:, 1:]
+    white, variances = torch.from_numpy(draw * 60**0.5), deviations - root
+    turn = torch.from_numpy(np.linalg.qr(np.random.default_rng(1).standard_normal((9, 3)))[0].T.copy())
+    features = white * torch.from_numpy(variances**0.5) @ turn
+    wanted = (variances * deviations**2).sum() / np.sqrt((variances**2).sum() * (deviations**4).sum())
+    signal, targets = centred(features), white * torch.from_numpy(deviations)
+    assert nrc2_cka(signal, targets) == pytest.approx(wanted, rel=1e-12)
+    assert nrc2_cka(signal, features) == pytest.approx(1, rel=1e-12)
+    assert nrc3_alignment(signal, turn, 3) == pytest.approx(1, rel=1e-12)
+    assert max(feature_spectrum(signal, 3)[0], nrc4_linear_mse(signal, targets)) < 1e-28
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        (torch.full((20, 4), 0.1), {"nrc4_linear_mse": 1.0}),
+        (torch.full((20, 4), math.nan), {}),
+    ],
+    ids=["constant", "diverged"],
+)
+def test_what_a_layer_without_a_signal_has(features: torch.Tensor, expected: dict[str, float]) -> None:
+    """Red: rounding taken for a signal of full share; an error of LAPACK."""
+    targets = torch.from_numpy(arrays(samples=20)[1])
+    found = {
+        row.metric: row.value for row in measure_vectors({"test": (features, targets)}, None, None, "H1")
+    }
+    names = {"nrc1_variance", "nrc2_cka", "nrc4_linear_mse", "intrinsic_dimension", "stable_rank_features"}
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-12)
+    assert all(math.isnan(found[name]) for name in names - expected.keys())
+    assert math.isnan(nrc3_alignment(centred(features), torch.ones(3, 4), 3))
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.3, 0.9])
@@ -258,6 +344,8 @@ def test_the_stages_measure_what_applies_and_nothing_else(study_folder: Path) ->
     assert set(own["metric"]) == {
         "nrc1", "nrc2", "nrc3", "nrc3_gamma", "relative_mse", "ufm_gap", "inner_penalty",
         "inner_penalty_times_depth", "rank_weights", "stable_rank_weights", "effective_rank_weights",
+        "nrc1_variance", "nrc2_cka", "nrc3_alignment", "nrc4_linear_mse", "stable_rank_features",
+        "intrinsic_dimension",
     }  # fmt: skip
     assert set(rows["layer"]) == {"last", "maps.0"}
     assert rows["value"].notna().all()
@@ -283,6 +371,24 @@ def test_the_stages_measure_what_applies_and_nothing_else(study_folder: Path) ->
     assert printed["test", "nrc2"] == pytest.approx(run["test", "nrc2"], rel=1e-12)
 
 
+def test_every_layer_of_a_run_has_them(study_folder: Path) -> None:
+    """Of the weights and data as they lie in the run's files, by NumPy."""
+    write_params([3], [0], deep=tree(epochs=20))
+    measure_runs("deep", depths=[3])
+    rows = pd.read_csv("data/metrics/deep/measurements.csv").query("split in ('train', 'test')")
+    data = read_prepared(Path("data/prepared/deep"))
+    state = load_file("data/runs/deep/L3/s0/model.safetensors")
+    (first, shift), second = (state[f"maps.0.{name}"] for name in ("weight", "bias")), state["maps.1.weight"]
+    for name, split in (("train", data.train), ("test", data.test)):
+        assert split is not None
+        hidden = np.tanh(split.inputs.double().numpy() @ first.double().numpy().T + shift.double().numpy())
+        targets = split.labels.double().numpy()
+        wanted = of_layer(hidden, targets, second.double().numpy())
+        wanted["nrc1"] = outside(hidden, np.linalg.eigh(np.cov(hidden.T))[1][:, -2:].T)
+        inner = rows[(rows["layer"] == "H1") & (rows["split"] == name)].set_index("metric")["value"]
+        assert dict(inner) == pytest.approx(wanted, rel=1e-10)
+
+
 def test_a_run_without_a_train_error_converges_by_its_loss() -> None:
     rule = Convergence(0.0, 0.5, 0.01, None)
     rows = pd.DataFrame(
@@ -299,14 +405,14 @@ def test_a_model_of_ones_own_is_measured_as_its_arrays_are() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2)).double()
     data = made()
     x, y = data.train.inputs.double(), data.train.targets
-    rows = measure_model(model, "2", [(x[:25], y[:25]), (x[25:], y[25:])], [(x[:9], y[:9])], targets=True)
+    rows = measure_regression_model(model, "2", [(x[:25], y[:25]), (x[25:], y[25:])], [(x[:9], y[:9])])
     features = model[:2](x).detach()
     last = model[2].weight.detach(), model[2].bias.detach()
     assert by_name(rows) == pytest.approx(
         by_name(measure_regression(features, y, *last, features[:9], y[:9]))
     )
     single = torch.nn.Sequential(*model[:2], torch.nn.Linear(12, 1).double())
-    assert by_name(measure_model(single, "2", [(x, y[:, 0])], targets=True))["train", "nrc1"] > 0
+    assert by_name(measure_regression_model(single, "2", [(x, y[:, 0])]))["train", "nrc1"] > 0
 
 
 OWN = """
@@ -469,19 +575,18 @@ def test_a_wrong_file_of_features_is_one_line(changes: dict[str, Any], words: st
 def test_a_wrong_loader_is_one_line() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 2))
     x, y = made().train.inputs, made().train.targets
-    for batch, more, words in (
-        ((x, y), {}, "must be whole numbers .* of regression take targets=True"),
+    for measured, targets, words in (
+        (measure_model, y, r"must be whole numbers .*; floats \(n, t\) take nc.measure_regression_model"),
         (
-            (x, y[:, 0].long()),
-            {"targets": True},
+            measure_regression_model,
+            y[:, 0].long(),
             r"targets are torch.int64 \(40,\); they must be floats \(n, 2\)",
         ),
-        ((x, y * math.nan), {"targets": True}, "hold NaN"),
-        ((x, y * 0), {"targets": True}, "constant in column 0"),
-        ((x, y), {"targets": True, "classes": "present"}, "classes: does not apply"),
+        (measure_regression_model, y * math.nan, "hold NaN"),
+        (measure_regression_model, y * 0, "constant in column 0"),
     ):
         with pytest.raises(InputError, match=words):
-            measure_model(model, "0", [batch], **more)
+            measured(model, "0", [(x, targets)])
 
 
 def test_history_names_what_vectors_have(study_folder: Path) -> None:

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from ncpipe.commands.report import report
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.report.chart_data import chart_data, kept, number
-from ncpipe.report.first_screen import asked, how_sure, rate_rows
+from ncpipe.report.first_screen import asked, how_sure, next_steps, rate_rows, trained
 from ncpipe.report.first_screen import found as found_lines
 from ncpipe.report.grids import cell
 from ncpipe.report.page import citing, script_json, typeset
@@ -90,7 +90,9 @@ def test_everything_is_on_the_page(page):
         *papers,
         network_words("L-RN1", "post"),
         "Neural collapse against depth L",
-        "11 of 12 runs converged (2 seeds at each of 3 depths).",
+        "12 networks of 2 experiments: L = ",
+        "2 seeds at each.",
+        "11 of 12 runs converged.",
         "3 claims: 1 agrees, 2 disagree (1 with a paper).",
         HOSTILE,
         "L^-0.50 [-0.91, -0.10]",
@@ -149,6 +151,18 @@ def test_runs_that_count_without_having_converged_are_named():
     assert "11 of 12 runs converged" in moving
     assert "Used although they did not converge: 1 of 12." in moving
     assert "Left out" not in moving
+
+
+def test_what_was_trained_and_what_comes_next():
+    """Red: seeds that are asked for where all is clear; a run that did not converge and is not named."""
+    runs, rows = tables()["runs"], rate_rows(*(tables()[name] for name in ("runs", "points", "slopes")), {})
+    values = ", ".join(map(str, sorted(set(runs["depth"]))))
+    assert trained(runs) == f"12 networks of 2 experiments: L = {values}, 2 seeds at each."
+    assert next_steps(runs, rows)[0].startswith("1 of 12 runs did not converge")
+    clear = next_steps(runs.assign(converged=True), rows)
+    assert len(clear) == 1
+    assert "only new networks train" in clear[0]
+    assert next_steps(runs.assign(converged=True, seed=0), rows)[0].startswith("Add seeds")
 
 
 def test_the_question_has_the_condition_of_two_layer_blocks():

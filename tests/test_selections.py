@@ -6,9 +6,8 @@ import pytest
 from made_tables import grid, measure, noisy
 from test_claims import METRIC, RULE, claim, tables_of
 
-from ncpipe.claims.evidence import answer
 from ncpipe.claims.selections import judge_by_selection
-from ncpipe.claims.verdicts import judge, ledger_table
+from ncpipe.claims.verdicts import answer, judge, ledger_table
 from ncpipe.tables.selections import ALL, selected_slopes, selections
 
 
@@ -24,8 +23,8 @@ def moving(moved, seeds=range(3)):
 
 def judged(runs, value, **keys):
     tables = tables_of(runs, measure(runs, value))
-    own = [judge(found, answer(found, tables, RULE)) for found in [claim(**keys)]]
-    return judge_by_selection(own, tables, RULE)[0]
+    own = [judge(found, answer(found, tables)) for found in [claim(**keys)]]
+    return judge_by_selection(own, tables)[0]
 
 
 def test_selections_are_nested_and_leave_out_runs_without_a_fit():
@@ -106,9 +105,18 @@ def test_every_kind_of_claim_is_asked_under_each_selection():
     assert least.verdict == "agrees"
 
 
+def test_a_metric_that_only_stands_beside_another_is_selected_too():
+    """Red: "tcv was not measured" under every selection, so that no verdict stood."""
+    runs = moving(lambda depth, seed: 0.001)
+    tables = tables_of(runs, measure(runs, noisy), measure(runs, noisy, "tcv"))
+    asked = claim("spearman", {"above": 0}, along="tcv")
+    (found,) = judge_by_selection([judge(asked, answer(asked, tables))], tables)
+    assert (found.verdict, found.number.depends) == ("agrees", "")
+
+
 def test_runs_of_a_papers_own_stage_have_no_selections():
     runs = grid()
     tables = tables_of(runs, measure(runs, noisy))
-    own = [judge(found, answer(found, tables, RULE)) for found in [claim()]]
-    assert judge_by_selection(own, tables, RULE) == own
+    own = [judge(found, answer(found, tables)) for found in [claim()]]
+    assert judge_by_selection(own, tables) == own
     assert not pd.isna(own[0].number.value)

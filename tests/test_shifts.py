@@ -62,7 +62,7 @@ def test_the_least_loss_is_reached_at_a_finite_depth(
 
 
 def test_the_usual_epsilon_leaves_a_gap() -> None:
-    """docs/theory.md: small for 12 samples, as large as chance's loss for 30."""
+    """docs/results/corrections.md: small for 12 samples, as large as chance's loss for 30."""
     penalty = {"rule": "constant", "value": 0.005, "last_layer": 0.005}
     for samples, low, high in ((4, 1e-7, 1e-6), (10, 0.1, 1.1)):
         data, depth = vector_data(3, samples, 4), 3 * samples + 8

@@ -25,9 +25,9 @@ from ncpipe.config.run import Run
 from ncpipe.config.sources.arrays import ArraysData
 from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.datasets.prepared import TagSplit, read_prepared, write_prepared
-from ncpipe.metrics.hooks import measure_model
+from ncpipe.datasets.tags import wrong_tags
+from ncpipe.metrics.hooks import measure_multilabel_model
 from ncpipe.metrics.table import Measurement, measure
-from ncpipe.models.loss_functions import wrong_tags
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
 from ncpipe.training.objective import Outputs, fit_times_samples
@@ -253,7 +253,7 @@ def test_a_model_of_ones_own_is_measured_as_its_arrays_are() -> None:
         torch.nn.Linear(9, 12), torch.nn.ReLU(), torch.nn.Linear(12, CLASSES)
     ).double()
     x, y = (torch.from_numpy(each) for each in arrays().values())
-    rows = measure_model(model, "2", [(x[:25], y[:25]), (x[25:], y[25:])], [(x[:30], y[:30])], tags=True)
+    rows = measure_multilabel_model(model, "2", [(x[:25], y[:25]), (x[25:], y[25:])], [(x[:30], y[:30])])
     features, last = model[:2](x).detach(), model[2]
     wanted = measure(features, y, last.weight.detach(), last.bias.detach(), features[:30], y[:30])
     assert by_name(rows) == pytest.approx(by_name(wanted))

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
+from ncpipe.papers.s24 import calls as low_rank
 from ncpipe.papers.s24 import dufm_relaxed
-from ncpipe.papers.s24 import theory_calls as low_rank
 from ncpipe.papers.s24.dufm_numerical import minimise
-from ncpipe.papers.s25 import theory_calls as deep
+from ncpipe.papers.s25 import calls as deep
 from ncpipe.papers.s25.counterexample import near_collapsed_data
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.system.errors import InputError

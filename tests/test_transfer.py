@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import experiment_tree, image_data, measure_runs, write_params
+from safetensors.torch import load_file
 from torch import Tensor
 from training_cases import PLAIN
 
@@ -297,3 +298,10 @@ def test_its_numbers_are_those_of_the_networks_features(
     assert found.drop("nc1_trace_ratio").to_dict() == pytest.approx(wanted, rel=1e-9)
     assert all(entry(name) is not UNKNOWN for name in found.index)
     assert set(points[points["split"] == "target"]["experiment"]) == {"moved"}
+    state = load_file("data/runs/moved/L3/s0/model.safetensors")
+    hidden = data.target.inputs.double().flatten(1) @ state["maps.0.weight"].double().T
+    hidden = torch.relu(hidden + state["maps.0.bias"].double())
+    wanted = dict(transfer_metrics(hidden, labels, [1, 5], 20, ["ncc", "ridge"], 0.1, 4))
+    rows = pd.read_csv("data/metrics/moved/measurements.csv").query("layer == 'H1' and split == 'target'")
+    inner = rows.set_index("metric")["value"].drop(["nc1_trace_ratio", "cdnv"])
+    assert inner.to_dict() == pytest.approx(wanted, rel=1e-9)

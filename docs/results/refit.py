@@ -21,11 +21,11 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from ncpipe.claims.evidence import answer
-from ncpipe.claims.ledger import Claim, load_claims
-from ncpipe.claims.run_calls import Tables
+from ncpipe.claims.claim import ABSENT, Claim, RunClaim
+from ncpipe.claims.evidence import Tables
+from ncpipe.claims.ledger import load_claims
 from ncpipe.claims.selections import judge_by_selection, tables_by_selection
-from ncpipe.claims.verdicts import ABSENT, judge, kind, ledger_table
+from ncpipe.claims.verdicts import answer, judge, kind, ledger_table
 from ncpipe.commands.plot import figures_of_published, read_published
 from ncpipe.config.params import Convergence, Slopes, load_params
 from ncpipe.config.records import read
@@ -79,29 +79,29 @@ def refit(folder: Path) -> Iterator[str]:
         nothing = pd.DataFrame(columns=[*run_keys(runs), "layer", "split", "metric", "value", "selected"])
         history = folder / "history.csv"
         kept = pd.read_csv(history) if history.is_file() else nothing
-        all_tables = Tables(points, runs, slopes, leave_out, nothing, nothing, nothing, kept)
-        yield from rejudge(folder, all_tables, rule)
+        all_tables = Tables(points, runs, slopes, leave_out, nothing, nothing, nothing, kept, rule)
+        yield from rejudge(folder, all_tables)
 
 
-def rejudge(folder: Path, tables: Tables, rule: Slopes) -> Iterator[str]:
+def rejudge(folder: Path, tables: Tables) -> Iterator[str]:
     """Judge again the claims whose published numbers these tables give; yield a line for each change."""
     published = pd.read_csv(folder / "claims.csv", dtype=str, keep_default_na=False)
     own = []
-    others = tables_by_selection(tables, rule, set(tables.points["metric"]))
-    for claim in (claim for claim in claims_of(folder) if claim.of_runs):
+    others = tables_by_selection(tables, set(tables.points["metric"]))
+    for claim in (claim for claim in claims_of(folder) if isinstance(claim, RunClaim)):
         rows = published[(published["id"] == claim.id)]
         if rows.empty or claim.experiment not in set(tables.runs["experiment"]):
             continue
         before = float(rows["value"].iloc[0] or "nan")
         try:
-            number = answer(claim, tables, rule)
-            numbers = [number, *(answer(claim, other, rule) for other in others.values())]
+            number = answer(claim, tables)
+            numbers = [number, *(answer(claim, other) for other in others.values())]
             known = any(np.isclose(each.value, before, rtol=CLOSE, atol=0) for each in numbers)
         except (KeyError, ValueError):  # of a table that is not published
             continue
         if known or rows["verdict"].iloc[0] == ABSENT:
             own.append(judge(claim, number))
-    judged = judge_by_selection(own, tables, rule)
+    judged = judge_by_selection(own, tables)
     again = ledger_table(judged).set_index(["id", "about"], drop=False)
     for index, row in published.iterrows():
         key = (row["id"], row["about"])
@@ -129,7 +129,8 @@ def write_kinds(folder: Path) -> None:
     published["kind"] = [kind(claims[name]) for name in published["id"]]
     now, then = _entries("HEAD"), _entries(_commit(folder))
     published["stood"] = [
-        _stood(now, then, claims[name]) if claims[name].of_runs else "" for name in published["id"]
+        _stood(now, then, claims[name]) if isinstance(claims[name], RunClaim) else ""
+        for name in published["id"]
     ]
     published.to_csv(folder / "claims.csv", index=False, lineterminator="\n")
 

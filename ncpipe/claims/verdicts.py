@@ -5,17 +5,15 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import pandas as pd
 from scipy import special
 
-from ncpipe.claims.evidence import Answer
-from ncpipe.claims.ledger import Claim, Expect, subject
+from ncpipe.claims.claim import ABSENT, Claim, RunClaim, Verdict
+from ncpipe.claims.evidence import Answer, NoNumberError, Tables
 from ncpipe.tables.rates import p_text
 
-Verdict = Literal["agrees", "disagrees", "undecided", "does not apply"]
-ABSENT: Verdict = "does not apply"
 PLURALS = {"agrees": "agree", "disagrees": "disagree", ABSENT: "do not apply"}  # "undecided" has none
 COLUMNS = [
     "id", "ref", "author", "statement", "about", "quantity", "expected", "verdict", "value", "low", "high",
@@ -31,101 +29,36 @@ class Judged(NamedTuple):
     verdict: Verdict
 
 
-def judge(claim: Claim, number: Answer) -> Judged:
-    """Return the claim with its verdict.
+def answer(claim: Claim, tables: Tables | None = None) -> Answer:
+    """Return the number that answers a claim, or why there is none (`missing`)."""
+    try:
+        return claim.answer(tables)
+    except NoNumberError as why:
+        return Answer(missing=str(why))
 
-    - `agrees`: the whole interval lies in the expected range.
-    - `disagrees`: no part of the interval does.
-    - `undecided`: otherwise, for a trend over fewer than three depths, without an interval because every
-      setting has one run, and for a slope whose means turn back (`Answer.turns`). A number with a p-value
-      instead of an interval is undecided unless the test rejects 0.
-    - `does not apply`: a claim without its runs.
+
+def judge(claim: Claim, number: Answer) -> Judged:
+    """Return the claim with its verdict: `does not apply` without a number, else `Claim.decision`.
 
     An identity that does not agree `disagrees`.
-
-    `_line_verdict` judges claims about a line.
     """
     if math.isnan(number.value):
         return Judged(claim, number, ABSENT)
-    verdict = _line_verdict(claim, number) if claim.quantity == "line" else _verdict(claim.expect, number)
+    verdict = claim.decision(number)
     return Judged(claim, number, "disagrees" if claim.identity and verdict != "agrees" else verdict)
-
-
-def _verdict(expect: Expect, number: Answer) -> Verdict:
-    bound = expect.bound(number.target)
-    if number.few:
-        return "undecided"
-    if number.rejected:
-        return "agrees" if bound.admits(number.value) else "disagrees"
-    if math.isnan(number.low) or math.isnan(number.high) or number.turns:
-        return "undecided"
-    if bound.admits(number.low) and bound.admits(number.high):
-        return "agrees"
-    below = number.high < bound.low or (bound.open_low and number.high == bound.low)
-    above = number.low > bound.high or (bound.open_high and number.low == bound.high)
-    return "disagrees" if below or above else "undecided"
-
-
-def _line_verdict(claim: Claim, number: Answer) -> Verdict:
-    """Return `disagrees` if a line is rejected, and `agrees` if the slope is known to within `expect.within`.
-
-    Noise hides curvature, so a line that is not rejected agrees only if the slope's interval is narrow.
-    """
-    if number.rejected:
-        return "disagrees"
-    assert claim.expect.within is not None
-    known = not math.isnan(number.p_value) and _half_width(number) <= claim.expect.within
-    return "agrees" if known else "undecided"
-
-
-def _half_width(number: Answer) -> float:
-    return (number.high - number.low) / 2
 
 
 def reason(claim: Claim, number: Answer) -> str:
     """Return why a claim does not apply or has no verdict; for a line the result of its test and interval."""
-    return "; ".join(filter(None, [_result(claim, number), number.few, number.turns, number.depends]))
-
-
-def _result(claim: Claim, number: Answer) -> str:
-    if number.missing or claim.quantity != "line":
-        return number.missing
-    if math.isnan(number.p_value):
-        return "too few runs to test a line"
-    if number.rejected:
-        return f"a line is rejected ({p_text(number.p_value)})"
-    known, enough = _half_width(number), claim.expect.within
-    held = f"not rejected ({p_text(number.p_value)}), its slope known to ±{known:.2g}"
-    return held if judge(claim, number).verdict == "agrees" else f"{held}, where ±{enough:g} is asked for"
-
-
-def expected(claim: Claim, number: Answer) -> str:
-    """Return the expected range, as `< 0` or `0.3 to 0.5`."""
-    expect = claim.expect
-    if claim.quantity == "line":
-        return f"a line, its slope known to ±{expect.within:g}"
-    if expect.between:
-        return f"{expect.between[0]:g} to {expect.between[1]:g}"
-    if expect.within is not None:
-        checked = claim.against == "numerical"  # the check may be a closed form
-        return f"within {expect.within:g} of {number.target:.6g}{checked * ', computed independently'}"
-    return str(expect.bound())
-
-
-def about(claim: Claim) -> str:
-    """Return the metric and the experiment of a claim, or its call, as `nc1_trace_ratio, digits_rn1`."""
-    if not claim.of_runs:
-        named = ", ".join(f"{key} = {value}" for key, value in claim.args.items())
-        return f"{claim.call}({named})"
-    return subject(claim)
+    return "; ".join(filter(None, [claim.result(number), number.few, number.turns, number.depends]))
 
 
 def ledger_table(judged: Sequence[Judged]) -> pd.DataFrame:
     """Return one row per claim, in the file's order."""
     rows = [
         (
-            claim.id, claim.ref, claim.author, claim.statement, about(claim), claim.number,
-            expected(claim, number), verdict, number.value, number.low, number.high, number.p_value,
+            claim.id, claim.ref, claim.author, claim.statement, claim.about(), claim.number,
+            claim.expected(number), verdict, number.value, number.low, number.high, number.p_value,
             number.runs, claim.scale or "", reason(claim, number), kind(claim),
             decision_p_value(claim, number),
         )
@@ -139,7 +72,7 @@ def kind(claim: Claim) -> str:
     by a closed form or a solved optimum, or `trained` networks."""
     if claim.identity:
         return "identity"
-    return "trained" if claim.of_runs else "theorem"
+    return "trained" if isinstance(claim, RunClaim) else "theorem"
 
 
 def decision_p_value(claim: Claim, number: Answer) -> float:
@@ -148,10 +81,8 @@ def decision_p_value(claim: Claim, number: Answer) -> float:
     Two-sided, by Student's t; that of the permutation test for a rank correlation. NaN for a claim without
     one: exact numbers, lines (which agree where a test does not reject) and differences of sizes.
     """
-    if claim.quantity == "line" or math.isnan(number.value):
-        return math.nan
     if not math.isnan(number.p_value):
-        return number.p_value
+        return number.p_value if math.isnan(number.low) else math.nan  # that of a line, which has both
     if not number.error > 0:
         return math.nan
     bound = claim.expect.bound(number.target)
@@ -164,7 +95,7 @@ def ledger_page(judged: Sequence[Judged]) -> str:
     head = "| claim | says | ours | expected | verdict |\n|---|---|---|---|---|\n"
     lines = [
         f"| {_named(claim)} | {_cell(claim.statement)} | {_ours(claim, number)} "
-        f"| {_cell(expected(claim, number))} | **{verdict}** |\n"
+        f"| {_cell(claim.expected(number))} | **{verdict}** |\n"
         for claim, number, verdict in judged
     ]
     return f"# Claims\n\n{counts(judged)}\n\n{head}{''.join(lines)}"
@@ -177,7 +108,7 @@ def _named(claim: Claim) -> str:
 
 def _ours(claim: Claim, number: Answer) -> str:
     why = "" if number.missing else reason(claim, number)  # `spelled` has `missing`
-    parts = [f"{claim.number} of {about(claim)}", number.runs, claim.scale or "", why]
+    parts = [f"{claim.number} of {claim.about()}", number.runs, claim.scale or "", why]
     return f"{_cell(spelled(number))}<br>{_cell(', '.join(part for part in parts if part))}"
 
 
@@ -205,7 +136,7 @@ def line(judged: Judged) -> str:
     claim, number, verdict = judged
     ref, statement = (" ".join(text.split()) for text in (claim.ref, claim.statement))
     ref, statement = (text if text.isprintable() else repr(text) for text in (ref, statement))
-    parts = [f"{claim.number.replace('_', ' ')} {spelled(number)}, expected {expected(claim, number)}"]
+    parts = [f"{claim.number.replace('_', ' ')} {spelled(number)}, expected {claim.expected(number)}"]
     parts += [] if number.missing else filter(None, [reason(claim, number)])
     return f"{verdict}: {statement} ({ref}): {'; '.join(parts)} [{claim.id}]"
 

@@ -7,19 +7,27 @@ from typing import Annotated
 
 import typer
 
-from ncpipe.claims.calls import check_calls
-from ncpipe.claims.evidence import Answer, answer, evaluate
-from ncpipe.claims.ledger import CLAIMS_FILE, Claim, load_claims
+from ncpipe.claims.claim import RunClaim
+from ncpipe.claims.evidence import Tables
+from ncpipe.claims.ledger import load_claims
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.published import ledger_of_all, read_ledger
-from ncpipe.claims.run_calls import Tables, check_run_calls
+from ncpipe.claims.quantities import check_calls
 from ncpipe.claims.selections import judge_by_selection
-from ncpipe.claims.verdicts import Judged, counts, judge, ledger_page, ledger_table, line
-from ncpipe.config.params import Slopes, load_params
+from ncpipe.claims.verdicts import Judged, answer, counts, judge, ledger_page, ledger_table, line
+from ncpipe.config.params import load_params
 from ncpipe.config.study import load_study, study_errors
 from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.papers.s24.tables.low_rank import claim_runs
-from ncpipe.system.artifacts import CLAIMS, CLAIMS_PAGE, CLAIMS_POINTS, CLAIMS_TABLE, RESULTS, publish_folder
+from ncpipe.system.artifacts import (
+    CLAIMS,
+    CLAIMS_FILE,
+    CLAIMS_PAGE,
+    CLAIMS_POINTS,
+    CLAIMS_TABLE,
+    RESULTS,
+    publish_folder,
+)
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
@@ -51,27 +59,22 @@ def claims(
         raise InputError("claims: --from needs --all")
     ledger = load_claims(further=RUN_NUMBERS)
     load_study(Path())  # which may have further calls
-    check_run_calls(ledger)
-    if theories := [claim for claim in ledger if not claim.of_runs]:
-        from ncpipe.papers.theory_calls import calls  # takes a second to import
+    check_calls(ledger)
+    theories = [claim for claim in ledger if not isinstance(claim, RunClaim)]
+    if theories:
+        from ncpipe.training.device import fix_sums
 
-        check_calls(theories, calls())
-    sweep = None
-    if any(claim.of_runs for claim in ledger):
-        names = [field.name for field in dataclasses.fields(Tables)]
-        tables = Tables(*(read_table(RESULTS / f"{name}.csv", "aggregate") for name in names))
-        if (runs := claim_runs()) is not None:  # of that paper's own stage
-            tables = dataclasses.replace(tables, runs=runs)
-        sweep = tables, load_params().slopes
+        fix_sums(1)  # the matrices are small, so threads would wait for each other
+    tables = _tables() if len(ledger) > len(theories) else None
     with study_errors():
-        judged = [judge(claim, _number(claim, sweep)) for claim in ledger]
-        if sweep is not None:
-            judged = judge_by_selection(judged, *sweep)
+        judged = [judge(claim, answer(claim, tables)) for claim in ledger]
+        if tables is not None:
+            judged = judge_by_selection(judged, tables)
     with publish_folder(CLAIMS) as folder:
         ledger_table(judged).to_csv(folder / CLAIMS_TABLE, index=False, lineterminator="\n")
         (folder / CLAIMS_PAGE).write_text(ledger_page(judged), encoding="utf-8")
-        if sweep is not None:
-            _draw(judged, sweep[0], folder)
+        if tables is not None:
+            _draw(judged, tables, folder)
     say(f"{counts(judged)}; see {CLAIMS / CLAIMS_PAGE}")
     for result in judged:
         if result.verdict == "disagrees":
@@ -83,9 +86,18 @@ def claims(
         )
 
 
+def _tables() -> Tables:
+    """Return the tables of the sweep, with the runs of a paper's own stage if there are any."""
+    names = [field.name for field in dataclasses.fields(Tables) if field.name != "rule"]
+    tables = {name: read_table(RESULTS / f"{name}.csv", "aggregate") for name in names}
+    if (runs := claim_runs()) is not None:
+        tables["runs"] = runs
+    return Tables(**tables, rule=load_params().slopes)
+
+
 def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
     """Write panels.csv, panels.png and panels.svg, if any claim names a panel."""
-    panels = [(claim.panel, verdict) for claim, _, verdict in judged if claim.of_runs]
+    panels = [(claim.panel, verdict) for claim, _, verdict in judged if isinstance(claim, RunClaim)]
     points = panel_points(judged, tables)
     if points.empty:
         return
@@ -93,18 +105,6 @@ def _draw(judged: Sequence[Judged], tables: Tables, folder: Path) -> None:
     from ncpipe.figures.save import save_figure
 
     points.to_csv(folder / CLAIMS_POINTS, index=False, lineterminator="\n")
-    scales = {claim.scale for claim, _, _ in judged if claim.panel and claim.scale}
+    scales = {claim.scale for claim, _, _ in judged if getattr(claim, "panel", "") and claim.scale}
     figure = claim_panels(points, verdict_lines(panels), scale="; ".join(sorted(scales)))
     save_figure(figure, folder, "panels")
-
-
-def _number(claim: Claim, sweep: tuple[Tables, Slopes] | None) -> Answer:
-    """Return the number that answers a claim."""
-    if not claim.of_runs:
-        from ncpipe.papers.theory_calls import calls
-        from ncpipe.training.device import fix_sums
-
-        fix_sums(1)  # the matrices are small, so threads would wait for each other
-        return evaluate(claim, calls())
-    assert sweep is not None
-    return answer(claim, *sweep)

@@ -7,8 +7,6 @@ experiment. As parameters of DVC they would be in dvc.lock once per run, which w
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ncpipe.commands.dvc_dependencies import check_dependency, check_reruns
-from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import PARAMS_FILE, Params, load_params_if_any
 from ncpipe.config.reading import PACKAGE, ROOT, at_start
 from ncpipe.config.study import loaded
@@ -22,9 +20,12 @@ from ncpipe.config.study_files import (
 )
 from ncpipe.config.yaml_file import read_yaml, shared_mappings
 from ncpipe.papers import stages
+from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.runs.code_digests import TRAIN, experiment_digests, files_digest, sweep_digests
+from ncpipe.runs.dvc_dependencies import check_dependency, check_reruns
 from ncpipe.runs.fingerprint import shared_inputs
 from ncpipe.runs.store import import_runs, link_to_dvc_cache
+from ncpipe.runs.study_check import check_study
 from ncpipe.runs.study_effect import study_effect
 from ncpipe.system.artifacts import CODE, CODE_FILES, digest_of, json_text, publish_folder
 from ncpipe.system.console import say
@@ -57,7 +58,7 @@ def write_code() -> None:
     if Path(FILE).is_file():
         _check_files()
     if params is not None:
-        check_study(params)
+        check_study(params, RUN_NUMBERS)
     with publish_folder(CODE) as folder:
         (folder / CODE_FILES.name).write_text(files_digest(), encoding="utf-8")
         for stage, text in _digest_files(params).items():

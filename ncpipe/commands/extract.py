@@ -18,6 +18,7 @@ from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.features.extraction import Features, extract, last_layer_of
 from ncpipe.features.files import features_at, write_features
 from ncpipe.features.own_network import extract_own
+from ncpipe.metrics.kept_pass import KEEP
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.measured import DvcCache, Kept, taken_too
@@ -55,7 +56,8 @@ def extract_experiment(experiment: Experiment, device: Device = None, workers: P
             f"extract {experiment}: {plural(len(missing), 'run')} on {place}, float64"
             f"{taken_too(len(runs) - len(missing))}"
         )
-        extract_one = functools.partial(extract_run, compute, folder)
+        at_a_time = max(1, min(processes, len(missing)))  # each keeps its share of the free memory
+        extract_one = functools.partial(extract_run, compute, folder, KEEP / at_a_time)
         with tqdm(total=len(missing), desc=experiment, unit="run", disable=None, leave=False) as bar:
             written = []
             for files in share(extract_one, [fingerprint for fingerprint, _ in missing], processes):
@@ -71,18 +73,18 @@ def double_compute(compute: Compute, device: Device) -> Compute:
     return dataclasses.replace(double, device="cpu") if double.device == "mps" else double
 
 
-def extract_run(compute: Compute, folder: Path, fingerprint: RunFingerprint) -> dict[str, str]:
+def extract_run(compute: Compute, folder: Path, keep: float, fingerprint: RunFingerprint) -> dict[str, str]:
     """Write a run's features, and those of the weights that were kept during training, to a folder.
 
-    Returns the MD5 of each file by its path there.
+    keep: share of the free memory, as in `KeptPass`. Returns the MD5 of each file by its path there.
     """
     run, device = fingerprint.run, prepare_device(compute)
     path = folder / run.path.relative_to(run.experiment)
 
     def features(state: dict[str, Tensor]) -> Features:
         if own_loop(run.spec):
-            return extract_own(run, state, device)
-        return extract(run, state, _data(PREPARED / run.data, fingerprint.data), device)
+            return extract_own(run, state, device, keep)
+        return extract(run, state, _data(PREPARED / run.data, fingerprint.data), device, keep)
 
     state = read_state(RUNS / run.path, fingerprint)
     files = [path.with_suffix(".safetensors")]

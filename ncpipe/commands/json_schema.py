@@ -13,14 +13,14 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from ncpipe.claims.ledger import Claim
+from ncpipe.claims.quantities import AnyClaim
 from ncpipe.config.bounds import key_of
 from ncpipe.config.params import Params
 from ncpipe.config.records import adapter
 from ncpipe.config.study import MODULE, load_study
 
 SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"
-SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[Claim, ...]}
+SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[AnyClaim, ...]}
 
 
 @dataclass(frozen=True)

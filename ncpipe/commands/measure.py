@@ -16,7 +16,7 @@ from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.features.files import features_at, read_features
-from ncpipe.features.own_metrics import WeightsAndData
+from ncpipe.features.layer_samples import WeightsAndData
 from ncpipe.features.run_metrics import GRAM_COLUMNS, describe, gram_rows, history_metrics, measure_run
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid

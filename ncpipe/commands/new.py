@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from jinja2 import Environment, FileSystemLoader
 
-from ncpipe.claims.ledger import CLAIMS_FILE
 from ncpipe.commands.json_schema import SCHEMAS, schema_text
 from ncpipe.config.params import NAME, PARAMS_FILE, load_params
 from ncpipe.config.reading import PACKAGE, ROOT
 from ncpipe.config.yaml_file import parse_yaml
+from ncpipe.system.artifacts import CLAIMS_FILE
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, shown
 

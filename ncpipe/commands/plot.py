@@ -13,7 +13,7 @@ import pandas as pd
 import typer
 from matplotlib.figure import Figure
 
-from ncpipe.claims.ledger import Scale
+from ncpipe.claims.claim import Scale
 from ncpipe.config.params import PARAMS_FILE, load_params
 from ncpipe.config.study import call, loaded
 from ncpipe.config.yaml_file import read_yaml

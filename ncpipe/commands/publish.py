@@ -15,7 +15,7 @@ import psutil
 import typer
 
 from ncpipe import __version__
-from ncpipe.claims.verdicts import ABSENT
+from ncpipe.claims.claim import ABSENT
 from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
 from ncpipe.config.params import PARAMS_FILE, Params, load_params
 from ncpipe.figures.labels import GAP_COLUMNS

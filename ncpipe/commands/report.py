@@ -15,7 +15,16 @@ from ncpipe.figures.labels import DATA_NAMES, caption
 from ncpipe.metrics.study_metrics import own_metrics
 from ncpipe.papers.outputs import REPORTED
 from ncpipe.report.chart_data import chart_data, plain
-from ncpipe.report.first_screen import answer, asked, at_several, found, how_sure, rate_rows
+from ncpipe.report.first_screen import (
+    answer,
+    asked,
+    at_several,
+    found,
+    how_sure,
+    next_steps,
+    rate_rows,
+    trained,
+)
 from ncpipe.report.grids import Grid, grid
 from ncpipe.report.page import Chapter, Contents, Picture, Provenance, read_pictures, render
 from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
@@ -142,16 +151,19 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
     collapse = WORDS["collapse"][kind]
     failed = runs[~runs["converged"]]
     charts = chart_data(runs, points, slopes, history, measurements, places)
+    rows = rate_rows(runs, points, slopes, _line_networks(params, runs))
     return Contents(
         title=f"{collapse['name']} {f'against {against}' if at_several(runs) else ''}".strip(),
         lead=[collapse["means"]],
         collapse=kind,
         summary={
             "Asked": asked(runs, {chapter.name: chapter.question for chapter in chapters}),
+            "Trained": [trained(runs)],
             "Found": found(runs, points, slopes),
             "How sure": how_sure(runs, params.slopes.level, verdict_counts(claims) if claims else ""),
+            "Next": next_steps(runs, rows),
         },
-        rates=rate_rows(runs, points, slopes, _line_networks(params, runs)),
+        rates=rows,
         headline=headline,
         networks=_networks(runs),
         metrics={plain(series["metric"]): series["means"] for series in charts["series"]},

@@ -16,7 +16,7 @@ from ncpipe.config.study_files import FETCH
 from ncpipe.datasets.array_files import Names, named_tensors, read_arrays
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.outliers import with_outliers
-from ncpipe.datasets.prepared import Prepared, Split, TagSplit, VectorSplit, draw_balanced
+from ncpipe.datasets.prepared import FORMS, Prepared, Split, draw_balanced
 from ncpipe.datasets.tags import check_tags
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
@@ -54,7 +54,6 @@ def _check_targets(targets: Tensor, name: str) -> None:
         raise InputError(f"{name} has shape {tuple(targets.shape)}; expected (N, t), neither of them 0{hint}")
 
 
-ANSWERS = {"classes": "labels", "vectors": "targets", "tags": "tags"}  # an array's name by what targets are
 OUTLIERS = "ood_inputs"
 NAMES = Names(
     ("inputs", "labels"),
@@ -91,7 +90,7 @@ def prepare_own(spec: Any, function: Callable[[Any], Mapping[str, Any]]) -> Prep
 def _names(spec: ArraysData) -> Names:
     if spec.targets == "classes":
         return NAMES
-    answers = ANSWERS[spec.targets]
+    answers = FORMS[spec.targets].array
     return Names(("inputs", answers), ("test_inputs", f"test_{answers}", "lengths", "test_lengths"), {})
 
 
@@ -108,11 +107,11 @@ def _named(where: str, spec: Any, form: ArraysData, arrays: dict[str, Tensor], u
 
 def _prepare(source: Any, spec: ArraysData, arrays: dict[str, Tensor]) -> Prepared:
     """Prepare arrays. source: the record that is recorded; spec: how its arrays are to be taken."""
-    wanted = ANSWERS[spec.targets]
+    wanted = FORMS[spec.targets].array
     if spec.targets == "classes":
         classes = _count_classes(arrays[wanted])
     else:
-        CHECKS[spec.targets](arrays[wanted], wanted)
+        CHECKS[spec.targets][0](arrays[wanted], wanted)
         classes = arrays[wanted].shape[1]
     whole = _checked(spec, arrays, "", classes)
     train = whole[_draw(spec, whole, classes, "train")]
@@ -159,7 +158,7 @@ def _check_shape(name: str, split: Split, like: Split) -> None:
 
 
 def _draw(spec: ArraysData, whole: Split, classes: int, split: str) -> Tensor:
-    if whole.has_vectors:
+    if whole.row:
         return torch.arange(len(whole))
     per_class = spec.per_class if split == "train" else spec.test_per_class
     generator = seeded_generator(spec.seed, f"data {split}")
@@ -168,7 +167,7 @@ def _draw(spec: ArraysData, whole: Split, classes: int, split: str) -> Tensor:
 
 def _checked(spec: ArraysData, arrays: dict[str, Tensor], prefix: str, classes: int) -> Split:
     """Return one split as its arrays have it, inputs float32 or, of tokens, int64."""
-    names = [f"{prefix}{name}" for name in ("inputs", ANSWERS[spec.targets], "lengths")]
+    names = [f"{prefix}{name}" for name in ("inputs", FORMS[spec.targets].array, "lengths")]
     inputs, labels, lengths = (arrays.get(name) for name in names)
     assert inputs is not None
     assert labels is not None
@@ -182,12 +181,12 @@ def _checked(spec: ArraysData, arrays: dict[str, Tensor], prefix: str, classes: 
             f"{names[0]} has shape {shape}, whose channels seem to be last; kind: image takes "
             f"{SHAPES['image']}, as inputs.transpose(0, 3, 1, 2) is"
         )
-    CHECKS[spec.targets](labels, names[1])
+    CHECKS[spec.targets][0](labels, names[1])
     if len(labels) != len(inputs):
         raise InputError(
             f"{names[0]} has {len(inputs)} samples and {names[1]} {len(labels)}; they belong together"
         )
-    form, checked = FORMS[spec.targets]
+    form, (_, checked) = FORMS[spec.targets], CHECKS[spec.targets]
     labels = checked(labels, names[1], classes)
     if spec.kind == "tokens":
         ids = _checked_ids(inputs, names[0])
@@ -235,12 +234,11 @@ def _checked_classes(labels: Tensor, name: str, classes: int) -> Tensor:
     return labels
 
 
-# By what the targets are: a check of type and shape, the kind of split, and its answers from the array.
-CHECKS = {"classes": _check_labels, "vectors": _check_targets, "tags": check_tags}
-FORMS: dict[str, tuple[type[Split], Callable[[Tensor, str, int], Tensor]]] = {
-    "classes": (Split, _checked_classes),
-    "vectors": (VectorSplit, _checked_vectors),
-    "tags": (TagSplit, _checked_tags),
+# By what the targets are: a check of type and shape, and the labels of a split from the array.
+CHECKS: dict[str, tuple[Callable[[Tensor, str], None], Callable[[Tensor, str, int], Tensor]]] = {
+    "classes": (_check_labels, _checked_classes),
+    "vectors": (_check_targets, _checked_vectors),
+    "tags": (check_tags, _checked_tags),
 }
 
 

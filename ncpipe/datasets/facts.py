@@ -31,7 +31,7 @@ def counted(classes: int, train: Split, test: Split | None) -> dict[str, object]
     splits = {"train": train} if test is None else {"train": train, "test": test}
     shared = {} if test is None else {"shared": count_shared(train, test)}
     own: dict[str, object] = {"samples": {name: len(split) for name, split in splits.items()}}
-    if not train.has_vectors:
+    if not train.row:
         counts = {name: torch.bincount(split.labels, minlength=classes) for name, split in splits.items()}
         own = {"counts": {name: count.tolist() for name, count in counts.items()}}
     return {
@@ -75,7 +75,7 @@ def _keys(split: Split) -> Iterator[tuple[bytes, object]]:
     """Return a digest of its input and the label of each sample."""
     lengths = [0] * len(split) if split.lengths is None else split.lengths.tolist()
     rows = split.inputs.contiguous().numpy()
-    labels = [tuple(label) if split.has_vectors else label for label in split.labels.tolist()]
+    labels = [tuple(label) if split.row else label for label in split.labels.tolist()]
     for row, length, label in zip(rows, lengths, labels, strict=True):
         # The length tells a sequence that ends in the padding's id from a shorter one.
         yield hashlib.sha256(row.tobytes() + length.to_bytes(8, "little")).digest(), label

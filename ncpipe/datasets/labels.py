@@ -59,7 +59,7 @@ def noisy_labels(labels: Tensor, classes: int, noise: LabelNoise) -> Tensor:
 
 
 def _unbalanced(data: Prepared, imbalance: Imbalance) -> Prepared:
-    if imbalance.majority >= data.classes:
+    if imbalance.majority is not None and imbalance.majority >= data.classes:
         raise InputError(
             f"data.imbalance.majority: {imbalance.majority} of {data.classes} classes leave none to be "
             f"small; it must be <= {data.classes - 1}"
@@ -76,8 +76,8 @@ def kept_samples(labels: Tensor, classes: int, imbalance: Imbalance) -> Tensor:
     chosen = []
     for label in range(classes):
         members = torch.nonzero(labels == label).flatten()
-        if label >= imbalance.majority:
-            few = round(len(members) / imbalance.ratio)
+        if (over := _size_over(label, classes, imbalance)) > 1:
+            few = round(len(members) / over)
             if few < 1:
                 raise InputError(
                     f"data.imbalance.ratio: {imbalance.ratio:g} leaves class {label} none of its "
@@ -87,6 +87,13 @@ def kept_samples(labels: Tensor, classes: int, imbalance: Imbalance) -> Tensor:
             members = members[again]
         chosen.append(members)
     return torch.cat(chosen)
+
+
+def _size_over(label: int, classes: int, imbalance: Imbalance) -> float:
+    """Return the size of the largest class over that of this one."""
+    if imbalance.majority is None:
+        return float(imbalance.ratio ** (label / (classes - 1)))
+    return imbalance.ratio if label >= imbalance.majority else 1.0
 
 
 def _with(data: Prepared, train: Split, more: Mapping[str, object], true: Tensor | None) -> Prepared:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ncpipe.config.reading import Reading
 from ncpipe.datasets.stored import FACTS, TENSORS, read_facts, store
+from ncpipe.datasets.tags import wrong_tags
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.errors import InputError
 from ncpipe.system.machine import free_memory
@@ -30,6 +31,7 @@ class Split:
     """
 
     sides: ClassVar[int] = 1  # of the labels of one selection
+    array: ClassVar[str] = "labels"  # the name of the labels in files of arrays
 
     inputs: Tensor
     labels: Tensor
@@ -44,17 +46,20 @@ class Split:
         return self.labels
 
     @property
-    def has_vectors(self) -> bool:
-        """Whether the target of a sample is a row of K numbers, not a class."""
-        return self.labels.is_floating_point()
+    def row(self) -> tuple[int, ...]:
+        """Return the shape of the target of one prediction: (), or (K,) where it is a vector or tags."""
+        return ()
 
-    @property
-    def has_tags(self) -> bool:
-        """Whether these numbers are 0 and 1, and say which of the K classes are the sample's tags."""
-        return False
+    def counts(self, classes: int) -> Tensor | None:
+        """Return the samples (K,) of each class; None where a sample has no class."""
+        return torch.bincount(self.targets, minlength=classes)
 
-    def of_classes(self) -> "Split":
-        """Return the samples that have a class, with labels (N,): all, but of those with tags."""
+    def misses(self, logits: Tensor) -> Tensor:
+        """Return which predictions are wrong, (..., N) of logits (..., N, K); NaN where none can be."""
+        return logits.argmax(-1) != self.targets
+
+    def of_classes(self) -> "Split | None":
+        """Return the samples that have a class, with labels (N,); None where none can have one."""
         return self
 
     @property
@@ -120,10 +125,24 @@ class VectorSplit(Split):
     """
 
     sides = 2
+    array = "targets"
 
     @property
     def predictions(self) -> int:
         return len(self)
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        return tuple(self.labels.shape[-1:])
+
+    def counts(self, classes: int) -> None:
+        return None
+
+    def misses(self, logits: Tensor) -> Tensor:
+        return logits.new_full(logits.shape[:-1], math.nan)
+
+    def of_classes(self) -> Split | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -133,15 +152,19 @@ class TagSplit(VectorSplit):
     labels: (N, K) float32 of 0 and 1.
     """
 
-    @property
-    def has_tags(self) -> bool:
-        return True
+    array = "tags"
+
+    def misses(self, logits: Tensor) -> Tensor:
+        return wrong_tags(logits, self.labels)
 
     def of_classes(self) -> Split:
         """Return the samples of one tag, as samples of that class."""
         alone = self.labels.sum(1) == 1
         lengths = None if self.lengths is None else self.lengths[alone]
         return Split(self.inputs[alone], self.labels[alone].argmax(1), lengths)
+
+
+FORMS = {"classes": Split, "vectors": VectorSplit, "tags": TagSplit}  # by what a data source calls `targets`
 
 
 @dataclass(frozen=True)
@@ -189,7 +212,7 @@ def write_prepared(folder: Path, data: Prepared) -> None:
         if split is not None
         for part, tensor in (
             ("inputs", split.inputs),
-            ("labels", split.labels.bool() if split.has_tags else split.labels),
+            ("labels", split.labels.bool() if isinstance(split, TagSplit) else split.labels),
             ("lengths", split.lengths),
         )
         if tensor is not None
@@ -216,10 +239,9 @@ def read_prepared(folder: Path) -> Prepared:
 
     def split(name: str) -> Split:
         labels = tensors[f"{name}.labels"]
-        form = VectorSplit if labels.is_floating_point() else Split
-        form = TokenSplit if facts["kind"] == "next_tokens" else form
-        if labels.dtype == torch.bool:
-            form, labels = TagSplit, labels.float()
+        form = TokenSplit if facts["kind"] == "next_tokens" else Split
+        form = {torch.bool: TagSplit, torch.float32: VectorSplit}.get(labels.dtype, form)
+        labels = labels.float() if form is TagSplit else labels
         return form(tensors[f"{name}.inputs"], labels, tensors.get(f"{name}.lengths"))
 
     _check_facts(facts, split("train"), folder)
@@ -242,7 +264,7 @@ def _check_facts(facts: Mapping[str, Any], train: Split, folder: Path) -> None:
     sides = {"vector": 2, "image": 4, "tokens": 2, "next_tokens": 2, "free": 1}
     whole = not train.inputs.is_floating_point()
     vocabulary = facts["vocabulary"]
-    outputs = train.labels.shape[-1] if train.has_vectors else int(train.labels.max()) + 1
+    outputs = train.row[0] if train.row else int(train.labels.max()) + 1
     agree = (
         sides[facts["kind"]] == train.inputs.dim()
         and (facts["kind"] in ("tokens", "next_tokens", "free")) == whole

@@ -1,4 +1,4 @@
-"""Check targets that are tags: which of the K classes a sample has."""
+"""Check targets that are tags, which of the K classes a sample has, and decisions on them."""
 
 import torch
 from torch import Tensor
@@ -17,3 +17,10 @@ def check_tags(tags: Tensor, name: str) -> None:
         raise InputError(f"{name} has {other[0]:g} in row {row} (from 0); tags are 0 or 1")
     if len(none := torch.nonzero(~tags.bool().any(1))):
         raise InputError(f"{name} has no tag in row {int(none[0])} (from 0); leave the sample out")
+
+
+def wrong_tags(logits: Tensor, tags: Tensor) -> Tensor:
+    """Return which samples (...) have a tag whose logit is not above all others'; logits, tags (..., K)."""
+    own = tags.bool()
+    least = logits.masked_fill(~own, torch.inf).amin(-1)
+    return ~(least > logits.masked_fill(own, -torch.inf).amax(-1))  # true for NaN

@@ -15,7 +15,7 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layer_positions, layers_by_batch, load_network
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.rank_bound import MatrixRank, matrix_ranks
-from ncpipe.metrics.kept_pass import KeptPass
+from ncpipe.metrics.kept_pass import KEEP, KeptPass
 from ncpipe.metrics.sample_statistics import Batches, SampleStatistics, first_pass, second_pass
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
@@ -75,7 +75,7 @@ class Features:
 
 def last_layer_of(features: Features) -> Features:
     """Return what metrics of the last layer need: without the samples themselves, if they have classes."""
-    if features.train.has_vectors:
+    if features.train.row:
         layers = {name: each for name, each in features.layers.items() if name == LAST_LAYER}
         return replace(features, layers=layers)
     layers = {LAST_LAYER: features.layers[LAST_LAYER]}
@@ -83,11 +83,14 @@ def last_layer_of(features: Features) -> Features:
     return replace(features, train=features.train[:0], test=test, layers=layers, target=None, ood=None)
 
 
-def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device) -> Features:
+def extract(
+    run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device, keep: float = KEEP
+) -> Features:
     """Pass each split through a trained run, and take its gradient; all in float64.
 
     Layers are read twice, because how samples lie about the class means follows from all of them; once where
-    the targets are vectors. Of tags those of all samples are read once, those of one tag twice.
+    the targets are vectors. Of tags those of all samples are read once, those of one tag twice. keep: as in
+    `KeptPass`.
     """
     network = load_network(run, state, data, device)
     weight = network.classifier_weight().detach().cpu()
@@ -97,7 +100,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
 
     def layers_of(split: Split, name: str) -> KeptPass:
         layers = functools.partial(layers_by_batch, network, run, data, split, device)
-        return KeptPass(layers, f"{run.name}, {name}")
+        return KeptPass(layers, f"{run.name}, {name}", keep)
 
     every = {name: layers_of(split, name) for name, split in splits.items()}
     kept: dict[str, list[Tensor]] = {split: [] for split in splits}
@@ -107,17 +110,16 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
         return _keeping(every[split](), kept[split], network.head_input_layer or LAST_LAYER, squares[split])
 
     layers: dict[str, dict[str, LayerOnSplit]] = {}
-    if data.train.has_vectors:  # not all samples have a class, or none has
+    of_classes = every
+    if data.train.row:  # not all samples have a class, or none has
         for split in splits:
             collections.deque(keeping(split), maxlen=0)
-    if data.train.has_tags or not data.train.has_vectors:
-        of_classes = every
-        if data.train.has_tags:
-            of_classes = {name: layers_of(split.of_classes(), name) for name, split in splits.items()}
+        of_classes = {n: layers_of(some, n) for n, split in splits.items() if (some := split.of_classes())}
+    if of_classes:
         seen = {split: first_pass(of_classes[split](), data.classes) for split in splits}
         about = {
             split: second_pass(
-                of_classes[split]() if data.train.has_tags else keeping(split),
+                of_classes[split]() if data.train.row else keeping(split),
                 seen[split],
                 {LAST_LAYER: (weight, bias)},
                 seen[TRAIN] if split == TEST else None,
@@ -153,7 +155,7 @@ def extract(run: Run, state: dict[str, Tensor], data: Prepared, device: torch.de
 
 def _with_features(split: Split, parts: list[Tensor]) -> Split:
     """Return features (N, d) as inputs, with the labels (N,), vectors or tags (N, K) of a split."""
-    return (type(split) if split.has_vectors else Split)(torch.cat(parts), split.targets)
+    return (type(split) if split.row else Split)(torch.cat(parts), split.targets)
 
 
 def _last_layer(network: Network, run: Run, data: Prepared, split: Split, device: torch.device) -> Split:

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ncpipe.datasets.prepared import Split, TagSplit, VectorSplit
+from ncpipe.datasets.prepared import FORMS, Split
 from ncpipe.features.extraction import Features, LayerOnSplit, NetworkMetadata
 from ncpipe.features.rank_bound import MatrixRank
 from ncpipe.metrics.sample_statistics import SampleStatistics
@@ -18,7 +18,6 @@ from ncpipe.system.errors import InputError
 from ncpipe.system.tensor_files import load_tensors, save_tensors
 
 METADATA = "network"  # the note in a file that holds them
-ANSWERS = {"labels": Split, "targets": VectorSplit, "tags": TagSplit}  # of samples, by name
 
 
 def features_at(run: Path, epoch: int) -> Path:
@@ -28,7 +27,7 @@ def features_at(run: Path, epoch: int) -> Path:
 
 def write_features(path: Path, features: Features) -> None:
     """Write as one safetensors file, into a folder that is published when all of its files are written."""
-    (answers,) = (name for name, form in ANSWERS.items() if type(features.train) is form)
+    answers = features.train.array
     tensors = {
         "train.features": features.train.inputs,
         f"train.{answers}": features.train.labels,
@@ -74,10 +73,10 @@ def read_features(path: Path) -> Features:
 
 
 def _features(tensors: dict[str, Tensor], metadata: NetworkMetadata) -> Features:
-    answers, form = next((name, form) for name, form in ANSWERS.items() if f"train.{name}" in tensors)
+    form = next(form for form in FORMS.values() if f"train.{form.array}" in tensors)
     return Features(
-        form(tensors["train.features"], tensors[f"train.{answers}"]),
-        form(tensors["test.features"], tensors[f"test.{answers}"]) if "test.features" in tensors else None,
+        form(tensors["train.features"], tensors[f"train.{form.array}"]),
+        form(tensors["test.features"], tensors[f"test.{form.array}"]) if "test.features" in tensors else None,
         tensors["weight"],
         tensors.get("bias"),
         tensors["penalty.last"].item(),

@@ -46,7 +46,7 @@ def layers_by_batch(
 def all_layers(network: Network, x: Tensor, lengths: Tensor | None = None) -> dict[str, Tensor]:
     """Return what `network.representations` yields by name, steps within blocks first."""
     layers = sorted(network.representations(x, lengths), key=lambda layer: layer.position is None)
-    return {name: values for name, _, values in layers}
+    return {layer.name: layer.values for layer in layers}
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from ncpipe.features.objective import strengths_of, sum_of_fits
 from ncpipe.models.build import input_shape, prepare_split
 from ncpipe.models.network import Network, batch_norms
 from ncpipe.models.penalties import head_input_strength
-from ncpipe.training.objective import class_counts, compares_samples
+from ncpipe.training.objective import compares_samples
 
 ROWS = 2_000  # samples x tokens of one pass, which keeps what its way back needs
 # Rows x width x depth of one pass on a GPU: 4 GB, if it keeps 16 numbers for each.
@@ -42,7 +42,7 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
     total = [torch.zeros_like(parameter) for parameter in parameters]
     of_features = head_input_strength(run.spec, run.depth) / 2
     by_feature = _by_feature(network, run, samples, rows) if compares_samples(run.spec.loss) else None
-    counts = class_counts(samples.targets, data.classes)
+    counts = samples.counts(data.classes)
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
         output = network.forward_with_features(part.inputs, part.lengths)
@@ -71,7 +71,7 @@ def _by_feature(network: Network, run: Run, samples: Split, rows: int) -> Tensor
         features = torch.cat([network.features(part.inputs, part.lengths) for part in parts])
         logits = network.last(features)
     features.requires_grad_()
-    counts = class_counts(samples.targets, len(network.last.weight))
+    counts = samples.counts(len(network.last.weight))
     fit = sum_of_fits(run, features, logits, samples.labels, network.last.weight, counts) / len(samples)
     (found,) = torch.autograd.grad(fit, features)
     return found

@@ -11,7 +11,7 @@ from ncpipe.datasets.prepared import Split
 from ncpipe.metrics.losses import logits_of, unregularised_loss
 from ncpipe.models.network import Network
 from ncpipe.models.penalties import strengths
-from ncpipe.training.objective import Outputs, class_counts, fit_times_samples
+from ncpipe.training.objective import Outputs, fit_times_samples
 
 
 def fit_of(run: Run, train: Split, weight: Tensor, bias: Tensor | None) -> float:
@@ -20,7 +20,7 @@ def fit_of(run: Run, train: Split, weight: Tensor, bias: Tensor | None) -> float
         return unregularised_loss(train.inputs, train.labels, weight, bias, run.spec.loss)
     with torch.no_grad():
         logits = logits_of(train.inputs, weight, bias)
-        counts = class_counts(train.labels, len(weight))
+        counts = train.counts(len(weight))
         return (sum_of_fits(run, train.inputs, logits, train.labels, weight, counts) / len(train)).item()
 
 

@@ -9,18 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ncpipe.config.arguments import argument_names
-from ncpipe.config.experiment import own_loop
 from ncpipe.config.run import Run
 from ncpipe.config.study import call, loaded
 from ncpipe.config.study_files import MEASURE
-from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.extraction import Features
-from ncpipe.features.forward import layers_by_batch, load_network
-from ncpipe.features.own_network import own_batches
+from ncpipe.features.layer_samples import WeightsAndData, split_batches
 from ncpipe.metrics.catalogue import Metric
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.sample_statistics import Batches
@@ -30,7 +26,6 @@ from ncpipe.metrics.table import LAST_LAYER, TARGET, TEST, TRAIN, WEIGHTS, Measu
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
 
-CPU = torch.device("cpu")
 SAMPLES = frozenset({"samples", "train_samples"})  # what a function reads by a forward pass
 
 
@@ -44,14 +39,6 @@ class Blocks:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for layers, labels in self.batches():
             yield layers[self.layer].double(), labels
-
-
-@dataclass(frozen=True)
-class WeightsAndData:
-    """What the metrics of a finished run may need besides its features: weights by name, and its data."""
-
-    state: dict[str, Tensor]
-    data: Callable[[], Prepared]
 
 
 def own_measurements(run: Run, features: Features, whole: WeightsAndData | None) -> Iterator[Measurement]:
@@ -71,7 +58,7 @@ def own_measurements(run: Run, features: Features, whole: WeightsAndData | None)
     if whole is not None:
         shared["weights"] = {name: value.double() for name, value in whole.state.items()}
         if not SAMPLES.isdisjoint(named):
-            batches = _batches(run, whole)
+            batches = split_batches(run, whole)
     for metric, function in metrics.items():
         names = set(argument_names(function))
         if whole is None and not names <= KEPT_ON_THE_WAY:
@@ -90,20 +77,6 @@ def own_measurements(run: Run, features: Features, whole: WeightsAndData | None)
             given |= {} if LAST_ALONE.isdisjoint(names) else _logits(features, split)
             if names <= given.keys():
                 yield Measurement(layer, split, metric.name, number_of(metric, function, given, run.seed))
-
-
-def _batches(run: Run, whole: WeightsAndData) -> Callable[[str], Batches]:
-    """Return a function that passes through a split and yields batches of all layers, with their labels."""
-    if own_loop(run.spec):
-        return partial(own_batches, run, whole.state)
-    data = whole.data()
-    network = load_network(run, whole.state, data, CPU)
-    splits = dict(data.measured()) | ({} if data.target is None else {TARGET: data.target})
-
-    def batches(split: str) -> Batches:
-        return layers_by_batch(network, run, data, splits[split].of_classes(), CPU)
-
-    return batches
 
 
 def _statistics(

@@ -18,7 +18,7 @@ from ncpipe.features.extraction import Features, LayerOnSplit, NetworkMetadata
 from ncpipe.metrics.checks import check_statistics
 from ncpipe.metrics.classifier import Classifier
 from ncpipe.metrics.hooks import passes
-from ncpipe.metrics.kept_pass import KeptPass
+from ncpipe.metrics.kept_pass import KEEP, KeptPass
 from ncpipe.metrics.sample_statistics import first_pass, same_samples, second_pass
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN
 from ncpipe.models.network import Role, embedding_parameters
@@ -29,11 +29,16 @@ from ncpipe.training.own_loop import build_own
 
 @contextlib.contextmanager
 def own_passes(
-    run: Run, state: dict[str, Tensor] | None, device: torch.device, most: int | None = None
+    run: Run,
+    state: dict[str, Tensor] | None,
+    device: torch.device,
+    most: int | None = None,
+    keep: float = KEEP,
 ) -> Iterator[tuple[nn.Module, Classifier, dict[str, KeptPass]]]:
     """Yield a run's network, its classifier, and by split a function that passes through all of its samples.
 
-    state: trained weights; None for those of `build`. most: batches of each split; None for all.
+    state: trained weights; None for those of `build`. most: batches of each split; None for all. keep: as in
+    `KeptPass`.
     """
     loop = own_loop(run.spec)
     assert loop is not None
@@ -48,21 +53,22 @@ def own_passes(
     loaders = measured_loaders(run, most)
     with global_generators(run.seed, "loaders"):
         try:
-            with passes(model, loop.measure.classifier, loaders, loop.measure.layers, device) as (
-                head,
-                found,
-            ):
+            with passes(
+                model, loop.measure.classifier, loaders, loop.measure.layers, device, keep=keep,
+                names={split: f"the {split} loader" for split in loaders}, progress=False,
+            ) as (head, found):  # fmt: skip
                 yield model, head, found
         except InputError as error:
             raise InputError(f"experiments.{run.experiment}.measure: {error}") from None
 
 
-def extract_own(run: Run, state: dict[str, Tensor], device: torch.device) -> Features:
+def extract_own(run: Run, state: dict[str, Tensor], device: torch.device, keep: float = KEEP) -> Features:
     """Pass each split through a trained network, in its own precision; all else is in float64.
 
     What no loop of study.py says is NaN: its penalty, and the gradient of its objective.
+    keep: as in `KeptPass`.
     """
-    with own_passes(run, state, device) as (model, head, found):
+    with own_passes(run, state, device, keep=keep) as (model, head, found):
         other = found.pop(OOD, None)
         kept: dict[str, list[tuple[Tensor, Tensor]]] = {split: [] for split in found}
         seen = {}

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ncpipe.config.run import Run
-from ncpipe.datasets.prepared import Prepared
+from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.objective import strengths_of, sum_of_fits
 from ncpipe.metrics.collapse import tcv
 from ncpipe.metrics.statistics import class_statistics
@@ -27,7 +27,6 @@ from ncpipe.models.build import prepare_split
 from ncpipe.models.layers import Affine
 from ncpipe.models.network import Network
 from ncpipe.models.penalties import head_input_strength
-from ncpipe.training.objective import class_counts
 
 ROWS = 20_000  # samples of the one pass, which keeps what its way back needs
 
@@ -51,7 +50,7 @@ def matrix_ranks(network: Network, run: Run, data: Prepared, device: torch.devic
     spec = run.spec
     if spec.penalty.scope != "all" or spec.batch_size != "full" or len(data.train) > ROWS:
         return {}
-    if data.kind == "next_tokens" or data.train.has_vectors:
+    if type(data.train) is not Split:
         return {}
     if not all(bool(parameter.isfinite().all()) for parameter in network.parameters()):
         return {}
@@ -61,7 +60,7 @@ def matrix_ranks(network: Network, run: Run, data: Prepared, device: torch.devic
     for name, module in _maps(network):
         module.register_forward_hook(lambda _, x, z, name=name: met.__setitem__(name, (x[0], z)))
     output = network.forward_with_features(samples.inputs, samples.lengths)
-    counts = class_counts(samples.targets, data.classes)
+    counts = samples.counts(data.classes)
     seen = (output.features, output.logits, samples.labels, network.last.weight, counts)
     fit = sum_of_fits(run, *seen) / len(samples)
     fit = fit + head_input_strength(spec, run.depth) / 2 * output.head_input.square().sum()

@@ -14,26 +14,23 @@ from ncpipe.config.experiment import OwnLoop, own_loop
 from ncpipe.config.loss_specs import is_plain, smoothing_of
 from ncpipe.config.run import Run
 from ncpipe.config.sources.next_tokens import MarkovData
-from ncpipe.datasets.prepared import Split
+from ncpipe.datasets.prepared import TagSplit, VectorSplit
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.extraction import Features
 from ncpipe.features.head_ranks import head_rank_columns
+from ncpipe.features.layer_samples import WeightsAndData, measure_samples
 from ncpipe.features.objective import fit_of
-from ncpipe.features.own_metrics import WeightsAndData, own_measurements
+from ncpipe.features.own_metrics import own_measurements
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
-from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
-from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
-from ncpipe.metrics.outliers import outlier_metrics
+from ncpipe.metrics.losses import logits_of, unregularised_loss
+from ncpipe.metrics.minority import metrics_by_size, size_groups
 from ncpipe.metrics.regression import measure_vectors
-from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import (
     LAST_LAYER,
     OF_SAMPLES,
     OF_STATISTICS,
     OF_WEIGHT,
-    OOD,
-    TARGET,
     TEST,
     TRAIN,
     WEIGHTS,
@@ -45,9 +42,6 @@ from ncpipe.metrics.table import (
     measure_weights,
     values_of,
 )
-from ncpipe.metrics.tags import tags_error
-from ncpipe.metrics.transfer import transfer_metrics
-from ncpipe.models.loss_functions import wrong_tags
 from ncpipe.models.network import INNER
 from ncpipe.models.penalties import head_input_strength
 from ncpipe.system.artifacts import PREPARED
@@ -64,7 +58,7 @@ def measure_run(
     """Yield every metric of a finished run; description: its row by `describe`."""
     yield from _measure(features, whole.state)
     yield from own_measurements(run, features, whole)
-    yield from _of_outliers(features)
+    yield from measure_samples(run, features, whole)
     if own_loop(run.spec):
         return
     if run.spec.data.targets == "vectors":
@@ -72,7 +66,6 @@ def measure_run(
         return
     yield from terms_of(run.depth, description)
     yield from _by_size(run, features)
-    yield from _of_target(run, features)
     yield from ranks_of(features)
     yield from _of_tokens(run, features)
 
@@ -80,10 +73,9 @@ def measure_run(
 def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measurement]:
     both = {TRAIN: features.train, TEST: features.test}
     given = {name: (each.inputs, each.labels) for name, each in both.items() if each is not None}
-    if features.train.has_tags:
-        yield from measure_tags(given, features.weight, features.bias)
-    elif features.train.has_vectors:
-        yield from measure_vectors(given, features.weight, features.bias)
+    if isinstance(features.train, VectorSplit):
+        of_rows = measure_tags if isinstance(features.train, TagSplit) else measure_vectors
+        yield from of_rows(given, features.weight, features.bias)
     if features.layers:
         yield from measure_weights(features.weight)
     for name, matrix in state.items():
@@ -179,40 +171,20 @@ def ranks_of(features: Features) -> Iterator[Measurement]:
 
 
 def _by_size(run: Run, features: Features) -> Iterator[Measurement]:
-    """Yield the metrics of the small classes, where the data have such."""
-    if run.spec.data.imbalance is None:
+    """Yield the metrics of frequent and of rare classes, where the data have such."""
+    if (imbalance := run.spec.data.imbalance) is None:
         return
-    majority = run.spec.data.imbalance.majority
-    for metric, value in values_of(MINORITY, weight=features.weight, majority=majority):
-        yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
+    weight, bias, layer = features.weight, features.bias, features.layers[LAST_LAYER]
+    if imbalance.majority is not None:
+        for metric, value in values_of(MINORITY, weight=weight, majority=imbalance.majority):
+            yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
+    groups, counts = size_groups(len(weight), imbalance.majority), layer[TRAIN].statistics.counts
     for name, split in ((TRAIN, features.train), (TEST, features.test)):
         if split is not None:
-            wrong = logits_of(split.inputs, features.weight, features.bias).argmax(1) != split.labels
-            for metric, value in values_of(MINORITY, wrong=wrong, labels=split.labels, majority=majority):
-                yield Measurement(LAST_LAYER, name, metric, value)
-
-
-def _of_target(run: Run, features: Features) -> Iterator[Measurement]:
-    """Yield collapse and few-shot errors of classes that the network was not trained on."""
-    asked, target = run.spec.data.transfer, features.target
-    if asked is None or target is None:
-        return
-    seen = class_statistics(target.inputs, target.labels, len(asked.target))
-    yield Measurement(LAST_LAYER, TARGET, "nc1_trace_ratio", nc1_trace_ratio(seen))
-    yield Measurement(LAST_LAYER, TARGET, "cdnv", cdnv(seen))
-    for metric, value in transfer_metrics(
-        target.inputs, target.labels, asked.shots, asked.episodes, asked.head, asked.ridge, asked.seed
-    ):
-        yield Measurement(LAST_LAYER, TARGET, metric, value)
-
-
-def _of_outliers(features: Features) -> Iterator[Measurement]:
-    """Yield how well the last layer tells samples of other data from test samples."""
-    train, test, ood = features.train, features.test, features.ood
-    if test is not None and ood is not None:
-        layer = features.weight, features.bias
-        found = outlier_metrics(train.inputs, train.labels, test.inputs, ood.inputs, *layer)
-        yield from (Measurement(LAST_LAYER, OOD, metric, value) for metric, value in found)
+            wrong = split.misses(logits_of(split.inputs, weight, bias))
+            seen = layer[name].statistics
+            values = metrics_by_size(groups, counts, seen, weight, wrong, split.labels)
+            yield from (Measurement(LAST_LAYER, name, metric, value) for metric, value in values)
 
 
 def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:
@@ -321,16 +293,13 @@ def _describe_own(loop: OwnLoop, features: Features, outcome: Mapping[str, Any])
 
 def _errors(features: Features) -> dict[str, float]:
     """Return the shares of wrong predictions; NaN of no split, and where the targets are vectors."""
-
-    def error(split: Split | None) -> float:
-        if split is None or (split.has_vectors and not split.has_tags):
-            return math.nan
-        if split.has_tags:
-            logits = logits_of(split.inputs, features.weight, features.bias)
-            return tags_error(wrong_tags(logits, split.labels))
-        return prediction_error(split.inputs, split.labels, features.weight, features.bias)
-
-    return {f"{name}_error": error(split) for name, split in ((TRAIN, features.train), (TEST, features.test))}
+    layer = features.weight, features.bias
+    return {
+        f"{name}_error": math.nan
+        if split is None
+        else split.misses(logits_of(split.inputs, *layer)).double().mean().item()
+        for name, split in ((TRAIN, features.train), (TEST, features.test))
+    }
 
 
 def _has_ranks(run: Run) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from ncpipe.integrations.monitor import CausalCollapseMonitor, CollapseMonitor
-from ncpipe.metrics.hooks import Forward, call
+from ncpipe.metrics.loaders import Forward, call
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

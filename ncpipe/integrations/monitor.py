@@ -1,6 +1,8 @@
 """Measure a model every few epochs or steps of its training; the callbacks of both trainers use this."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -8,8 +10,9 @@ from torch import nn
 from ncpipe.metrics.catalogue import one_of_a_spectrum
 from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.checks import is_count
-from ncpipe.metrics.hooks import Forward, measure_model
-from ncpipe.metrics.measurements import Measurement
+from ncpipe.metrics.hooks import measure_model
+from ncpipe.metrics.loaders import Forward
+from ncpipe.metrics.measurements import Measurement, Measurements
 from ncpipe.metrics.plots import plot_history
 from ncpipe.system.errors import InputError, shown
 
@@ -25,7 +28,8 @@ class CollapseMonitor:
         loader: batches of the training samples, likewise.
         test_loader: batches of held-out samples, likewise.
         every: epochs from one measurement to the next.
-        options: further arguments of `measure_model` (`select`, `layers`, ...).
+        measure: `measure_regression_model` or `measure_multilabel_model`, in place of `measure_model`.
+        options: its further arguments (`select`, `layers`, ...).
 
     Raises InputError unless `every` is a whole number above 0.
     """
@@ -36,11 +40,12 @@ class CollapseMonitor:
         loader: Iterable[Any],
         test_loader: Iterable[Any] | None = None,
         every: int = 1,
+        measure: Callable[..., Measurements] = measure_model,
         **options: Any,
     ) -> None:
         check_period("every", every, "epochs")
         self.classifier, self.loader, self.test_loader = classifier, loader, test_loader
-        self.every, self.options = every, options
+        self.every, self.measure, self.options = every, measure, options
         self.history: dict[float, dict[str, float]] = {}
 
     def due(self, epoch: float) -> bool:
@@ -54,8 +59,10 @@ class CollapseMonitor:
 
         forward: replaces that of `options`. epoch: where to keep the values in `history`, for `plot`.
         """
+        if epoch is not None and not (isinstance(epoch, Real) and math.isfinite(epoch)):
+            raise InputError(f"epoch: a number, not {shown(epoch)}")
         options = with_forward(self.options, forward)
-        values = named(measure_model(model, self.classifier, self.loader, self.test_loader, **options))
+        values = named(self.measure(model, self.classifier, self.loader, self.test_loader, **options))
         if epoch is not None:
             self.history[epoch] = dict(values)
         return values

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from ncpipe.metrics import (
     collapse,
+    deep_nrc,
     few_shot,
     geometry,
     minority,
@@ -17,6 +18,7 @@ from ncpipe.metrics import (
     outliers,
     ranks,
     samples,
+    softmax_codes,
     tags,
     uniformity,
 )
@@ -27,7 +29,19 @@ GAP = "[theory.md](theory.md)"
 # Headings in the order of pages and reports.
 GROUPS = (
     *("NC0", "NC1", "NC2", "GNC2", "NC3", "UNC3", "NC4", "test", "margin", "rank", "singular values"),
-    *("minority", "transfer", "NRC1", "NRC2", "NRC3", "tag average", "error", "outliers", "NC5", "count"),
+    *(
+        "minority",
+        "transfer",
+        "NRC1",
+        "NRC2",
+        "NRC3",
+        "NRC4",
+        "tag average",
+        "error",
+        "outliers",
+        "NC5",
+        "count",
+    ),
 )
 
 
@@ -37,7 +51,7 @@ def _entries(families: tuple[Family, ...]) -> tuple[Metric, ...]:
 
 
 # What is computed of every layer and classifier, in the order in which it is.
-FAMILIES = families_of((samples, geometry, collapse, uniformity, ranks), GROUPS)
+FAMILIES = families_of((samples, geometry, collapse, uniformity, softmax_codes, ranks), GROUPS)
 ENTRIES = _entries(FAMILIES)
 # Of the pipeline's runs alone, which know their loss and penalty.
 GAPS = (
@@ -70,7 +84,7 @@ GAPS = (
 )  # fmt: skip
 # Of the pipeline's runs on data with `imbalance`, which says which classes are small.
 MINORITY = families_of((minority,), GROUPS)
-MINORITIES = _entries(MINORITY)
+MINORITIES = (*_entries(MINORITY), *minority.BY_SIZE)
 # Of classes that no classifier has, a value for each number of shots n: transfer_ncc_error_005 is that of 5.
 FEW_SHOT = families_of((few_shot,), GROUPS)
 TRANSFERS = _entries(FEW_SHOT)
@@ -129,8 +143,9 @@ SOURCES = (
     ),
 )  # fmt: skip
 # Where the targets are vectors (`ncpipe.metrics.regression`), in place of all that needs classes.
+REGRESSION_FAMILIES = families_of((nrc, deep_nrc), GROUPS)
 REGRESSION = (
-    *_entries(families_of((nrc,), GROUPS)),
+    *_entries(REGRESSION_FAMILIES),
     Metric(
         "ufm_gap", "gap", "0", "loss of last layer and features above the features model's optimum",
         "fit + λ_W/2 ‖W‖² + λ_H/2 Σ‖h_i‖² − its least value; with `penalty.features` alone", "[0, ∞)",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ncpipe.metrics.alignment import check_labels, own_shift
 from ncpipe.metrics.classifier import Classifier, find_classifier
 from ncpipe.metrics.eval_mode import eval_mode
-from ncpipe.metrics.hooks import Forward, batches_of, call, check_loader, to_device
+from ncpipe.metrics.loaders import Forward, batches_of, call, check_loader, to_device
 from ncpipe.metrics.measurements import Measurements
 from ncpipe.metrics.selection import IGNORE_INDEX
 from ncpipe.metrics.vocabulary import DECISIONS, TokenPass, check_memory, measure_vocabulary

@@ -15,7 +15,7 @@ from ncpipe.metrics.powers_of_two import times_two_to
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.system.lazy_torch import Tensor, torch
 
-TARGET = "last, target; with `nc.measure(shots=...)` every split"
+TARGET = "every, target; with `nc.measure(shots=...)` every split"
 LSG26 = "LSG26"
 BOUND = (
     "1/t Σ_{i≠j} (4Ṽ + (√(4V²/n + V/n) + √(V/n) + √(Θ/n³ + 2(n−1)V²/n³))²)/(1 + (v_j − v_i)/n)², of pair ij: "

@@ -2,6 +2,7 @@
 
 import difflib
 import html
+import math
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,10 +59,15 @@ class Measurements:
         return len(self.records)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Measurements) and self.records == other.records
+        return isinstance(other, Measurements) and self._compared() == other._compared()
 
     def __hash__(self) -> int:
-        return hash(self.records)
+        return hash(self._compared())
+
+    def _compared(self) -> tuple[tuple[object, ...], ...]:
+        """Return the records with None for NaN, which equals nothing."""
+        rows = ((row.layer, row.split, row.metric, row.value) for row in self.records)
+        return tuple((*key, None if math.isnan(value) else value) for *key, value in rows)
 
     def __contains__(self, key: object) -> bool:
         return any(True for _ in self._found(key))

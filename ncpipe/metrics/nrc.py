@@ -19,13 +19,13 @@ ISOTROPIC = 1e-6  # relative spread of the targets' deviations from which on the
 @metric(
     "NRC1", "0", "share of features outside their t first principal axes",
     "mean of ‖h − Ph‖²/‖h‖², P onto the t first principal axes of h; t numbers of a target", "[0, 1]",
-    ADGZR24, order=2, label="NRC1", headline=True, where=LAST,
+    ADGZR24, order=2, label="NRC1", headline=True,
 )  # fmt: skip
 def nrc1(features: Tensor, length: int) -> float:
     """Return the share of features (N, d); one that is 0 counts as 0. It is 0 for d <= t."""
     if not bool(features.isfinite().all()):
         return math.nan
-    centred = _scaled(features.double())
+    centred = scaled(features.double())
     centred = centred - centred.mean(0)
     _, sizes, axes = torch.linalg.svd(centred, full_matrices=False)
     return _mean_outside(features, axes[:length][sizes[:length] > max(centred.shape) * EPS * sizes[0]])
@@ -39,7 +39,7 @@ def nrc2(features: Tensor, weight: Tensor) -> float:
     """Return the share of features (N, d), where one that is 0 counts as 0."""
     if not bool(features.isfinite().all() and weight.isfinite().all()):
         return math.nan
-    weight = _scaled(weight.double())
+    weight = scaled(weight.double())
     _, sizes, axes = torch.linalg.svd(weight, full_matrices=False)
     return _mean_outside(features, axes[sizes > max(weight.shape) * EPS * sizes[0]])
 
@@ -66,7 +66,7 @@ def nrc3(weight: Tensor, targets: Tensor) -> tuple[float, float]:
     """
     if not bool(weight.isfinite().all()):
         return math.nan, math.nan
-    weight = _scaled(weight.double())
+    weight = scaled(weight.double())
     gram = weight @ weight.T
     variances, axes = torch.linalg.eigh(covariance(targets))
     if not bool(weight.any()) or variances[0] <= len(targets) * EPS * variances[-1]:
@@ -116,7 +116,7 @@ def _mean_outside(features: Tensor, axes: Tensor) -> float:
     return float((units - units @ axes.T @ axes).square().sum(1).mean())
 
 
-def _scaled(matrix: Tensor) -> Tensor:
+def scaled(matrix: Tensor) -> Tensor:
     """Return a matrix over its largest entry, so that no square leaves float64's range."""
     largest = matrix.abs().max()
     return matrix / largest if largest > 0 else matrix

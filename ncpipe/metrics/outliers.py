@@ -6,6 +6,7 @@ OpenOOD v1.5 where a paper tunes them on outliers. A score's metrics are its AUR
 N  training samples    n  samples that are scored    K  classes    d  feature width
 """
 
+import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -62,10 +63,13 @@ def score(name: str, formula: str, source: str) -> Callable[[Score], Score]:
     """Return a decorator that enters what separates by a score, which is called as its function."""
 
     def enter(function: Score) -> Score:
+        layers = (
+            "every" if {"weight", "logits"}.isdisjoint(inspect.signature(function).parameters) else "last"
+        )
         entries = (
             Metric(
                 f"{function.__name__}_{separate.__name__}", "outliers", "-", f"{meaning} {name}",
-                f"{what}; {formula}", "[0, 1]", source, f"last, ood; {better} tells more apart",
+                f"{what}; {formula}", "[0, 1]", source, f"{layers}, ood; {better} tells more apart",
                 scale="linear", label=f"{measure} of {name}",
             )
             for separate, measure, meaning, what, better in SEPARATIONS
@@ -168,7 +172,7 @@ def knn(train: Tensor, rows: Tensor) -> Tensor:
 @metric(
     "NC5", "0", "mean |cos| of class means and the mean of outliers",
     "mean over k of abs(cos(μ_k, mean of ood)), **not** centred", "[0, 1]", "BBPMF24 eq. 5",
-    where="last, ood", scale="linear", label="NC5",
+    where="every, ood", scale="linear", label="NC5",
 )  # fmt: skip
 def nc5_orthogonality(means: Tensor, ood: Tensor) -> float:
     """Return the mean |cos| of class means (K, d) and the mean of ood (m, d) [Ben Ammar et al. eq. 5].

@@ -4,11 +4,13 @@ N  samples    d  feature width    t  numbers of a target
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ncpipe.datasets.tensors import Array
+from ncpipe.metrics.catalogue import REGRESSION_FAMILIES
 from ncpipe.metrics.checks import (
     as_tensors,
     by_split,
@@ -16,12 +18,16 @@ from ncpipe.metrics.checks import (
     check_shape,
     check_widths,
 )
+from ncpipe.metrics.deep_nrc import centred
+from ncpipe.metrics.entry import WEIGHTS as WHERE_WEIGHTS
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
-from ncpipe.metrics.nrc import nrc1, nrc2, nrc3, relative_mse
 from ncpipe.metrics.sample_statistics import check_classifier
-from ncpipe.metrics.table import LAST_LAYER, TRAIN, WEIGHTS, measure_matrix
+from ncpipe.metrics.table import LAST_LAYER, TRAIN, WEIGHTS, measure_matrix, values_of
 from ncpipe.system.errors import InputError
+
+OF_WEIGHTS = [each for each in REGRESSION_FAMILIES if each.entries[0].where == WHERE_WEIGHTS]
+OF_SAMPLES = [each for each in REGRESSION_FAMILIES if each not in OF_WEIGHTS]
 
 
 def measure_regression(
@@ -48,30 +54,29 @@ def measure_regression(
 
 
 def measure_vectors(
-    splits: Mapping[str, tuple[Tensor, Tensor]], weight: Tensor | None, bias: Tensor | None
+    splits: Mapping[str, tuple[Tensor, Tensor]],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    layer: str = LAST_LAYER,
+    reader: Tensor | None = None,
 ) -> Iterator[Measurement]:
-    """Yield the same of features (N, d) and targets (N, t) by split, unchecked; NaN for NaN features."""
+    """Yield the same of features (N, d) and targets (N, t) by split, unchecked; NaN for NaN features.
+
+    weight (t, d), bias (t,): of the last layer. reader (m, d): the matrix that an inner layer enters, if any.
+    """
     if weight is not None:
-        yield from measure_matrix(LAST_LAYER, weight)
+        yield from measure_matrix(layer, weight)
         targets = splits[TRAIN][1]
         if targets.shape[1] > 1:  # of one number any W has the form
-            found = zip(("nrc3", "nrc3_gamma"), nrc3(weight, targets), strict=True)
-            yield from rows_of(LAST_LAYER, WEIGHTS, found)
+            yield from rows_of(layer, WEIGHTS, values_of(OF_WEIGHTS, weight=weight, targets=targets))
     for split, (features, targets) in splits.items():
-        values = {"nrc1": nrc1(features, targets.shape[1])}
+        given: dict[str, Any] = {"features": features, "targets": targets, "length": targets.shape[1]}
+        given["signal"] = centred(features)
         if weight is not None:
-            values["nrc2"] = nrc2(features, weight)
-            values["relative_mse"] = relative_mse(logits_of(features, weight, bias), targets)
-        yield from rows_of(LAST_LAYER, split, values.items())
-
-
-def check_target_batch(targets: Tensor, outputs: int) -> None:
-    """Raise InputError unless targets of a batch are floats (n, t), t the model's outputs."""
-    if not targets.is_floating_point() or targets.dim() != 2 or targets.shape[1] != outputs:
-        raise InputError(
-            f"targets are {targets.dtype} {tuple(targets.shape)}; they must be floats (n, {outputs}), as the "
-            "model's outputs are"
-        )
+            given |= {"weight": weight, "predictions": logits_of(features, weight, bias)}
+        if (matrix := reader if weight is None else weight) is not None:
+            given["reader"] = matrix
+        yield from rows_of(layer, split, values_of(OF_SAMPLES, **given))
 
 
 def check_targets(targets: Tensor, name: str = TRAIN) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ncpipe.datasets.tags import check_tags
+from ncpipe.datasets.tags import check_tags, wrong_tags
 from ncpipe.datasets.tensors import Array, as_tensor
 from ncpipe.metrics.catalogue import FAMILIES, TAG_FAMILIES
 from ncpipe.metrics.checks import (
@@ -35,7 +35,6 @@ from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
 from ncpipe.metrics.sample_statistics import SampleStatistics, first_pass, same_samples, second_pass
 from ncpipe.metrics.statistics import REGRESSION, ClassStatistics
 from ncpipe.metrics.transfer import EPISODES, check_shots, transfer_metrics
-from ncpipe.models.loss_functions import wrong_tags
 from ncpipe.system.errors import InputError
 
 LAST_LAYER = "last"

@@ -98,7 +98,7 @@ def uniformity(directions: Tensor, rounding: Tensor) -> tuple[float, float, floa
 )  # fmt: skip
 def unc3_cosine(statistics: ClassStatistics, weight: Tensor) -> float:
     """Return the mean; NaN for a row of zeros and for a mean at the centre."""
-    return _cosines(statistics, weight).mean().item()
+    return alignments(statistics, weight).mean().item()
 
 
 @metric(
@@ -107,8 +107,9 @@ def unc3_cosine(statistics: ClassStatistics, weight: Tensor) -> float:
 )  # fmt: skip
 def unc3_spread(statistics: ClassStatistics, weight: Tensor) -> float:
     """Return the spread; 0 where every class is aligned alike, NaN as of `unc3_cosine`."""
-    return _cosines(statistics, weight).std(correction=0).item()
+    return alignments(statistics, weight).std(correction=0).item()
 
 
-def _cosines(statistics: ClassStatistics, weight: Tensor) -> Tensor:
+def alignments(statistics: ClassStatistics, weight: Tensor) -> Tensor:
+    """Return the cosine (K,) of each row of weights and its centred class mean; NaN for a zero vector."""
     return (unit_rows(weight.double()) * unit_rows(statistics.centred_means())).sum(1)

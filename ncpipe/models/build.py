@@ -65,7 +65,7 @@ def prepare_split(
     return replace(
         split,
         inputs=inputs if kind in ("tokens", "next_tokens", "free") else inputs.to(dtype),
-        labels=split.labels.to(device, dtype if split.has_vectors else None),
+        labels=split.labels.to(device, dtype if split.row else None),
         lengths=None if split.lengths is None else split.lengths.to(device),
     )
 

@@ -1,4 +1,4 @@
-"""Losses on tensors, for training, for measurements and for features models, and decisions on tags.
+"""Losses on tensors, for training, for measurements and for features models.
 
 K  classes    N  samples    d  feature width; the axes before are samples, of several networks or of one
 """
@@ -86,13 +86,6 @@ def half_distance_to(logits: Tensor, labels: Tensor, reach: Tensor) -> Tensor:
     own = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     reach = reach.unsqueeze(-1)
     return (own - reach).square() / (2 * reach)
-
-
-def wrong_tags(logits: Tensor, tags: Tensor) -> Tensor:
-    """Return which samples (...) have a tag whose logit is not above all others'; logits, tags (..., K)."""
-    own = tags.bool()
-    least = logits.masked_fill(~own, torch.inf).amin(-1)
-    return ~(least > logits.masked_fill(own, -torch.inf).amax(-1))  # true for NaN
 
 
 def supervised_contrast(

@@ -61,5 +61,6 @@ class MLP(Network):
             z = norm(map_(x))
             yield Layer(f"Z{index}", None, z)
             x = self.activation(z)
-            name = "last" if index == len(self.maps) else f"H{index}"
-            yield Layer(name, self.positions[index - 1], x)
+            last = index == len(self.maps)
+            reader = None if last else self.maps[index].get_parameter("weight")
+            yield Layer("last" if last else f"H{index}", self.positions[index - 1], x, reader)

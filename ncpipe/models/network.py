@@ -34,11 +34,13 @@ class Layer(NamedTuple):
 
     position: fraction of the depth, 1 at the features; a Fraction keeps `Network.length` times it exact. None
     for values inside a step, such as the input of a block's ReLU: only their class means are measured.
+    reader: the matrix (m, d) that alone reads inner values, where one does; it tells NRC3.
     """
 
     name: str
     position: Fraction | float | None
     values: Tensor
+    reader: Tensor | None = None
 
 
 class ForwardOutput(NamedTuple):

@@ -1,10 +1,10 @@
-"""Build the report's first screen: what was asked and found, how sure that is, and a table of rates.
+"""Build the report's first screen: what was asked, trained and found, how sure that is, what next; and rates.
 
 The table says how NC1, NC2, NC3 (or NRC1 to NRC3) and the loss gap depend on L.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,15 @@ def asked(runs: pd.DataFrame, questions: Mapping[str, str]) -> list[str]:
     return lines + (named if len(named) <= MOST_LINES else [])
 
 
+def trained(runs: pd.DataFrame) -> str:
+    """Return how many networks there are, at which depths (or values), with how many seeds."""
+    column, seeds = x_column(runs), runs["seed"].nunique()
+    values = ", ".join(f"{value:g}" for value in sorted(runs[column].unique()))
+    many = runs["experiment"].nunique()
+    of = f" of {many} experiments" if many > 1 else ""
+    return f"{len(runs)} networks{of}: {symbol(runs)} = {values}, {seeds} seed{'s' * (seeds > 1)} at each."
+
+
 def found(runs: pd.DataFrame, points: pd.DataFrame, slopes: pd.DataFrame) -> list[str]:
     """Return for each line (`keys.line_keys`) what improves, and the first and last mean of NC1."""
     lines = distinct(runs, line_keys(runs))
@@ -65,15 +74,12 @@ def answer(line: Mapping[str, Any], points: pd.DataFrame, slopes: pd.DataFrame, 
 
 
 def how_sure(runs: pd.DataFrame, level: float, verdicts: str) -> list[str]:
-    """Return how many runs there are and count, what the brackets mean, and the counts of verdicts."""
-    column = x_column(runs)
-    values, seeds = runs[column].nunique(), runs["seed"].nunique()
-    name = ("depth" if column == "depth" else "value") + "s" * (values > 1)
-    spread = f"{seeds} seed{'s' * (seeds > 1)} at {f'each of {values}' if values > 1 else 'one'} {name}"
+    """Return how many runs converged and count, what the brackets mean, and the counts of verdicts."""
+    seeds = runs["seed"].nunique()
     converged, total = int(runs["converged"].sum()), len(runs)
     left_out, moving = int((~runs["selected"]).sum()), int((runs["selected"] & ~runs["converged"]).sum())
     facts = [
-        f"{converged} of {total} runs converged ({spread}).",
+        f"{converged} of {total} runs converged.",
         f"Left out of all means and powers: {left_out} of {total}." if left_out else "",
         f"Used although they did not converge: {moving} of {total}." if moving else "",
         f"Brackets are {100 * level:g} % intervals from the spread over seeds."
@@ -175,6 +181,23 @@ def rate_rows(
         )
         for name, network in networks.items()
     ]
+
+
+def next_steps(runs: pd.DataFrame, rows: Sequence[RateRow]) -> list[str]:
+    """Return what would make the answer surer, and how to go on. rows: of `rate_rows`."""
+    steps = []
+    if moving := int((~runs["converged"]).sum()):
+        steps.append(f"{moving} of {len(runs)} runs did not converge: more epochs may change what they say.")
+    arrow = ARROWS["show"]
+    unclear = [
+        f"{name} of {row.line}" for row in rows for name, rate in row.rates.items() if rate.arrow == arrow
+    ]
+    if runs["seed"].nunique() == 1:
+        steps.append("Add seeds to params.yaml: with one there are no intervals.")
+    elif unclear:
+        more = f" and {len(unclear) - 1} more" if len(unclear) > 1 else ""
+        steps.append(f"No clear change of {unclear[0]}{more}: more seeds narrow an interval.")
+    return [*steps, "Edit sweep in params.yaml and run dvc repro again: only new networks train."]
 
 
 def _heading(title: str) -> str:

@@ -28,6 +28,7 @@ FEATURES = Path("data/features")
 METRICS = Path("data/metrics")
 RESULTS = Path("data/results")
 FIGURES = Path("data/figures")
+CLAIMS_FILE = Path("claims.yaml")
 CLAIMS = Path("data/claims")
 CLAIMS_TABLE = "claims.csv"  # there, and in a published folder
 CLAIMS_PAGE = "claims.md"

@@ -3,8 +3,16 @@
     min over W (K, d) and |x_i| = sqrt(d), x_i^T 1 = 0 of  loss(W X + b) + lambda_L/2 |W|^2
 
 for classes of equal size, with cross-entropy or 1/(2N) |f - Y|^2, without bias (b = 0) or with a b that is
-learned and not penalised. docs/theory.md has the proofs; they use |x_i| <= sqrt(d) only, so that features
-which LN's eps has shortened cannot go below these values either.
+learned and not penalised. The proofs use |x_i| <= sqrt(d) only, so that features which LN's eps has shortened
+cannot go below these values either. Bars are means over classes.
+
+CE: g(t) = log(1 + (K-1) exp(-t K/(K-1))) is convex and decreasing, and a sample's loss is at least
+g(z_k - z_bar). By Jensen the fit is at least g of the mean of (w_k - w_bar)^T x + b_k - b_bar, and
+(w_k - w_bar)^T x <= sqrt(d) |w_k - w_bar|.
+MSE without bias: drop the logits of wrong classes; K problems (w_k^T x - 1)^2/(2K) + lambda_L |w_k|^2/2
+remain.
+MSE with bias: the best bias centres and ridge regression gives W. Y^T Y centred is n times a projector of
+rank K - 1, and tr X^T X <= N d; apply Cauchy-Schwarz.
 
 K  classes    d  feature width
 """

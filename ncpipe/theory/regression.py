@@ -36,7 +36,8 @@ def regression_optimum(moment: Tensor, weight: float, features: float, width: in
 
     weight, features: lambda_W and lambda_H, both positive. Of the `width` largest eigenvalues s^2 of Sigma
     those above c are fitted: W W^T = sqrt(lambda_H/lambda_W) (s - sqrt(c)) along their axes, and c is left of
-    their variance. All others are left as they are.
+    their variance. All others are left as they are. The least loss is the sum of sqrt(c) (s - sqrt(c)/2) over
+    the fitted ones and of s^2/2 over the others.
     """
     root = math.sqrt(weight * features)
     variances, axes = torch.linalg.eigh(moment.double())

@@ -6,7 +6,8 @@ over A (K, m), features F (m, N) and b (K,), for K classes of n samples, N = K n
 [eq. 21] or 1/(2N) |A F + b - Y|^2 [eq. 28]. All depends on kappa = K sqrt(n lambda_A lambda_F): from
 kappa = 1 on, the optimum is A = 0, F = 0. docs/theory.md has the values. The proof: the two decays amount to
 sqrt(lambda_A lambda_F) |Z|_* of the logits Z = A F [eq. 24], which makes a convex program in Z [eq. 23], and
-by symmetry some minimiser is Z = (alpha E + beta 1 1^T/K) (x) 1_n^T, with E = I - 1 1^T/K.
+by symmetry some minimiser is Z = (alpha E + beta 1 1^T/K) (x) 1_n^T, with E = I - 1 1^T/K. The factors are
+A = c P and one feature P_k/c per class, with P P^T = alpha E + beta 1 1^T/K and c^4 = n lambda_F/lambda_A.
 
 K  classes    n  samples of a class    N = K n    m  width
 """

@@ -21,7 +21,6 @@ from ncpipe.system.errors import NotEnoughMemory
 from ncpipe.training.device import is_out_of_memory
 from ncpipe.training.objective import (
     Outputs,
-    class_counts,
     compares_samples,
     fit_times_samples,
     targets_of_runs,
@@ -151,7 +150,7 @@ def saved_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         logits, features, _ = stack.forward_with_features(samples)
         labels = targets_of_runs(samples, logits)
-        counts = class_counts(data.train.targets, data.classes)  # which have no numbers on `meta`
+        counts = data.train.counts(data.classes)  # which have no numbers on `meta`
         counts = counts if counts is None else counts.to(values.device)
         fit_times_samples(Outputs(logits, labels, features, stack.last_weight, counts=counts), run.spec.loss)
     return sum(saved.values())

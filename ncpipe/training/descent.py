@@ -129,8 +129,8 @@ class Descent:
             own = self.moves[kind]
             images = samples.inputs if self.rows else samples.inputs.expand(len(own), *samples.inputs.shape)
             images = augment(images, own, augmentation.shift)
-            vector = samples.labels.shape[-1:] if samples.has_vectors else ()
-            samples = replace(samples, inputs=images, labels=samples.labels.expand(*own.shape[:2], *vector))
+            labels = samples.labels.expand(*own.shape[:2], *samples.row)
+            samples = replace(samples, inputs=images, labels=labels)
         return samples
 
     def update(self, session: TrainingState, loss: Tensor, gradient: Tensor) -> None:

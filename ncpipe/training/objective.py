@@ -204,14 +204,9 @@ def compares_samples(loss: Loss) -> bool:
     return isinstance(loss, SupCon) or (isinstance(loss, OwnLoss) and loss.compares_samples)
 
 
-def class_counts(labels: Tensor, classes: int) -> Tensor | None:
-    """Return the samples (K,) of each class, of labels (N,); None where the targets are vectors."""
-    return None if labels.is_floating_point() else torch.bincount(labels, minlength=classes)
-
-
 def targets_of_runs(samples: Split, logits: Tensor) -> Tensor:
     """Return the targets of each run's predictions: labels (S, N), or vectors (S, N, K) as the logits are."""
-    return samples.targets.expand(logits.shape if samples.has_vectors else logits.shape[:2])
+    return samples.targets.expand(*logits.shape[:2], *samples.row)
 
 
 def singleton_class_error(loss: Loss, data: Prepared) -> str:

@@ -20,7 +20,6 @@ from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_network, input_shape, prepare_split
 from ncpipe.models.inputs import width_of
-from ncpipe.models.loss_functions import wrong_tags
 from ncpipe.models.network import batch_norms
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
@@ -28,7 +27,6 @@ from ncpipe.training.checkpoints import State
 from ncpipe.training.derived_state import refresh_bn_statistics, set_nearest_means
 from ncpipe.training.objective import (
     Outputs,
-    class_counts,
     compares_samples,
     concatenate,
     fit_times_samples,
@@ -100,7 +98,7 @@ class Session:
             for name, split in data.splits()
         }
         self.train, self.test = splits["train"], splits.get("test")
-        self.counts = class_counts(self.train.targets, data.classes)
+        self.counts = self.train.counts(data.classes)
         self.chunk = max(1, EVALUATION_ROWS // shape.rows)
         self.at_a_time = samples_at_a_time(self.stack, self.spec, data, device)
         samples = len(self.train)
@@ -240,12 +238,7 @@ class Session:
                 seen.append(outputs)
             else:
                 loss = loss + fit_times_samples(outputs, self.spec.loss)
-            if part.has_tags:
-                error = error + wrong_tags(outputs.logits, outputs.labels).sum(1)
-            elif part.has_vectors:
-                error = error + outputs.logits.new_full(outputs.logits.shape[:1], math.nan)
-            else:
-                error = error + (outputs.logits.argmax(-1) != part.targets).sum(1)
+            error = error + part.misses(outputs.logits).sum(1)
             if outputs.head_input is not None:
                 total = total + outputs.head_input.square().sum((1, 2))
         if compares:

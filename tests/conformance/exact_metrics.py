@@ -22,6 +22,7 @@ EPS = mpf(2) ** -52
 INF, NAN = mpf("inf"), mpf("nan")
 RANK_TOLERANCE = mpf(1) / 1000
 COUNTS = {"nc1_pinv_rank", "rank_means", "rank_weights", "ncc_error", "nc4_mismatch"}
+MOST = 256  # classes of which a margin is asked for
 QUANTILES = {"margin_p05": 5, "margin_p50": 50, "margin_p95": 95}  # percent
 
 
@@ -214,8 +215,9 @@ def of_vectors(name: str, vectors: Matrix) -> Iterator[tuple[str, mpf]]:
 
 def of_many_directions(name: str, vectors: Matrix, slack: Vector) -> Iterator[tuple[str, mpf]]:
     """GNC2: mean and standard deviation over pairs of log(1/distance), the largest cosine, interference."""
-    energy = spread = largest = interference = NAN
+    energy = spread = largest = interference = margin = NAN
     if all(map(square, vectors)):
+        margin = mpf(0)
         pairs = direction_pairs(vectors, slack)
         energy = spread = INF
         largest = mpf(1)
@@ -224,10 +226,55 @@ def of_many_directions(name: str, vectors: Matrix, slack: Vector) -> Iterator[tu
             largest = max(cos for _, cos in pairs)
             simplex = mpf(1) / (len(vectors) - 1)
             interference = deviation([abs(cos + simplex) for _, cos in pairs])[0]
+            margin = min(map(hull_distance, one_against_rest(vectors))) if len(vectors) <= MOST else NAN
+        elif len(vectors) > MOST:
+            margin = NAN
     yield f"gnc2_energy_{name}", energy
     yield f"gnc2_spread_{name}", spread
     yield f"gnc2_cosine_{name}", largest
     yield f"gnc2_interference_{name}", interference
+    yield f"gnc2_margin_{name}", margin
+    yield f"gnc2_code_{name}", 1 - margin / code_margin(len(vectors), len(vectors[0]))
+
+
+def code_margin(classes: int, width: int) -> mpf:
+    """The margin of the regular polygon, of vectors along both ends of axes, or none that is known."""
+    if width == 2:
+        return 1 - mp.cos(2 * mp.pi / classes)
+    return mpf(1) if classes <= 2 * width else NAN
+
+
+def one_against_rest(vectors: Matrix) -> Iterator[Matrix]:
+    """The directions of all others less that of each one."""
+    units = [unit(v) for v in vectors]
+    for k, own in enumerate(units):
+        yield [minus(other, own) for j, other in enumerate(units) if j != k]
+
+
+def hull_distance(points: Matrix) -> mpf:
+    """Least length in the convex hull of points, by Wolfe's algorithm."""
+    tiny = mpf(10) ** (-mp.dps // 2)
+    used = [min(range(len(points)), key=lambda j: square(points[j]))]
+    shares = [mpf(1)]
+    while True:
+        nearest = [mp.fdot(shares, [points[j][i] for j in used]) for i in range(len(points[0]))]
+        leads = [mp.fdot(nearest, point) for point in points]
+        next_one = min(range(len(points)), key=lambda j: leads[j])
+        if square(nearest) - leads[next_one] <= tiny:
+            return length(nearest)
+        used, shares = [*used, next_one], [*shares, mpf(0)]
+        while True:
+            size = len(used)
+            border = [[mpf(0)] + [mpf(1)] * size]
+            border += [[mpf(1)] + [mp.fdot(points[i], points[j]) for j in used] for i in used]
+            wanted = list(mp.lu_solve(mp.matrix(border), mp.matrix([1] + [0] * size)))[1:]
+            if min(wanted) > tiny:
+                shares = wanted
+                break
+            step = min(a / (a - b) for a, b in zip(shares, wanted, strict=True) if b <= tiny)
+            mixed = [a + step * (b - a) for a, b in zip(shares, wanted, strict=True)]
+            kept = [(j, share) for j, share in zip(used, mixed, strict=True) if share > tiny]
+            used, shares = [j for j, _ in kept], [share for _, share in kept]
 
 
 def uniform_duality(weight: Matrix, centred: Matrix) -> Iterator[tuple[str, mpf]]:

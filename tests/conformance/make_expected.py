@@ -39,7 +39,7 @@ DRAWS = 8
 DIGITS = 25
 # Of arrays of norm 1, and 0 for some whatever their size: no smaller ulp than theirs.
 OF_UNIT_SIZE = {"nc2_etf", "nc2_identity", "nc2_means", "nc3_duality"}
-OF_PAIRS = ("gnc2_energy", "gnc2_spread", "gnc2_cosine", "gnc2_interference")
+OF_PAIRS = tuple(f"gnc2_{kind}" for kind in ("energy", "spread", "cosine", "interference", "margin", "code"))
 OF_UNIT_SIZE |= {
     f"{kind}_{of}" for kind in ("nc2_equinorm", "nc2_equiangular", *OF_PAIRS) for of in ("means", "weights")
 }

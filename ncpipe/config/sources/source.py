@@ -29,12 +29,14 @@ class LabelNoise:
 class Imbalance:
     """Fewer training samples of some classes; the test split stays as it is.
 
-    majority: number of classes, the first ones, that keep `per_class` samples.
-    ratio: size of a majority class over that of a minority class, which keeps per_class / ratio, rounded.
+    majority: number of classes, the first ones, that keep `per_class` samples; null for a long tail, where
+    each class has the same share of the samples of the one before, as in CIFAR-100-LT.
+    ratio: size of a majority class, or of a long tail's first class, over that of a minority class, or of the
+    last one; sizes are per_class / ratio for these, rounded.
     resample: `over` repeats the samples of the small classes until they are per_class again; `none` does not.
     """
 
-    majority: Count
+    majority: Count | None
     ratio: Annotated[float, Bound(1, 10**6)]  # no data set has as many samples of a class
     resample: Literal["none", "over"]
 

@@ -1,4 +1,4 @@
-"""Compute numbers of features models' optima, for claims [S25 Lemma 4.2; K23 sec. 3.1, 5].
+"""Compute numbers of features models' optima, for claims [K23 sec. 3.1, 5].
 
 Each function takes plain numbers and returns one. The function with `_numerical` behind its name computes the
 same number by numerical minimisation, which shares no formula with it.
@@ -10,83 +10,21 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from ncpipe.config.bounds import Bound, Count, Fraction, Index, Positive
+from ncpipe.config.bounds import Bound, Count, Fraction, Positive
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity
-from ncpipe.metrics.table import measure
 from ncpipe.models.loss_functions import LOSSES, cross_entropy
 from ncpipe.papers.k23 import batch_norm, supcon, two_linear
 from ncpipe.system.errors import InputError
-from ncpipe.system.randomness import seeded_generator
-from ncpipe.theory import gufm, smoothing, ufm
-from ncpipe.theory.frames import simplex_frame, zero_sum_basis
-from ncpipe.theory.numerical import NumericalOptimum, least, minimise_gufm, minimise_ufm
+from ncpipe.theory import smoothing, ufm
+from ncpipe.theory.numerical import NumericalOptimum, least, minimise_ufm
 from ncpipe.theory.ufm import Decay, Loss
 
 Classes = Annotated[int, Bound(low=2)]
 STARTS = 4
 MOST_RATIO = 100.0  # of class sizes, in numerical searches
 LOST = 1e-3  # a minority's contrast, as a share of W, that counts as none
-
-
-def gufm_value(loss: Loss, classes: Classes, width: Count, strength: Positive, bias: bool = False) -> float:
-    """Return the least regularised loss for features of length sqrt(d)."""
-    return gufm.optimal_value(loss, classes, width, strength, bias)
-
-
-def gufm_value_numerical(
-    loss: Loss, classes: Classes, width: Count, strength: Positive, bias: bool = False
-) -> float:
-    return _gufm(loss, classes, width, strength, bias, per_class=1)[0]
-
-
-def gufm_collapse(
-    loss: Loss, classes: Classes, width: Count, strength: Positive, per_class: Count, bias: bool = False
-) -> float:
-    """Return the largest of NC1, NC2 and NC3 at a numerical minimum with n free features per class."""
-    _, weight, features = _gufm(loss, classes, width, strength, bias, per_class)
-    labels = torch.arange(classes).repeat_interleave(per_class)
-    found = measure(features, labels, weight)
-    shape = "nc2_identity" if loss == "mse" and not bias else "nc2_etf"
-    return max(found["nc1_trace_ratio"], found[shape], found["nc3_cosine"])
-
-
-def gufm_rescaled(
-    loss: Loss, classes: Classes, width: Count, strength: Positive, seed: Index, bias: bool = False
-) -> float:
-    """Return the loss of a random collapsed pair with W at its best scale, over the least loss."""
-    orthogonal = loss == "mse" and not bias
-    frame = torch.eye(classes).double() if orthogonal else simplex_frame(classes)
-    basis = zero_sum_basis(width)
-    least_value = gufm.optimal_value(loss, classes, width, strength, bias)  # says which widths have room
-    drawn = torch.randn(width - 1, frame.shape[1], generator=seeded_generator(seed, "frame"))
-    rows = frame @ torch.linalg.qr(drawn.double()).Q.T @ basis
-    logits, targets = width**0.5 * rows @ rows.T, torch.eye(classes).double()
-    centre = 1 / classes if loss == "mse" and bias else 0.0
-
-    def at(scale: float) -> float:
-        fit = LOSSES[loss](scale * logits + centre, targets).mean()
-        return float(fit + strength / 2 * scale**2 * rows.square().sum())
-
-    return (
-        float(minimize_scalar(at, bounds=(0, 100), method="bounded", options={"xatol": 1e-10}).fun)
-        / least_value
-    )
-
-
-def ufm_value(
-    loss: Loss, classes: Classes, per_class: Count, width: Count, weight: Positive, features: Positive
-) -> float:
-    """Return the least loss with decay on classifier and features, without bias."""
-    return float(ufm.optimum(loss, classes, per_class, width, Decay(weight, features, None)).value)
-
-
-def ufm_value_numerical(
-    loss: Loss, classes: Classes, per_class: Count, width: Count, weight: Positive, features: Positive
-) -> float:
-    return _ufm(loss, classes, per_class, width, Decay(weight, features, None)).value
 
 
 def smoothing_value(
@@ -245,17 +183,6 @@ def narrow_cosines(classes: int, per_class: int, decay: float) -> np.ndarray:
     )
     found: np.ndarray = (rows @ rows.T)[~torch.eye(classes, dtype=torch.bool)].numpy()
     return found
-
-
-def _gufm(
-    loss: Loss, classes: int, width: int, strength: float, bias: bool, per_class: int
-) -> tuple[float, Tensor, Tensor]:
-    """Return value, weight and features (N, d) of a numerical minimum."""
-    targets = torch.eye(classes).repeat_interleave(per_class, 0)
-    found = minimise_gufm(
-        LOSSES[loss], targets, torch.ones(len(targets)), width, strength, bias, starts=STARTS, seed=0
-    )
-    return found.value, found.weight, found.features
 
 
 def _ufm(

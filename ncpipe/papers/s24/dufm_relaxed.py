@@ -25,8 +25,8 @@ def within_class_bound(model: Dufm, width: int, epsilon: float) -> float:
     """Return the printed bound on the distance of two samples of a class, in any layer [Thm 8].
 
     6 epsilon sqrt(D (L+1))/((L+1)^(L+1) lambda_H prod_l lambda_Wl sqrt(n)), D = `width` the widest of the
-    layers 2..L. Raises InputError for a lambda above 1/(L+1), which the theorem leaves out. docs/low_rank.md
-    says why its proof does not give this bound, and that no run can violate it in practice.
+    layers 2..L. Raises InputError for a lambda above 1/(L+1), which the theorem leaves out.
+    docs/results/corrections.md says why its proof does not give this bound.
     """
     depth = model.depth
     if max(model.features, *model.weights) > 1 / (depth + 1):

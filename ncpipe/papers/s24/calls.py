@@ -37,11 +37,6 @@ def ratio_slope(points: Classes, depth: Depth) -> float:
     return math.log(ratios[1] / ratios[0]) / math.log(classes[1] / classes[0])
 
 
-def dnc_threshold(classes: Classes, depth: Depth) -> float:
-    """Return Lambda from which on deep neural collapse costs no less than zero matrices."""
-    return dufm.dnc_threshold(classes, depth)
-
-
 def best_minus(classes: Classes, depth: Depth, per_class: Count, decay: Positive) -> float:
     """Return the least loss of the graph's solutions with up to r/2 minus signs, over that with two."""
     dufm.check_classes(classes)
@@ -108,3 +103,15 @@ def relaxed_over_bound(
     model = dufm.equal_decays(classes, per_class, depth, decay)
     apart, _ = dufm_relaxed.apart_within_classes(model, width, epsilon, starts=starts, seed=seed)
     return apart / dufm_relaxed.within_class_bound(model, width, epsilon)
+
+
+CALLS = {
+    "dufm.srg_over_dnc": (srg_over_dnc,),
+    "dufm.small_decay_ratio": (small_decay_ratio,),
+    "dufm.ratio_slope": (ratio_slope,),
+    "dufm.best_minus": (best_minus,),
+    "dufm.built_over_closed": (built_over_closed,),
+    "dufm.descended_over_srg": (descended_over_srg,),
+    "dufm.within_class": (within_class,),
+    "dufm.relaxed_over_bound": (relaxed_over_bound,),
+}

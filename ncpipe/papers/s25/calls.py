@@ -185,3 +185,11 @@ def example(
         "epochs": 1, "batch_size": "full", "log_every": 1,
     }  # fmt: skip
     return Run("App. C's example", depth, seed, read(Experiment, keys, "")), data
+
+
+CALLS = {
+    "gufm.excess_at_distance": (excess_at_distance,),
+    "two_layer_blocks.kept_share": (least_kept_share,),
+    "two_layer_blocks.biases_excess": (biases_excess,),
+    "two_layer_blocks.penalised_biases_over_still": (penalised_biases_over_still,),
+}

@@ -42,6 +42,7 @@ HOMES = {
     "load_params": "config.params",
     "measure": "metrics.table",
     "minimise_ufm": "theory.numerical",
+    "patches": "models.inputs",
     "regression_optimum": "theory.regression",
     "seeded_generator": "system.randomness",
     "simplex_frame": "theory.frames",

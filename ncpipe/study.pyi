@@ -15,6 +15,7 @@ from ncpipe.metrics.catalogue import Metric as Metric
 from ncpipe.metrics.nrc import covariance as covariance
 from ncpipe.metrics.table import measure as measure
 from ncpipe.models.hook_points import channels_last as channels_last
+from ncpipe.models.inputs import patches as patches
 from ncpipe.models.loss_functions import cross_entropy as cross_entropy
 from ncpipe.models.loss_functions import half_squared_error as half_squared_error
 from ncpipe.models.network import Family as Family

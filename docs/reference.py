@@ -24,6 +24,7 @@ from ncpipe.metrics.catalogue import (
     OUTLIERS,
     RANKS,
     REGRESSION,
+    SAMPLE_TOKENS,
     SOURCES,
     TAGS,
     TOKENS,
@@ -72,6 +73,7 @@ SOURCES_OF_FORMULAS = """\
 - **ADGZR24**: Andriopoulos, Dong, Guo, Zhao, Ross, NeurIPS 2024 (arXiv 2409.04180).
 - **RU26**: Rangamani, Unal, *Deep neural regression collapse*, CPAL 2026 (arXiv 2603.23805).
 - **FARL17**: Facco, d'Errico, Rodriguez, Laio, *Scientific Reports* 7, 2017 (arXiv 1803.06992).
+- **ZP26**: Zhang, Papyan, arXiv 2602.09297.
 - **LLWQ24**: Li, Li, Wang, Qu, ICML 2024 (arXiv 2310.15903).
 - **BBPMF24**: Ben Ammar, Belkhir, Popescu, Manzanera, Franchi, *NECO*, ICLR 2024 (arXiv 2310.06823).
 - **HG17**: Hendrycks, Gimpel, ICLR 2017 (arXiv 1610.02136).
@@ -111,6 +113,10 @@ METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         "The classes are the tokens of a vocabulary ([language models](language.md)).\n"
         "Then `gnc2_*`, `unc3_*` and `cdnv_log` come for any K.",
         TOKENS,
+    ),
+    "Tokens of a sample": (
+        "A network that sees all tokens of a sample and predicts from one has these beside that token's.",
+        SAMPLE_TOKENS,
     ),
     "Generated language": ("Runs with `source: markov` know their best attainable loss.", SOURCES),
     "Several labels": (

@@ -16,7 +16,7 @@ from ncpipe.commands.plot import plot
 from ncpipe.commands.report import report
 from ncpipe.config.reading import at_start
 from ncpipe.config.study import load_study
-from ncpipe.runs.study_code import study_effect
+from ncpipe.runs.study_effect import study_effect
 
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 

@@ -17,7 +17,7 @@ from ncpipe.datasets.prepare import prepare
 from ncpipe.features.extraction import extract
 from ncpipe.models.build import build_network
 from ncpipe.runs.study_check import check_study
-from ncpipe.runs.study_code import study_effect
+from ncpipe.runs.study_effect import study_effect
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.loop import train_batch

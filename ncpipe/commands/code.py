@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ncpipe.config.params import PARAMS_FILE, Params, load_params_if_any
-from ncpipe.config.reading import PACKAGE, at_start
+from ncpipe.config.reading import PACKAGE, ROOT, at_start
 from ncpipe.config.study import loaded
 from ncpipe.config.study_files import (
     FILE,
@@ -21,13 +21,12 @@ from ncpipe.config.study_files import (
 from ncpipe.config.yaml_file import read_yaml, shared_mappings
 from ncpipe.papers import stages
 from ncpipe.papers.outputs import RUN_NUMBERS
-from ncpipe.runs.closures import ROOT
 from ncpipe.runs.code_digests import TRAIN, experiment_digests, files_digest, sweep_digests
 from ncpipe.runs.dvc_dependencies import check_dependency, check_reruns
-from ncpipe.runs.fingerprint import choices_of, shared_inputs
+from ncpipe.runs.fingerprint import shared_inputs
 from ncpipe.runs.store import import_runs, link_to_dvc_cache
 from ncpipe.runs.study_check import check_study
-from ncpipe.runs.study_code import study_effect
+from ncpipe.runs.study_effect import study_effect
 from ncpipe.system.artifacts import CODE, CODE_FILES, digest_of, json_text, publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
@@ -40,7 +39,7 @@ Stage = tuple[str, str | None]  # its name, and its experiment if it runs once p
 def write_code() -> None:
     """Write digests of every other stage's code to data/code, by which DVC detects changes of the code.
 
-    data/code/sweep and data/code/experiments/NAME have a file for each stage, with a line per module. A
+    data/code/sweep and data/code/experiments/NAME have a file for each stage, with a line per room or file. A
     stage's file changes if its code changes, and not if the code is only formatted differently. The file of
     `train` ends with the experiment's parameters as in run.json. A study without params.yaml has no
     experiments.
@@ -113,7 +112,7 @@ def _digest_files(params: Params | None) -> dict[Stage, str]:
     if params is None:
         return files
     for name, spec in params.experiments.items():
-        digests = experiment_digests(choices_of(spec), stages.EXPERIMENT_STAGES)
+        digests = experiment_digests(spec, stages.EXPERIMENT_STAGES)
         files |= {(stage, name): _lines(modules) for stage, modules in digests.items()}
         files[TRAIN, name] += _parameters(params, name)
     files[FILL, None] = _lines(

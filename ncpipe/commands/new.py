@@ -15,9 +15,8 @@ from jinja2 import Environment, FileSystemLoader
 
 from ncpipe.commands.json_schema import SCHEMAS, schema_text
 from ncpipe.config.params import NAME, PARAMS_FILE, load_params
-from ncpipe.config.reading import PACKAGE
+from ncpipe.config.reading import PACKAGE, ROOT
 from ncpipe.config.yaml_file import parse_yaml
-from ncpipe.runs.closures import ROOT
 from ncpipe.system.artifacts import CLAIMS_FILE
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, shown

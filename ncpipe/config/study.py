@@ -35,7 +35,6 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ncpipe.config import choices
 from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.config.arguments import READABLE, unreadable
 from ncpipe.config.experiment import Data, Model
@@ -57,6 +56,14 @@ RECORDS: Mapping[str, tuple[type, Any]] = {
     "OPTIMIZERS": (OwnOptimizer, Optimizer),
     "TRAININGS": (OwnTraining, OwnTraining),  # the package has none
 }
+# Those that params.yaml picks from, by the part of an experiment that names an entry.
+PARTS: Mapping[str, str] = {
+    "model": "NETWORKS",
+    "data": "DATA",
+    "loss": "LOSSES",
+    "optimizer": "OPTIMIZERS",
+    "training": "TRAININGS",
+}
 PUT_THERE = f"put your entries into {', '.join(TABLES[:-1])} or {TABLES[-1]} of {FILE}"
 REQUIRED_ATTRIBUTES = {  # of a spec, as a key or a ClassVar
     "NETWORKS": ("norm", "initialisation", "last_bias"),
@@ -73,6 +80,7 @@ class Study:
     """The tables of a study.py; lines: where its names are defined.
 
     paths: of the file and of the modules beside it, as tracebacks name them; empty if there is none.
+    modules: the file of each of them that is imported, in the study's folder, by the module's name.
     """
 
     networks: Table
@@ -85,6 +93,7 @@ class Study:
     figures: Table
     lines: Mapping[str, int]
     paths: tuple[str, ...]
+    modules: Mapping[str, Path]
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -110,7 +119,7 @@ class Study:
         return self.mistake(name, f"{name} {what}")
 
 
-NO_STUDY = Study({}, {}, {}, {}, {}, {}, {}, {}, {}, ())
+NO_STUDY = Study({}, {}, {}, {}, {}, {}, {}, {}, {}, (), {})
 _loaded = NO_STUDY
 
 
@@ -198,12 +207,12 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
         raise
     except (Exception, SystemExit) as error:
         raise _failure(error, *(_last_frame(error, paths) or (FILE, 1, ""))) from None
-    for home, name in choices.TABLES:  # the package's are read-only, so a dict has been put in their place
-        if isinstance(getattr(sys.modules.get(home), name, None), dict):
-            raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
     tables = {name: getattr(module, name, {}) for name in TABLES}
     own: dict[str, Any] = {name.lower(): table for name, table in tables.items()}
-    study = Study(**own, lines=_lines(tree), paths=paths)
+    files = {name: getattr(each, "__file__", None) for name, each in sys.modules.items()}
+    folder = os.path.dirname(path)
+    modules = {name: Path(os.path.relpath(file, folder)) for name, file in files.items() if file in paths}
+    study = Study(**own, lines=_lines(tree), paths=paths, modules=modules)
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise study.mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")

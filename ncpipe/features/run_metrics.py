@@ -18,7 +18,7 @@ from ncpipe.datasets.prepared import TagSplit, VectorSplit
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.extraction import Features
 from ncpipe.features.head_ranks import head_rank_columns
-from ncpipe.features.layer_samples import WeightsAndData, measure_samples
+from ncpipe.features.layer_samples import WeightsAndData, measure_all_tokens, measure_samples
 from ncpipe.features.objective import fit_of
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
@@ -61,6 +61,7 @@ def measure_run(
     yield from measure_samples(run, features, whole)
     if own_loop(run.spec):
         return
+    yield from measure_all_tokens(run, whole)
     if run.spec.data.targets == "vectors":
         yield from _of_features_model(run, features, description)
         return

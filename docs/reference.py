@@ -30,7 +30,6 @@ from ncpipe.metrics.catalogue import (
     TOKENS,
     TRANSFERS,
     Metric,
-    page_table,
 )
 from ncpipe.papers.k23.calls import CALLS as K23
 from ncpipe.papers.s24.calls import CALLS as S24
@@ -307,6 +306,26 @@ def calls_page() -> str:
             *calls_table(calls),
         ]
     return "\n".join(lines) + "\n"
+
+
+def page_table(metrics: tuple[Metric, ...]) -> list[str]:
+    """Return the lines of a Markdown table in docs/metric_tables.md."""
+    head = ["metric", "formula", "range", "at collapse", "order", "source", "layers, splits"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for metric in metrics:
+        collapse = metric.collapse.replace("-1", "−1").replace("inf", "∞").replace("-", "")
+        order = "" if metric.order is None else str(metric.order)
+        cells = [
+            f"`{metric.name}`",
+            metric.formula,
+            metric.interval,
+            collapse,
+            order,
+            metric.source,
+            metric.where,
+        ]
+        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
+    return lines
 
 
 def calls_table(calls: Mapping[str, tuple[Callable[..., float], ...]]) -> list[str]:

@@ -14,7 +14,6 @@ from ncpipe.config.params import PARAMS_FILE, Params, Purpose, load_params, load
 from ncpipe.config.study import load_study, loaded
 from ncpipe.figures.labels import DATA_NAMES, caption
 from ncpipe.metrics.study_metrics import own_metrics
-from ncpipe.papers.outputs import REPORTED
 from ncpipe.report.chart_data import chart_data, plain
 from ncpipe.report.first_screen import (
     answer,
@@ -272,7 +271,7 @@ def _claims() -> list[Grid]:
 
 def _reported() -> list[Path]:
     """Return the folders of further stages whose tables and figures the report shows."""
-    return [*REPORTED, *(DATA / name for name, stage in loaded().stages.items() if stage.report)]
+    return [DATA / name for name, stage in loaded().stages.items() if stage.report]
 
 
 def _stage_pictures() -> list[Picture]:

@@ -69,7 +69,7 @@ class _Watched:
 
 
 _watched: _Watched | None = None  # the study that is loaded
-_stage: ContextVar[str] = ContextVar("stage", default=CODE)  # which calls its code
+_stage: ContextVar[str | None] = ContextVar("stage", default=CODE)  # which calls its code
 
 
 def watch(folder: Path | None, modules: Sequence[Path] = ()) -> None:
@@ -115,8 +115,11 @@ def forget_modules() -> None:
 
 
 @contextmanager
-def called_by(stage: str) -> Iterator[None]:
-    """Let study.py read in the block what dvc.yaml lists for this stage, too."""
+def called_by(stage: str | None) -> Iterator[None]:
+    """Let study.py read in the block what dvc.yaml lists for this stage, too; None: whatever it likes.
+
+    A stage of the study's own depends on what it reads by its own `deps`, as any stage of DVC.
+    """
     before = _stage.set(stage)
     try:
         yield
@@ -145,7 +148,7 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
         except ValueError:
             return
     stage = _stage.get()
-    if not _watched.may_read(name, stage):
+    if stage is not None and not _watched.may_read(name, stage):
         path = os.path.realpath(name)
         beside = os.path.relpath(path, _watched.folder)
         shown = path if beside.startswith(os.path.join(*[os.pardir] * 3)) else beside

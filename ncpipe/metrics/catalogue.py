@@ -29,7 +29,8 @@ __all__ = ["CATALOGUE", "Metric"]
 GAP = "[theory.md](theory.md)"
 # Headings in the order of pages and reports.
 GROUPS = (
-    *("NC0", "NC1", "NC2", "GNC2", "NC3", "UNC3", "NC4", "test", "margin", "rank", "singular values"),
+    *("NC0", "NC1", "NC2", "GNC2", "NC3", "UNC3", "NC4", "test", "margin", "norm", "rank"),
+    "singular values",
     *(
         "minority",
         "transfer",

@@ -204,6 +204,11 @@ def test_a_stage_depends_on_its_own_code(path):
         if stage == "code":
             modules = sorted(module.name for module in path.parent.glob("*.py"))
             assert own == ["ncpipe", *modules]
+        elif entry["cmd"].startswith("ncpipe stage "):
+            assert entry["cmd"].split()[2] == stage
+            per = f"experiments/{item}" if "experiment" in entry["cmd"] or "${" in entry["cmd"] else "sweep"
+            assert own == [f"data/code/{per}/{stage}.txt"]
+            continue
         elif stage in {*SWEEP_STAGES, *papers.SWEEP_STAGES, FILL}:
             assert own == [f"data/code/sweep/{stage}.txt"]
         else:

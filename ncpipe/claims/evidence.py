@@ -15,6 +15,7 @@ from ncpipe.metrics.catalogue import series_name
 from ncpipe.tables.compare import Combination, WeightedRuns, difference_error, difference_interval
 from ncpipe.tables.keys import rows_at, run_keys, setting_keys, symbol, x_column
 from ncpipe.tables.points import LAST
+from ncpipe.tables.stage_tables import stage_table
 
 FEWEST = 2  # runs of each setting that a number needs, or all that there are
 Split = Literal["train", "test", "weights", "true_labels", "target", "ood"]
@@ -26,7 +27,10 @@ class NoNumberError(Exception):
 
 @dataclass(frozen=True)
 class Tables:
-    """Holds the tables that `aggregate` writes, and the rule by which slopes were fitted."""
+    """Holds the tables that `aggregate` writes, and the rule by which slopes were fitted.
+
+    `stage` has those of the study's own stages.
+    """
 
     points: pd.DataFrame
     runs: pd.DataFrame
@@ -37,6 +41,10 @@ class Tables:
     layer_errors: pd.DataFrame
     history: pd.DataFrame
     rule: Slopes
+
+    def stage(self, name: str, table: str | None = None) -> pd.DataFrame:
+        """Return a table of a stage of the study, by default the one that is named as the stage."""
+        return stage_table(name, table)
 
 
 class Answer(NamedTuple):

@@ -14,6 +14,7 @@ from ncpipe.config.bounds import Number
 from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import check
+from ncpipe.config.study import loaded
 from ncpipe.config.unions import records_of, values_of
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS
@@ -113,7 +114,7 @@ def _of_each(claim: Claim, experiments: Iterable[str]) -> list[Claim]:
 
 def _known_metrics(params: Params, further: Iterable[str]) -> list[str]:
     """Return every name that a claim's `metric` may be."""
-    own = [metric.name for metric in own_metrics()]
+    own = [*(metric.name for metric in own_metrics()), *loaded().run_columns]
     return [*CATALOGUE, *own, *_of_shots(params), *RUN_NUMBERS, *further]
 
 

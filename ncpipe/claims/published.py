@@ -91,7 +91,7 @@ def ledger_of_all(ledger: Ledger) -> str:
         "Each row sets a sentence of a paper, or a stricter one of ours, beside our number.",
         "[Claims](claims.md) has the rules of the verdicts.",
         "A statement has one row and counts once; if its panels differ, it counts as undecided.",
-        "[The field](field.md) has the papers beyond S25, S24 and K23.",
+        "[The field](results/field.md) has the papers beyond S25, S24 and K23.",
         "`ncpipe claims --all` prints this page.",
         "",
         *counts(ledger),

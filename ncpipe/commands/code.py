@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ncpipe.config.params import PARAMS_FILE, Params, load_params_if_any
 from ncpipe.config.reading import PACKAGE, ROOT, at_start
-from ncpipe.config.study import loaded
+from ncpipe.config.study import load_study, loaded
 from ncpipe.config.study_files import (
     FILE,
     LOOP,
@@ -21,7 +21,7 @@ from ncpipe.config.study_files import (
 from ncpipe.config.yaml_file import read_yaml, shared_mappings
 from ncpipe.papers import stages
 from ncpipe.papers.outputs import RUN_NUMBERS
-from ncpipe.runs.code_digests import TRAIN, experiment_digests, files_digest, sweep_digests
+from ncpipe.runs.code_digests import TRAIN, experiment_digests, files_digest, stage_digests, sweep_digests
 from ncpipe.runs.dvc_dependencies import check_dependency, check_reruns
 from ncpipe.runs.fingerprint import shared_inputs
 from ncpipe.runs.store import import_runs, link_to_dvc_cache
@@ -109,11 +109,20 @@ def _digest_files(params: Params | None) -> dict[Stage, str]:
     """Return the content of every stage's file."""
     digests = sweep_digests(stages.SWEEP_STAGES)
     files: dict[Stage, str] = {(stage, None): _lines(modules) for stage, modules in digests.items()}
+    own = loaded().stages
+    for name, stage in own.items():
+        if not stage.per_experiment:
+            files[name, None] = _lines(stage_digests(stage))
     if params is None:
         return files
     for name, spec in params.experiments.items():
         digests = experiment_digests(spec, stages.EXPERIMENT_STAGES)
         files |= {(stage, name): _lines(modules) for stage, modules in digests.items()}
+        files |= {
+            (stage, name): _lines(stage_digests(entry, spec))
+            for stage, entry in own.items()
+            if entry.per_experiment
+        }
         files[TRAIN, name] += _parameters(params, name)
     files[FILL, None] = _lines(
         {name: digest_of(files[TRAIN, name]) for name in sorted(params.sweep.experiments)}
@@ -132,7 +141,10 @@ def _parameters(params: Params, experiment: str) -> str:
 
 
 def _load_params() -> Params | None:
-    return load_params_if_any([PIPELINE])
+    params = load_params_if_any([PIPELINE])
+    if params is None:
+        load_study(Path())
+    return params
 
 
 def _relative_path(stage: Stage) -> Path:

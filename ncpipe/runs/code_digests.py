@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from ncpipe.config.experiment import Experiment, own_loop
 from ncpipe.config.reading import PACKAGE, ROOT, Reading, at_start
+from ncpipe.config.stages import Stage
 from ncpipe.config.study import PARTS, loaded
 from ncpipe.config.study_files import CODE, FILE, PIPELINE, listed_digests, parsed, study_modules
 from ncpipe.runs.study_effect import IMPORTERS, names_in, study_effect
@@ -75,13 +76,24 @@ def experiment_digests(
     picked = picked_entries(spec)
     entries: dict[str, object] = {
         "fetch": {table: entry for table, entry in picked.items() if table in FETCHED},
-        "measure": (picked, loaded().metrics),
+        "measure": (picked, loaded().metrics, loaded().run_columns),
     }
     stages = {
         stage: _stage(last, entries.get(stage, picked), at_start(), further.get(stage, stage))
         for stage, last in {**EXPERIMENT_STAGES, **dict.fromkeys(further, PAPER)}.items()
     }
     return stages | {TRAIN: training_digests(spec, at_start())}
+
+
+def stage_digests(stage: Stage, spec: Experiment | None = None) -> dict[str, str]:
+    """Return the digests of a stage of the study's own, by room or file; spec: of the experiment it runs for.
+
+    Its measurements may be of the study's own metrics.
+    """
+    entries = stage, stage.function.__qualname__
+    if spec is None:
+        return _stage("system", entries, at_start())
+    return _stage("system", (*entries, picked_entries(spec), loaded().metrics), at_start())
 
 
 def training_digests(spec: Experiment, reading: Reading) -> dict[str, str]:
@@ -199,7 +211,7 @@ def _room_of(module: str, name: str) -> str:
     room = (inside or name).partition(".")[0]
     if (ROOT / PACKAGE / room).is_dir() and room:
         return room
-    offering = ROOT / PACKAGE / (f"{inside}.py" if inside else "__init__.pyi")  # names for users
+    offering = ROOT / PACKAGE / f"{inside or '__init__'}.pyi"  # names for users
     if offering.is_file():
         for source, offered in digest_module(offering.read_bytes()).imports:
             if offered == name:

@@ -10,7 +10,7 @@ from ncpipe.config.study_files import FILE, parsed, study_modules
 
 # Calls that only make something, and decorators, by the package that has them.
 CONSTRUCTORS = (
-    dict.fromkeys(("Family", "Hooked", "Metric", "Bound", "Training"), PACKAGE)
+    dict.fromkeys(("Bound", "Family", "Hooked", "Metric", "Stage", "Training"), PACKAGE)
     | dict.fromkeys(("property", "staticmethod", "classmethod"), "")
     | {
         "cache": "functools",

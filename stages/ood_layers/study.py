@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from ncpipe.config.specs import OwnLoss, Positive
+from ncpipe.study import OwnLoss, Positive
 
 
 @dataclass(frozen=True)

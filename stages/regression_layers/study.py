@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from ncpipe.config.specs import Count, Index, OwnData
+from ncpipe.study import Count, Index, OwnData
 
 
 @dataclass(frozen=True)

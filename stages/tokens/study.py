@@ -7,9 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from ncpipe.config.specs import Count, OwnModel
-from ncpipe.models.inputs import patches
-from ncpipe.models.network import Family, Layer, Network, init_weights
+from ncpipe.study import Count, Family, Layer, Network, OwnModel, init_weights, patches
 
 
 @dataclass(frozen=True)

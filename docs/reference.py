@@ -30,7 +30,6 @@ from ncpipe.metrics.catalogue import (
     TOKENS,
     TRANSFERS,
     Metric,
-    page_table,
 )
 from ncpipe.papers.k23.calls import CALLS as K23
 from ncpipe.papers.s24.calls import CALLS as S24
@@ -67,6 +66,7 @@ SOURCES_OF_FORMULAS = """\
 - **LYWS23**: Liu, Yu, Weller, Schölkopf, ICLR 2023 (arXiv 2303.06484).
 - **JZWQMYZ24**: Jiang, Zhou, Wang, Qu, Mixon, You, Zhu, ICML 2024 (arXiv 2310.05351).
 - **R55**: Rankin, *The closest packing of spherical caps in n dimensions*, 1955.
+- **R26**: Rupa, 2026 (arXiv 2604.00230).
 - **RV07**: Roy, Vetterli, EUSIPCO 2007.
 - **ZDBGT24**: Zangrando, Deidda, Brugiapaglia, Guglielmi, Tudisco, arXiv 2402.03991.
 - **W27**: Wilson, *Probable inference, the law of succession, and statistical inference*, 1927.
@@ -306,6 +306,26 @@ def calls_page() -> str:
             *calls_table(calls),
         ]
     return "\n".join(lines) + "\n"
+
+
+def page_table(metrics: tuple[Metric, ...]) -> list[str]:
+    """Return the lines of a Markdown table in docs/metric_tables.md."""
+    head = ["metric", "formula", "range", "at collapse", "order", "source", "layers, splits"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for metric in metrics:
+        collapse = metric.collapse.replace("-1", "−1").replace("inf", "∞").replace("-", "")
+        order = "" if metric.order is None else str(metric.order)
+        cells = [
+            f"`{metric.name}`",
+            metric.formula,
+            metric.interval,
+            collapse,
+            order,
+            metric.source,
+            metric.where,
+        ]
+        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
+    return lines
 
 
 def calls_table(calls: Mapping[str, tuple[Callable[..., float], ...]]) -> list[str]:

@@ -123,8 +123,10 @@ def _unknown(claim: RunClaim, params: Params, known: list[str]) -> Iterator[str]
     for side in claim.sides():
         if (name := side.experiment) not in params.experiments:
             yield f"{_key_of(claim, name)}: unknown {shown(name)}; {suggest(name, params.experiments)}"
-        if (name := side.metric) not in known:
+        if (name := side.metric) not in known and name != "epoch":
             yield f"{_key_of(claim, name)}: unknown {shown(name)}; {_nearest(name, known)}"
+        if side.when and (name := side.when.metric) not in known:
+            yield f"when.metric: unknown {shown(name)}; {_nearest(name, known)}"
     if isinstance(claim, Trend):
         for name, number in claim.over.items():
             written = _at(params.experiments[name], claim.x) if name in params.experiments else None

@@ -29,7 +29,8 @@ __all__ = ["CATALOGUE", "Metric"]
 GAP = "[theory.md](theory.md)"
 # Headings in the order of pages and reports.
 GROUPS = (
-    *("NC0", "NC1", "NC2", "GNC2", "NC3", "UNC3", "NC4", "test", "margin", "rank", "singular values"),
+    *("NC0", "NC1", "NC2", "GNC2", "NC3", "UNC3", "NC4", "test", "margin", "norm", "rank"),
+    "singular values",
     *(
         "minority",
         "transfer",
@@ -185,23 +186,3 @@ def entry_of_package(name: str) -> Metric:
 def series_name(split: str, metric: str) -> str:
     """Return the short name of a last-layer series: the metric, with a suffix for splits but `train`."""
     return metric + SUFFIXES.get(split, "")
-
-
-def page_table(metrics: tuple[Metric, ...]) -> list[str]:
-    """Return the lines of a Markdown table in docs/metric_tables.md."""
-    head = ["metric", "formula", "range", "at collapse", "order", "source", "layers, splits"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for metric in metrics:
-        collapse = metric.collapse.replace("-1", "−1").replace("inf", "∞").replace("-", "")
-        order = "" if metric.order is None else str(metric.order)
-        cells = [
-            f"`{metric.name}`",
-            metric.formula,
-            metric.interval,
-            collapse,
-            order,
-            metric.source,
-            metric.where,
-        ]
-        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
-    return lines

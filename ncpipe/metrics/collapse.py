@@ -107,3 +107,13 @@ def between_trace(statistics: ClassStatistics) -> Tensor:
 def ratio(numerator: Tensor, denominator: Tensor) -> float:
     """Return the ratio of two scalars; inf where the denominator is 0."""
     return math.inf if denominator == 0 else (numerator / denominator).item()
+
+
+@metric(
+    "norm", "-", "root mean square length of features", "√(1/N Σ ‖h‖²)", "[0, ∞)",
+    "R26, whose fn is the mean length", label="feature norm",
+)  # fmt: skip
+def feature_norm(statistics: ClassStatistics) -> float:
+    """Return the length, not about a mean; 0 for features of 0."""
+    energy = statistics.squares + statistics.counts * statistics.means.square().sum(1)
+    return value_times_two_to((energy.sum() / statistics.samples).sqrt().item(), statistics.exponent)

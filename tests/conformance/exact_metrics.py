@@ -154,6 +154,7 @@ def of_split(own: Classes, train: Classes, layer: Layer) -> Iterator[tuple[str, 
     yield "nc1_pinv_rank", mpf(len(directions))
     yield "dnc1_trace_pinv", ratio(own.within, mp.fsum(own.count / s**2 for s, _ in directions))
     yield "tcv", own.within
+    yield "feature_norm", mp.sqrt(mp.fsum(map(square, own.features)) / len(own.features))
     terms = cdnv_terms(own)
     yield "cdnv", INF if terms is None else deviation(terms)[0]
     if own.count > own.width + 1:

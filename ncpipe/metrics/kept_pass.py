@@ -22,8 +22,8 @@ class KeptPass:
         keep: share of the free memory that the batches may take: on their device, then on the host. Beyond it
             every call runs the network, with a MeasurementWarning. 0 keeps nothing.
 
-    `runs` counts the passes of the network. Raises InputError for a `keep` that is no share, and for a pass
-    without samples.
+    `runs` counts the passes of the network; `select` is what each call makes of the batches. Raises
+    InputError for a `keep` that is no share, and for a pass without samples.
     """
 
     def __init__(self, run: Callable[[], Iterator[Batch]], name: str, keep: float = KEEP) -> None:
@@ -31,10 +31,14 @@ class KeptPass:
             raise InputError(f"keep: a share of the free memory, from 0 to 1, not {shown(keep)}")
         self._run, self._name, self._keep = run, name, keep
         self._batches: list[Batch] | None = None  # of a whole pass
+        self.select: Callable[[Iterator[Batch]], Iterator[Batch]] = iter
         self.runs = 0
 
     def __call__(self) -> Iterator[Batch]:
         """Yield each batch's values by layer, and its labels."""
+        return self.select(self._read())
+
+    def _read(self) -> Iterator[Batch]:
         if self._batches is not None:
             yield from self._batches
             return

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ncpipe.datasets.tags import check_tags, wrong_tags
+from ncpipe.datasets.targets import check_tags, wrong_tags
 from ncpipe.datasets.tensors import Array, as_tensor
 from ncpipe.metrics.catalogue import FAMILIES, TAG_FAMILIES
 from ncpipe.metrics.checks import (

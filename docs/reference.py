@@ -24,12 +24,12 @@ from ncpipe.metrics.catalogue import (
     OUTLIERS,
     RANKS,
     REGRESSION,
+    SAMPLE_TOKENS,
     SOURCES,
     TAGS,
     TOKENS,
     TRANSFERS,
     Metric,
-    page_table,
 )
 from ncpipe.papers.k23.calls import CALLS as K23
 from ncpipe.papers.s24.calls import CALLS as S24
@@ -66,6 +66,7 @@ SOURCES_OF_FORMULAS = """\
 - **LYWS23**: Liu, Yu, Weller, Schölkopf, ICLR 2023 (arXiv 2303.06484).
 - **JZWQMYZ24**: Jiang, Zhou, Wang, Qu, Mixon, You, Zhu, ICML 2024 (arXiv 2310.05351).
 - **R55**: Rankin, *The closest packing of spherical caps in n dimensions*, 1955.
+- **R26**: Rupa, 2026 (arXiv 2604.00230).
 - **RV07**: Roy, Vetterli, EUSIPCO 2007.
 - **ZDBGT24**: Zangrando, Deidda, Brugiapaglia, Guglielmi, Tudisco, arXiv 2402.03991.
 - **W27**: Wilson, *Probable inference, the law of succession, and statistical inference*, 1927.
@@ -73,6 +74,7 @@ SOURCES_OF_FORMULAS = """\
 - **ADGZR24**: Andriopoulos, Dong, Guo, Zhao, Ross, NeurIPS 2024 (arXiv 2409.04180).
 - **RU26**: Rangamani, Unal, *Deep neural regression collapse*, CPAL 2026 (arXiv 2603.23805).
 - **FARL17**: Facco, d'Errico, Rodriguez, Laio, *Scientific Reports* 7, 2017 (arXiv 1803.06992).
+- **ZP26**: Zhang, Papyan, arXiv 2602.09297.
 - **LLWQ24**: Li, Li, Wang, Qu, ICML 2024 (arXiv 2310.15903).
 - **BBPMF24**: Ben Ammar, Belkhir, Popescu, Manzanera, Franchi, *NECO*, ICLR 2024 (arXiv 2310.06823).
 - **HG17**: Hendrycks, Gimpel, ICLR 2017 (arXiv 1610.02136).
@@ -112,6 +114,10 @@ METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         "The classes are the tokens of a vocabulary ([language models](language.md)).\n"
         "Then `gnc2_*`, `unc3_*` and `cdnv_log` come for any K.",
         TOKENS,
+    ),
+    "Tokens of a sample": (
+        "A network that sees all tokens of a sample and predicts from one has these beside that token's.",
+        SAMPLE_TOKENS,
     ),
     "Generated language": ("Runs with `source: markov` know their best attainable loss.", SOURCES),
     "Several labels": (
@@ -300,6 +306,26 @@ def calls_page() -> str:
             *calls_table(calls),
         ]
     return "\n".join(lines) + "\n"
+
+
+def page_table(metrics: tuple[Metric, ...]) -> list[str]:
+    """Return the lines of a Markdown table in docs/metric_tables.md."""
+    head = ["metric", "formula", "range", "at collapse", "order", "source", "layers, splits"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for metric in metrics:
+        collapse = metric.collapse.replace("-1", "−1").replace("inf", "∞").replace("-", "")
+        order = "" if metric.order is None else str(metric.order)
+        cells = [
+            f"`{metric.name}`",
+            metric.formula,
+            metric.interval,
+            collapse,
+            order,
+            metric.source,
+            metric.where,
+        ]
+        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
+    return lines
 
 
 def calls_table(calls: Mapping[str, tuple[Callable[..., float], ...]]) -> list[str]:

@@ -33,6 +33,7 @@ _MODULES = {
     "measure_multilabel_model": "metrics.hooks",
     "measure_regression": "metrics.regression",
     "measure_regression_model": "metrics.hooks",
+    "measure_tokens": "metrics.table",
 }
 __all__ = ["__version__", *_MODULES]
 

@@ -13,6 +13,7 @@ from ncpipe.metrics.measurements import Measurements as Measurements
 from ncpipe.metrics.regression import measure_regression as measure_regression
 from ncpipe.metrics.table import measure as measure
 from ncpipe.metrics.table import measure_batches as measure_batches
+from ncpipe.metrics.table import measure_tokens as measure_tokens
 from ncpipe.models.hook_points import channels_first as channels_first
 from ncpipe.models.hook_points import channels_last as channels_last
 from ncpipe.system.errors import InputError as InputError

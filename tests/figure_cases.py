@@ -303,6 +303,13 @@ def values(table: pd.DataFrame, value: float, *metrics: str, depth: int = 0) -> 
     return table.assign(value=table["value"].mask(rows, value))
 
 
+def renamed(table: pd.DataFrame, nc1: str, error: str, split: str = "") -> pd.DataFrame:
+    """The rows of NC1 and of the error as other metrics', and nothing else; on one split if it is named."""
+    rows = table.replace({"metric": {"nc1_trace_ratio": nc1, "ncc_error": error}})
+    rows = rows[rows["metric"].isin({nc1, error} - {""})]
+    return rows[rows["split"] == "train"].assign(split=split) if split else rows
+
+
 def out_of_sight() -> Figure:
     """Depths far above the effective ones, which are those of the first layer."""
     deep = {"depth": {2: 20, 5: 50, 8: 400}}
@@ -406,6 +413,17 @@ CASES: Mapping[str, Callable[[], Figure]] = {
     "layers, last alone": lambda: layers(LAST, labels=RN),
     "layers, a metric not measured": lambda: layers(UNMEASURED, labels=RN),
     "layers, nothing measured": lambda: layers(NOTHING),
+    "layers, of vectors": lambda: layers(renamed(TABLE, "nrc1_variance", "intrinsic_dimension"), labels=RN),
+    "layers, other data and target classes": lambda: layers(
+        pd.concat(
+            [
+                TABLE,
+                renamed(TABLE, "", "knn_auroc", "ood"),
+                renamed(TABLE, "", "transfer_ncc_error_005", "target"),
+            ]
+        ),
+        labels=RN,
+    ),
     "splits": splits,
     "splits, no test samples": lambda: splits(runs=RUNS.assign(test_error=math.nan), labels=RN),
     "splits, no test samples of one": lambda: splits(

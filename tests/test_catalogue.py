@@ -10,7 +10,6 @@ from made_tables import grid, measure, noisy
 from ncpipe.config.params import Slopes
 from ncpipe.figures.labels import Column
 from ncpipe.metrics import catalogue, table
-from ncpipe.metrics.catalogue import page_table
 from ncpipe.metrics.collapse import between_trace
 from ncpipe.metrics.entry import families_of, metric
 from ncpipe.metrics.sample_statistics import SampleStatistics
@@ -81,8 +80,6 @@ def test_what_is_on_a_log_scale_gets_a_power_law(slopes) -> None:
     assert set(found["metric"]) == {NEW.name}
 
 
-def test_figures_and_the_page_call_it_by_its_entry() -> None:
+def test_figures_call_it_by_its_entry() -> None:
     assert Column(NEW.name, "train").title == r"$\log_{10}$ NC1 (largest)"
     assert Column(SHARE.name, "test").title == "share beyond, test"
-    (line,) = page_table((NEW,))[2:]
-    assert line == "| `nc1_largest_class` | max_k Var_k / tr Σ_B | [0, ∞] | 0 | 2 | nobody | every, both |"

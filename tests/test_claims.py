@@ -7,6 +7,7 @@ import os
 import re
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -14,11 +15,11 @@ import pandas as pd
 import pytest
 import torch
 from conftest import experiment_tree, write_params
-from made_tables import grid, measure, noisy, places_of, set_converged
+from made_tables import DEPTHS, grid, measure, noisy, places_of, set_converged
 from scipy import stats
 
 from ncpipe.claims import theory_calls
-from ncpipe.claims.evidence import Answer, Tables
+from ncpipe.claims.evidence import Answer, NoNumberError, Tables
 from ncpipe.claims.ledger import load_claims, parse_claims
 from ncpipe.claims.panels import panel_points
 from ncpipe.claims.quantities import check_calls
@@ -783,6 +784,7 @@ def test_the_schema_is_current():
 
 DIFFERS = {"quantity": "difference", "of": "slope"}
 OVER = {"experiment": ..., "x": "n"}
+EARLY = {"metric": METRIC, "at_most": 1}
 
 
 @pytest.mark.parametrize(
@@ -817,6 +819,13 @@ OVER = {"experiment": ..., "x": "n"}
         ({"quantity": "spearman", "expect": {"above": 0.5}}, "expect: only the sign of a rank"),
         ({"quantity": "spearman", "along_split": "test"}, "along_split: belongs to `along`"),
         (RANKS | {"along": "tcv", "layer": "X"}, "along: replaces"),
+        ({"metric": "epoch"}, "metric: epoch is that of `when`; give `when`"),
+        ({"when": {"metric": "nc1", "at_most": 1}}, "when.metric: unknown 'nc1'"),
+        ({"when": {"metric": METRIC}}, "when.at_most: missing; add it"),
+        (
+            {"quantity": "line", "without": 2, "expect": {"within": 1}, "when": EARLY},
+            "when: a line is of the",
+        ),
         (RISE | {"metric": METRIC}, "metric: layers before the last have only ncc_error"),
         *(({"id": name}, "id: ") for name in (..., "a\nb", "", "a\u202eb")),
     ],
@@ -969,3 +978,69 @@ def test_what_is_proven_of_global_optima_is_no_claim_about_runs(path):
         and not claim.get("identity")
         and not claim["statement"].startswith("there are networks")
     ] == []
+
+
+def falling(runs):
+    """A history in steps of 10 epochs: NC1 is exp(-epoch/(10 L + seed)), and the feature norm 100 less it."""
+    rows = [
+        {"experiment": "a", "depth": depth, "seed": seed, "epoch": epoch, "train_error": 0.0}
+        | {METRIC: math.exp(-epoch / (10 * depth + seed)), "feature_norm": 100.0 - epoch}
+        for depth, seed in zip(runs["depth"], runs["seed"], strict=True)
+        for epoch in range(0, 1001, 10)
+    ]
+    return pd.DataFrame(rows)
+
+
+def onset_of(depth, seed, level):
+    return 10 * math.ceil((10 * depth + seed) * math.log(1 / level) / 10)
+
+
+def test_the_onset_is_the_first_logged_epoch_below_a_level() -> None:
+    """Red: the last one above it, the last of all, another depth's."""
+    when = {"metric": METRIC, "at_most": 0.01}
+    runs = grid()
+    tables = tables_of(runs, measure(runs, noisy), history=falling(runs))
+    epochs = {depth: [onset_of(depth, seed, 0.01) for seed in range(3)] for depth in DEPTHS}
+    expected = np.mean(epochs[13])
+    found = claim("value", {"above": 0}, metric="epoch", when=when).answer(tables)
+    half = stats.t.ppf(0.975, 2) * np.std(epochs[13], ddof=1) / math.sqrt(3)
+    assert found[:3] == pytest.approx((expected, expected - half, expected + half))
+    norm = claim("value", {"above": 0}, metric="feature_norm", when=when).answer(tables)
+    assert norm.value == pytest.approx(100 - expected)
+    slope = claim("slope", {"above": 0}, metric="epoch", when=when).answer(tables)
+    means = [np.mean(np.log10(epochs[depth])) for depth in DEPTHS]
+    assert slope.value == pytest.approx(np.polyfit(np.log10(DEPTHS), means, 1)[0])
+    later = claim(
+        "difference",
+        {"above": 0},
+        metric="epoch",
+        of="value",
+        when=when,
+        versus={"when": when | {"at_most": 0.1}},
+    )
+    gap = expected - np.mean([onset_of(13, seed, 0.1) for seed in range(3)])
+    assert later.answer(tables).value == pytest.approx(gap)
+
+
+def test_one_run_has_the_interval_between_logged_epochs() -> None:
+    runs = grid(depths=(2,), seeds=(0,))
+    tables = tables_of(runs, measure(runs, noisy), history=falling(runs))
+    asked = claim("value", {"above": 0}, metric="epoch", when={"metric": METRIC, "at_most": 0.01})
+    assert asked.answer(tables)[:4] == (100, 90, 100, "1 run at L = 2")
+    at_first = dataclasses.replace(asked, when=dataclasses.replace(asked.when, at_most=1))
+    assert at_first.answer(tables)[:3] == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"metric": METRIC, "at_most": 1e-4}, f"3 of 15 runs of a do not reach {METRIC} <= 0.0001"),
+        ({"metric": "cdnv", "at_most": 1}, "no cdnv in history.csv; name it in history.metrics"),
+    ],
+)
+def test_an_onset_that_is_not_there_is_no_number(keys: dict[str, Any], line: str) -> None:
+    """Red: a mean over those that come so far, which are the early ones."""
+    runs = grid()
+    tables = tables_of(runs, measure(runs, noisy), history=falling(runs))
+    with pytest.raises(NoNumberError, match=line):
+        claim("spearman", {"above": 0}, metric="epoch", when=keys).answer(tables)

@@ -16,20 +16,30 @@ from ncpipe.commands.plot import plot
 from ncpipe.commands.report import report
 from ncpipe.config.reading import at_start
 from ncpipe.config.study import load_study
-from ncpipe.runs.study_code import study_effect
+from ncpipe.runs.study_effect import study_effect
 
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("starter", ["own", "loop"])
+SECTIONS = {"own": "", "stage": "\n## A stage\n", "loop": "\n## A training loop\n"}  # in the page's order
+
+
+@pytest.mark.parametrize("starter", SECTIONS)
 def test_the_starters_have_the_blocks_of_the_page(starter: str) -> None:
     """Red: a definition or a key that was edited in the page or the starter alone."""
-    section = PAGE.partition("\n## A training loop\n")[2 if starter == "loop" else 0]
+    section = PAGE.partition(SECTIONS[starter])[2] if SECTIONS[starter] else PAGE
+    for following in list(SECTIONS.values())[list(SECTIONS).index(starter) + 1 :]:
+        section = section.partition(following)[0]
     blocks = re.findall(r"^```(python|yaml)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    files = {"python": "study.py", "yaml": "params.yaml"}
+    values = {"kind": starter} if starter == "stage" else {}
+    files = {"python": "study.py", "yaml": "dvc.yaml" if starter == "stage" else "params.yaml"}
     parts = [(files[name], part) for name, text in blocks for part in text.strip("\n").split("\n\n\n")]
     assert len(parts) > 2
-    assert [part for file, part in parts if part not in render(f"{starter}_{file}", {})] == []
+
+    def rendered(file: str) -> str:
+        return render(file if file == "dvc.yaml" else f"{starter}_{file}", values)
+
+    assert [part for file, part in parts if part not in rendered(file)] == []
 
 
 def test_the_starter_does_no_more_than_define(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

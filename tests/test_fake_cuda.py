@@ -445,7 +445,7 @@ def test_every_gpu_of_a_machine_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     compute = Compute("cuda", 1, "float32")
     assert worker_count(compute, CUDA, None) == 2 * batches.BATCHES_PER_GPU
     assert parts_of_each([[]], 8, CUDA) == 2
-    monkeypatch.setattr(batches, "_train_some", lambda batch, *_: wait.wait(60) and [])
+    monkeypatch.setattr(batches._Trainer, "_train_some", lambda *_: wait.wait(60) and [])
     wait = threading.Barrier(2)
     fingerprints = [RunFingerprint(run, "", compute, "code") for run in rn()]
     batches.train_batches(

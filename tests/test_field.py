@@ -188,9 +188,9 @@ def test_shallow_networks_need_orthogonally_separable_inputs() -> None:
 
 
 def test_no_claim_rests_on_an_abstract_or_on_what_others_report() -> None:
-    """Red: a claim of a paper that nobody could read; a paper that docs/field.md does not list."""
+    """Red: a claim of a paper that nobody could read; a paper that docs/results/field.md does not list."""
     root = Path(__file__).resolve().parent.parent
-    read = (root / "docs/field.md").read_text(encoding="utf-8").split("## Slips in the papers")[0]
+    read = (root / "docs/results/field.md").read_text(encoding="utf-8").split("## Slips in the papers")[0]
     for path in (root / "claims.yaml", *sorted(root.glob("stages/*/claims.yaml"))):
         for claim in yaml.safe_load(path.read_text(encoding="utf-8")):
             assert not re.search("abstract|report|issue", claim["ref"]), claim["id"]

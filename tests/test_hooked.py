@@ -10,14 +10,14 @@ from conftest import experiment_tree, vector_data, write_changed_study
 from torch import nn
 from torch.nn import functional
 
-from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import load_params
 from ncpipe.config.reading import at_start
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepare import prepare
 from ncpipe.features.extraction import extract
 from ncpipe.models.build import build_network
-from ncpipe.runs.study_code import study_effect
+from ncpipe.runs.study_check import check_study
+from ncpipe.runs.study_effect import study_effect
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.loop import train_batch

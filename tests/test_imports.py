@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -28,6 +29,7 @@ LAYERS = [
     {"system"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+LEVEL["study"] = len(LAYERS)  # names for studies, which it imports when they are used
 PIPELINE = {"dvc", "typer"}
 DRAWING = {"matplotlib", "seaborn"}
 DATA = {"pandas", "sklearn", "torchvision", "transformers"}
@@ -200,6 +202,50 @@ def test_every_name_is_there_and_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
     with pytest.raises(AttributeError, match="module 'ncpipe' has no attribute 'mesure'"):
         ncpipe.mesure  # noqa: B018
+
+
+def test_every_name_for_studies_is_there_typed_and_explained() -> None:
+    """At most 40 of them. Red: a name in one of the files alone; one that docs/extending.md leaves out."""
+    from ncpipe import study
+
+    assert len(study.__all__) <= 40
+    stub = ast.parse((PACKAGE / "study.pyi").read_text(encoding="utf-8"))
+    typed = {
+        alias.asname: node.module.removeprefix("ncpipe.") + f":{alias.name}" * (alias.name != alias.asname)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    assert typed == study.HOMES
+    page = (ROOT / "docs/extending.md").read_text(encoding="utf-8").partition("\n## The names\n")[2]
+    told = re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)))
+    assert sorted(told) == sorted(study.__all__)
+    for name in study.__all__:
+        assert getattr(study, name).__doc__ or name in page, name
+        assert name in dir(study)
+    with pytest.raises(AttributeError, match=r"module 'ncpipe\.study' has no attribute 'Stag'; it has Bound"):
+        study.Stag  # noqa: B018
+
+
+STUDIES = sorted(ROOT.glob("stages/*/study.py"))
+
+
+def study_files(path: Path) -> set[Path]:
+    """study.py and the modules beside it that it imports."""
+    files, todo = set(), [path]
+    while todo:
+        file = todo.pop()
+        files.add(file)
+        beside = {file.parent / f"{name.partition('.')[0]}.py" for name in imports_of(file)}
+        todo += [other for other in beside if other.is_file() and other not in files]
+    return files
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.parent.name)
+def test_a_study_imports_the_names_for_studies_alone(path: Path) -> None:
+    """Besides papers. Red: a study that reaches into a room of the package."""
+    names = {name for file in study_files(path) for name in imports_of(file) if name.startswith("ncpipe")}
+    assert {name for name in names if not name.startswith(("ncpipe.study", "ncpipe.papers"))} == set()
 
 
 def test_no_module_of_the_package_uses_the_names_for_its_users() -> None:

@@ -57,7 +57,12 @@ def test_a_power_of_two_changes_no_digit(exponent: int, weight_exponent: int) ->
     before = by_key(measure(features, labels, weight, None, test, labels))
     moved = [times_two_to(features, exponent), labels, times_two_to(weight, weight_exponent)]
     after = by_key(measure(*moved, None, times_two_to(test, exponent), labels))
-    powers = {"margin": exponent + weight_exponent, "tcv": 2 * exponent, "dnc1": 4 * exponent}
+    powers = {
+        "margin": exponent + weight_exponent,
+        "tcv": 2 * exponent,
+        "dnc1": 4 * exponent,
+        "feature": exponent,
+    }
     squared = {"nc0_row_sum": 2 * weight_exponent}
     for (split, metric), value in before.items():
         power = exponent if split != "weights" else weight_exponent

@@ -194,6 +194,12 @@ def test_arrays_files_and_models_have_the_same_values(tmp_path: Path) -> None:
     tested = given["test_features"][given["test_labels"] != 1]
     own = outlier_metrics(*map(torch.from_numpy, (*chosen, tested, given["ood_features"])))
     assert some["last", "ood", "mahalanobis_auroc"] == dict(own)["mahalanobis_auroc"]
+    layered = nc.measure_model(nn.Sequential(nn.Identity(), *model()), "1", *loaders(given), layers=["0"])
+    without = outlier_metrics(
+        **{name: each for name, each in sample().items() if name not in ("weight", "bias")}
+    )
+    inner = layered.select(layer="0", split="ood")
+    assert {row.metric: row.value for row in inner} == pytest.approx(dict(without), rel=1e-12)
 
 
 @pytest.mark.parametrize(

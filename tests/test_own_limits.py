@@ -15,7 +15,6 @@ from test_study import FUNCTION, WHOLE
 from training_cases import HEAVY, OWN_TRAINING
 
 from ncpipe.commands.code import write_code
-from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
 from ncpipe.config.study import study_errors
@@ -26,6 +25,7 @@ from ncpipe.features.layer_samples import WeightsAndData
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.features.run_metrics import describe
 from ncpipe.models.build import build_network
+from ncpipe.runs.study_check import check_study
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
 from ncpipe.training.loop import train_batch

@@ -12,12 +12,12 @@ from conftest import experiment_tree, vector_data, write_params
 
 from ncpipe.commands.code import write_code
 from ncpipe.commands.new import render
-from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
 from ncpipe.features.extraction import extract
 from ncpipe.features.own_metrics import WeightsAndData, own_measurements
 from ncpipe.figures.sweep import sweep_figures
+from ncpipe.runs.study_check import check_study
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
 

@@ -43,7 +43,7 @@ def test_the_page_of_results_is_what_its_tables_give() -> None:
 
 def test_the_page_of_trends_is_what_its_tables_give() -> None:
     """Red: a number edited in trends.md, or a choice published again without `docs/results/trends.py`."""
-    assert (ROOT / "docs/trends.md").read_text(encoding="utf-8") == trends.page()
+    assert (ROOT / "docs/results/trends.md").read_text(encoding="utf-8") == trends.page()
 
 
 def test_a_slope_of_the_trends_is_polyfits_over_its_own_runs() -> None:
@@ -56,7 +56,7 @@ def test_a_slope_of_the_trends_is_polyfits_over_its_own_runs() -> None:
     rows = rows[rows["depth"].isin([2, 8, 13, 34]) & rows["seed"].isin([0, 1, 2])]
     slope = np.polyfit(np.log10(rows["depth"]), np.log10(rows["value"]), 1)[0]
     assert trends.fit(same, "NC3")["slope"] == pytest.approx(slope, rel=1e-9)
-    section = (ROOT / "docs/trends.md").read_text(encoding="utf-8").split("## Figure 2, a")[1]
+    section = (ROOT / "docs/results/trends.md").read_text(encoding="utf-8").split("## Figure 2, a")[1]
     lines = [line.split("|") for line in section.split("\n## ")[0].splitlines()]
     (row,) = [line for line in lines if line[1:2] == [" published, 3 seeds "] and "13" in line[3]]
     assert f"{slope:z.2f} [" in row[6]

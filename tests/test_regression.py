@@ -411,6 +411,11 @@ def test_a_model_of_ones_own_is_measured_as_its_arrays_are() -> None:
     assert by_name(rows) == pytest.approx(
         by_name(measure_regression(features, y, *last, features[:9], y[:9]))
     )
+    layered = measure_regression_model(model, "2", [(x, y)], [(x[:9], y[:9])], layers=["0"])
+    assert by_name([row for row in layered if row.layer == "last"]) == pytest.approx(by_name(rows))
+    hidden = model[0](x).detach()
+    inner = measure_vectors({"train": (hidden, y), "test": (hidden[:9], y[:9])}, None, None, "0")
+    assert [row for row in layered if row.layer == "0"] == list(inner)
     single = torch.nn.Sequential(*model[:2], torch.nn.Linear(12, 1).double())
     assert by_name(measure_regression_model(single, "2", [(x, y[:, 0])]))["train", "nrc1"] > 0
 
@@ -493,7 +498,7 @@ def test_every_stage_runs_and_what_needs_classes_is_left_out(
     assert list(judged.index) == ["regression-nrc1", "regression-nrc2", "regression-nrc3", "regression-bound"]
     assert judged["regression-bound"] == "agrees"
     assert sorted(path.stem for path in Path("data/figures").glob("*.png")) == [
-        "curves_decay", "curves_features", "curves_free", "depth_sweep", "spectra",
+        "curves_decay", "curves_features", "curves_free", "depth_sweep", "regression_layers", "spectra",
     ]  # fmt: skip
     summary = pd.read_csv("data/results/summary.csv")
     assert {"nrc1", "nrc2", "nrc3", "ufm_gap"} <= set(summary["metric"])

@@ -24,7 +24,6 @@ from ncpipe.report.grids import cell
 from ncpipe.report.page import citing, script_json, typeset
 from ncpipe.report.result_grids import side_by_side
 from ncpipe.report.words import WORDS, network_words
-from ncpipe.runs import code_digests as code
 from ncpipe.system.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -446,12 +445,6 @@ def test_the_page_is_the_last_stage_and_alone_knows_what_was_asked(path):
 
 def _holds(dependency, out):
     return out == dependency or out.startswith(f"{dependency}/") or dependency.startswith(f"{out}/")
-
-
-def test_the_templates_are_code_of_the_page_alone():
-    """Red: a page that DVC keeps after its style was edited."""
-    page = "ncpipe/report/templates/page.css"
-    assert [stage for stage, own in code.sweep_digests().items() if page in own] == ["report"]
 
 
 def test_a_page_to_send_says_where_it_is_from(study, tmp_path, monkeypatch):

@@ -32,7 +32,6 @@ from ncpipe.metrics.few_shot import draw_shots, nearest_shots, ridge_shots
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.study_metrics import entry
 from ncpipe.metrics.transfer import transfer_metrics
-from ncpipe.runs.fingerprint import choices_of
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 
@@ -306,12 +305,3 @@ def test_its_numbers_are_those_of_the_networks_features(
     rows = pd.read_csv("data/metrics/moved/measurements.csv").query("layer == 'H1' and split == 'target'")
     inner = rows.set_index("metric")["value"].drop(["nc1_trace_ratio", "cdnv"])
     assert inner.to_dict() == pytest.approx(wanted, rel=1e-9)
-
-
-def test_which_code_fetches_knows_the_other_images() -> None:
-    """Red: an edit of how they are read that fetches nothing anew."""
-    other = KEYS | {"data": {"source": "mnist", "per_class": 9, "seed": 0}}
-    trees = [DIGITS, DIGITS | {"transfer": KEYS}, DIGITS | {"transfer": other}]
-    specs = [read(Experiment, experiment_tree(data=tree) | {"model": MODEL}) for tree in trees]
-    found = ["mnist" in choices_of(spec).words for spec in specs]
-    assert found == [False, False, True]

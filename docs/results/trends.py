@@ -1,4 +1,4 @@
-"""Write docs/trends.md, and draw the figures of choices, from trends.yaml and the published tables.
+"""Write docs/results/trends.md, and draw the figures of choices, from trends.yaml and the published tables.
 
     uv run python docs/results/trends.py
 
@@ -29,7 +29,7 @@ from ncpipe.tables.summary import in_two_groups
 
 METRICS = ("NC1", "NC2", "NC3")
 LEVEL = 0.95
-PAGE = FOLDER.parent / "trends.md"
+PAGE = FOLDER / "trends.md"
 FALLS, RISES, UNCLEAR = *metric_colours(2), FAINT
 # Figures of one study's choices, with the panels that it has some of.
 LINES = {
@@ -175,7 +175,7 @@ def section(panel: PanelOfChoices) -> str:
 
 
 def page() -> str:
-    """Return the text of docs/trends.md."""
+    """Return the text of docs/results/trends.md."""
     head = (FOLDER / "trends.md.jinja").read_text(encoding="utf-8").split("\n", 1)[1]
     return head.replace("{{ panels }}\n", "\n".join(map(section, panels())))
 

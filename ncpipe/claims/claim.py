@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
-from ncpipe.claims.evidence import Answer, NoNumberError, Points, Side, Split, Tables, at_depth, mean
+from ncpipe.claims.evidence import Answer, NoNumberError, Points, Side, Split, Tables, When, at_depth, mean
 from ncpipe.config.bounds import Bound, Count, Number, Positive
 
 Author = Literal["paper", "ours", "yours"]
@@ -148,6 +148,8 @@ class RunClaim(Claim):
     depth: L, where the number is of one depth.
     value: of the study's axis, where the number is of one value.
     panel: title of the panel of data/claims/panels.png that shows what the number is made of.
+    when: the epoch at which the metric is taken: the first at which another has fallen to a level. The metric
+    `epoch` is that epoch itself.
     """
 
     depends_on_selection: ClassVar[bool] = True  # of runs
@@ -158,11 +160,12 @@ class RunClaim(Claim):
     depth: Count | None = None
     value: Number | None = None
     panel: str = ""
+    when: When | None = None
 
     @property
     def side(self) -> Side:
         """The runs and their metric."""
-        return Side(self.experiment, self.metric, self.split, self.depth, self.value)
+        return Side(self.experiment, self.metric, self.split, self.depth, self.value, when=self.when)
 
     def sides(self) -> list[Side]:
         """Return all runs and metrics that the number is made of."""
@@ -174,6 +177,8 @@ class RunClaim(Claim):
     def mistakes(self) -> Iterator[str]:
         if self.expect.within is not None:
             yield "expect.within: is for a theory or a line; give between, below or the like"
+        if self.metric == "epoch" and self.when is None:
+            yield "metric: epoch is that of `when`; give `when`"
 
     def answer(self, tables: Tables) -> Answer:
         """Return the number that answers the claim; raise NoNumberError, which says why there is none.

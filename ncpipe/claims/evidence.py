@@ -10,11 +10,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from ncpipe.config.bounds import Number
 from ncpipe.config.params import Slopes
 from ncpipe.metrics.catalogue import series_name
 from ncpipe.tables.compare import Combination, WeightedRuns, difference_error, difference_interval
 from ncpipe.tables.keys import rows_at, run_keys, setting_keys, symbol, x_column
 from ncpipe.tables.points import LAST
+from ncpipe.tables.stage_tables import stage_table
 
 FEWEST = 2  # runs of each setting that a number needs, or all that there are
 Split = Literal["train", "test", "weights", "true_labels", "target", "ood"]
@@ -26,7 +28,10 @@ class NoNumberError(Exception):
 
 @dataclass(frozen=True)
 class Tables:
-    """Holds the tables that `aggregate` writes, and the rule by which slopes were fitted."""
+    """Holds the tables that `aggregate` writes, and the rule by which slopes were fitted.
+
+    `stage` has those of the study's own stages.
+    """
 
     points: pd.DataFrame
     runs: pd.DataFrame
@@ -37,6 +42,10 @@ class Tables:
     layer_errors: pd.DataFrame
     history: pd.DataFrame
     rule: Slopes
+
+    def stage(self, name: str, table: str | None = None) -> pd.DataFrame:
+        """Return a table of a stage of the study, by default the one that is named as the stage."""
+        return stage_table(name, table)
 
 
 class Answer(NamedTuple):
@@ -69,10 +78,28 @@ class Answer(NamedTuple):
     few: str = ""
 
 
+@dataclass(frozen=True)
+class When:
+    """The first logged epoch at which a metric of `history` has fallen to a level: the onset of collapse.
+
+    metric: of history.metrics, or loss, train_error or test_error.
+    at_most: the level.
+    split: of the metric.
+    """
+
+    metric: str
+    at_most: Number
+    split: Split = "train"
+
+    def __str__(self) -> str:
+        return f"{series_name(self.split, self.metric)} <= {self.at_most:g}"
+
+
 class Side(NamedTuple):
     """Names runs and the metric of each that a claim is about, by keys of the claim.
 
-    layer: of which the metric is, where it is not the last.
+    layer: of which the metric is, where it is not the last. when: the epoch of the metric, where it is not
+    the last; the metric `epoch` is its number.
     """
 
     experiment: str
@@ -81,6 +108,7 @@ class Side(NamedTuple):
     depth: int | None = None
     value: float | None = None
     layer: str = ""
+    when: When | None = None
 
     @property
     def series(self) -> str:
@@ -91,6 +119,7 @@ class Side(NamedTuple):
         """Return what the side is, in a few words, with `more` behind the metric."""
         parts = [self.experiment, self.series]
         parts += [f"layer {self.layer}"] if self.layer else []
+        parts += [f"at {self.when}"] if self.when else []
         parts += [more] if more else []
         parts += [f"L = {self.depth}"] if self.depth else []
         parts += [f"x = {self.value:g}"] if self.value is not None else []
@@ -113,6 +142,8 @@ class Side(NamedTuple):
         the value counts).
         """
         runs = self.runs(tables)
+        if self.when:
+            return self._at_onset(runs, tables.history, self.when)
         if self.layer:
             errors = self.rows(tables.layer_errors)
             errors = errors[errors["layer"] == self.layer]
@@ -128,6 +159,29 @@ class Side(NamedTuple):
         if self.metric not in runs or self.metric in set(tables.points["metric"]):
             raise NoNumberError(f"{self.words()} was not measured")
         return without_logarithm(runs[[*keys, "selected"]].assign(value=runs[self.metric].astype(float)))
+
+    def _at_onset(self, runs: pd.DataFrame, history: pd.DataFrame, when: When) -> pd.DataFrame:
+        """Return runs with the metric at the onset; of `epoch` also low, the logged epoch before, and high.
+
+        Raises NoNumberError if the history lacks a metric, or a selected run its onset.
+        """
+        keys, level = run_keys(runs), series_name(when.split, when.metric)
+        column = self.metric if self.metric == "epoch" else series_name(self.split, self.metric)
+        for name in (level, column):
+            if name not in history or self.rows(history)[name].isna().all():
+                raise NoNumberError(f"{self.words()}: no {name} in history.csv; name it in history.metrics")
+        logged = self.rows(history).dropna(subset=[level, column]).sort_values([*keys, "epoch"])
+        logged = logged.assign(low=logged.groupby(keys)["epoch"].shift(fill_value=0), high=logged["epoch"])
+        reached = logged[logged[level] <= when.at_most].groupby(keys, as_index=False).first()
+        reached = reached.assign(value=reached[column])[[*keys, "value", "low", "high"]]
+        if column != "epoch":
+            reached = reached.drop(columns=["low", "high"])
+        found = runs[[*keys, "selected"]].merge(reached, on=keys, how="left")
+        if late := int((found["selected"] & found["value"].isna()).sum()):
+            raise NoNumberError(f"{late} of {len(found)} runs of {self.experiment} do not reach {when}")
+        log10 = np.log10(found["value"].where(found["value"] > 0))
+        counted = found["selected"] & found["value"].notna()
+        return found.assign(log10=log10, used=counted & log10.notna(), counted=counted)
 
     def runs(self, tables: Tables) -> pd.DataFrame:
         """Return the rows of runs.csv; raise NoNumberError if there are none."""
@@ -201,11 +255,16 @@ def estimate(base: Combination, other: Combination, rule: Slopes, runs: str) -> 
 
 
 def mean(table: pd.DataFrame, rule: Slopes) -> Answer:
-    """Return the mean over the seeds of one setting; raise NoNumberError if the axis has several."""
+    """Return the mean over the seeds of one setting; raise NoNumberError if the axis has several.
+
+    A single run has the interval in its columns low and high, if there are these.
+    """
     used = used_of(table, "counted")
     if "x" in table and table["x"].nunique() > 1:
         raise NoNumberError("a study with an axis has a mean for each value; name one")
     depth = int(table["depth"].iloc[0])
+    if len(used) == 1 and "low" in used:
+        return Answer(*used[["value", "low", "high"]].iloc[0].astype(float), f"1 run at L = {depth}")
     terms = [WeightedRuns(depth, 1.0, used.sort_values("seed").set_index("seed")["value"])]
     return estimate([], terms, rule, f"{counted(used, table)} at L = {depth}")
 

@@ -14,6 +14,7 @@ from ncpipe.config.bounds import Number
 from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import check
+from ncpipe.config.study import loaded
 from ncpipe.config.unions import records_of, values_of
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS
@@ -113,7 +114,7 @@ def _of_each(claim: Claim, experiments: Iterable[str]) -> list[Claim]:
 
 def _known_metrics(params: Params, further: Iterable[str]) -> list[str]:
     """Return every name that a claim's `metric` may be."""
-    own = [metric.name for metric in own_metrics()]
+    own = [*(metric.name for metric in own_metrics()), *loaded().run_columns]
     return [*CATALOGUE, *own, *_of_shots(params), *RUN_NUMBERS, *further]
 
 
@@ -122,8 +123,10 @@ def _unknown(claim: RunClaim, params: Params, known: list[str]) -> Iterator[str]
     for side in claim.sides():
         if (name := side.experiment) not in params.experiments:
             yield f"{_key_of(claim, name)}: unknown {shown(name)}; {suggest(name, params.experiments)}"
-        if (name := side.metric) not in known:
+        if (name := side.metric) not in known and name != "epoch":
             yield f"{_key_of(claim, name)}: unknown {shown(name)}; {_nearest(name, known)}"
+        if side.when and (name := side.when.metric) not in known:
+            yield f"when.metric: unknown {shown(name)}; {_nearest(name, known)}"
     if isinstance(claim, Trend):
         for name, number in claim.over.items():
             written = _at(params.experiments[name], claim.x) if name in params.experiments else None

@@ -5,7 +5,7 @@ A further one is a record here and a name in `AnyClaim`.
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from ncpipe.claims.evidence import (
     Side,
     Split,
     Tables,
+    When,
     at_depth,
     counted,
     estimate,
@@ -148,10 +149,10 @@ class Slope(Trend):
             yield "over: a number that is not above 0 has no logarithm; take `quantity: spearman`"
 
     def answer(self, tables: Tables) -> Answer:
-        """Return a row of slopes.csv or slopes_leave_out.csv, or a fit over experiments."""
+        """Return a row of slopes.csv or slopes_leave_out.csv, or a fit over experiments or of onsets."""
         table = self.values(tables)
-        if self.over:
-            return self._over_experiments(at_depth(table, self.depth), tables)
+        if self.over or self.when:
+            return self._over_x(at_depth(table, self.depth) if self.over else table, tables)
         used = used_of(table, "used", self.without)
         fit = _fit(self.side, tables, self.without)
         by_x = dict(list(used.groupby(x_column(used))["log10"])[self.without :])
@@ -159,13 +160,16 @@ class Slope(Trend):
         turns = "" if self.expect.between else _turns(by_x, fit, symbol(used))
         return _slope(fit)._replace(error=error, freedom=freedom, turns=turns, few=_few(used, self.without))
 
-    def _over_experiments(self, table: pd.DataFrame, tables: Tables) -> Answer:
-        """Fit the slope over several experiments, whose runs are taken as independent draws."""
-        used = used_of(table, "used").sort_values(["x", "seed"])
-        terms = slope_combination({x: own.set_index("seed")["log10"] for x, own in used.groupby("x")})
+    def _over_x(self, table: pd.DataFrame, tables: Tables) -> Answer:
+        """Fit the slope over experiments or depths, whose runs are taken as independent draws."""
+        where = x_column(table)
+        used = used_of(table, "used", self.without).sort_values([where, "seed"])
+        by_x = dict(list(used.set_index("seed").groupby(where)["log10"])[self.without :])
+        terms = slope_combination(by_x)
         if not terms:
-            raise NoNumberError(f"too few values of {self.x} with a logarithm")
-        return estimate([], terms, tables.rule, counted(used, table))
+            raise NoNumberError(f"too few values of {symbol(table)} with a logarithm")
+        few = "" if self.over else _few(used, self.without)
+        return estimate([], terms, tables.rule, counted(used, table))._replace(few=few)
 
 
 def _turns(by_x: dict[Any, pd.Series], fit: pd.Series, name: str) -> str:
@@ -189,9 +193,11 @@ class Line(RunClaim):
     without: Count
 
     def mistakes(self) -> Iterator[str]:
-        """Yield a line if `expect` has no `within`."""
+        """Yield a line if `expect` has no `within`, or the number is no row of a table of slopes."""
         if self.expect.within is None:
             yield "expect: a line takes `within`, the largest half-width of its slope's interval"
+        if self.when:
+            yield "when: a line is of the last epoch; take `quantity: slope`"
 
     def answer(self, tables: Tables) -> Answer:
         """Return a row of slopes_leave_out.csv, with the test of the line."""
@@ -358,6 +364,7 @@ class OtherSide:
     value: of the study's axis.
     metric: another one.
     split: another one.
+    when: another one.
     """
 
     experiment: str | None = None
@@ -365,14 +372,15 @@ class OtherSide:
     value: Number | None = None
     metric: str | None = None
     split: Split | None = None
+    when: When | None = None
 
     def __post_init__(self) -> None:
         if not self.keys():
-            raise ValueError("names nothing; give another experiment, depth, value, metric or split")
+            raise ValueError("names nothing; give another experiment, depth, value, metric, split or when")
 
     def keys(self) -> dict[str, Any]:
         """Return the keys that are given."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        return {key: value for key, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

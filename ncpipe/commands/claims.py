@@ -3,15 +3,11 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from ncpipe.claims.claim import RunClaim
 from ncpipe.claims.evidence import Tables
 from ncpipe.claims.ledger import load_claims
 from ncpipe.claims.panels import panel_points
-from ncpipe.claims.published import ledger_of_all, read_ledger
 from ncpipe.claims.quantities import check_calls
 from ncpipe.claims.selections import judge_by_selection
 from ncpipe.claims.verdicts import Judged, answer, counts, judge, ledger_page, ledger_table, line
@@ -33,30 +29,13 @@ from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
 
 
-def claims(
-    everything: Annotated[
-        bool, typer.Option("--all", help="Print the published claims of all studies; compute nothing.")
-    ] = False,
-    published: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="FOLDER",
-            help="With --all: folder with published tables. Default: docs/results.",
-        ),
-    ] = None,
-) -> None:
+def claims() -> None:
     """Compare the claims of claims.yaml with this sweep's numbers; write data/claims.
 
     These are claims.csv and claims.md. Claims with a panel are also drawn in panels.png and panels.svg, from
     panels.csv. If a claim that is a proven identity does not hold, raises InputError after everything is
     written.
     """
-    if everything:
-        print(ledger_of_all(read_ledger(published or Path("docs/results"))), end="")
-        return
-    if published is not None:
-        raise InputError("claims: --from needs --all")
     ledger = load_claims(further=RUN_NUMBERS)
     load_study(Path())  # which may have further calls
     check_calls(ledger)

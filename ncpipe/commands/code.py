@@ -7,11 +7,9 @@ experiment. As parameters of DVC they would be in dvc.lock once per run, which w
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ncpipe.commands.dvc_dependencies import check_dependency, check_reruns
-from ncpipe.commands.study_check import check_study
 from ncpipe.config.params import PARAMS_FILE, Params, load_params_if_any
-from ncpipe.config.reading import PACKAGE, at_start
-from ncpipe.config.study import loaded
+from ncpipe.config.reading import PACKAGE, ROOT, at_start
+from ncpipe.config.study import load_study, loaded
 from ncpipe.config.study_files import (
     FILE,
     LOOP,
@@ -22,11 +20,13 @@ from ncpipe.config.study_files import (
 )
 from ncpipe.config.yaml_file import read_yaml, shared_mappings
 from ncpipe.papers import stages
-from ncpipe.runs.closures import ROOT
-from ncpipe.runs.code_digests import TRAIN, experiment_digests, files_digest, sweep_digests
-from ncpipe.runs.fingerprint import choices_of, shared_inputs
+from ncpipe.papers.outputs import RUN_NUMBERS
+from ncpipe.runs.code_digests import TRAIN, experiment_digests, files_digest, stage_digests, sweep_digests
+from ncpipe.runs.dvc_dependencies import check_dependency, check_reruns
+from ncpipe.runs.fingerprint import shared_inputs
 from ncpipe.runs.store import import_runs, link_to_dvc_cache
-from ncpipe.runs.study_code import study_effect
+from ncpipe.runs.study_check import check_study
+from ncpipe.runs.study_effect import study_effect
 from ncpipe.system.artifacts import CODE, CODE_FILES, digest_of, json_text, publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
@@ -39,7 +39,7 @@ Stage = tuple[str, str | None]  # its name, and its experiment if it runs once p
 def write_code() -> None:
     """Write digests of every other stage's code to data/code, by which DVC detects changes of the code.
 
-    data/code/sweep and data/code/experiments/NAME have a file for each stage, with a line per module. A
+    data/code/sweep and data/code/experiments/NAME have a file for each stage, with a line per room or file. A
     stage's file changes if its code changes, and not if the code is only formatted differently. The file of
     `train` ends with the experiment's parameters as in run.json. A study without params.yaml has no
     experiments.
@@ -58,7 +58,7 @@ def write_code() -> None:
     if Path(FILE).is_file():
         _check_files()
     if params is not None:
-        check_study(params)
+        check_study(params, RUN_NUMBERS)
     with publish_folder(CODE) as folder:
         (folder / CODE_FILES.name).write_text(files_digest(), encoding="utf-8")
         for stage, text in _digest_files(params).items():
@@ -109,11 +109,20 @@ def _digest_files(params: Params | None) -> dict[Stage, str]:
     """Return the content of every stage's file."""
     digests = sweep_digests(stages.SWEEP_STAGES)
     files: dict[Stage, str] = {(stage, None): _lines(modules) for stage, modules in digests.items()}
+    own = loaded().stages
+    for name, stage in own.items():
+        if not stage.per_experiment:
+            files[name, None] = _lines(stage_digests(stage))
     if params is None:
         return files
     for name, spec in params.experiments.items():
-        digests = experiment_digests(choices_of(spec), stages.EXPERIMENT_STAGES)
+        digests = experiment_digests(spec, stages.EXPERIMENT_STAGES)
         files |= {(stage, name): _lines(modules) for stage, modules in digests.items()}
+        files |= {
+            (stage, name): _lines(stage_digests(entry, spec))
+            for stage, entry in own.items()
+            if entry.per_experiment
+        }
         files[TRAIN, name] += _parameters(params, name)
     files[FILL, None] = _lines(
         {name: digest_of(files[TRAIN, name]) for name in sorted(params.sweep.experiments)}
@@ -132,7 +141,10 @@ def _parameters(params: Params, experiment: str) -> str:
 
 
 def _load_params() -> Params | None:
-    return load_params_if_any([PIPELINE])
+    params = load_params_if_any([PIPELINE])
+    if params is None:
+        load_study(Path())
+    return params
 
 
 def _relative_path(stage: Stage) -> Path:

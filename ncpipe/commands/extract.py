@@ -3,7 +3,6 @@
 `ncpipe.features.extraction` computes them for one run; `ncpipe.commands.measure` computes metrics from them.
 """
 
-import dataclasses
 import functools
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def extract_experiment(experiment: Experiment, device: Device = None, workers: P
     params = load_params()
     runs = read_grid(params, experiment)
     fingerprints = fingerprints_of(runs, params.compute)
-    compute = double_compute(params.compute, device)
+    compute = params.compute.double(device)
     place = prepare_device(compute).type
     processes = process_count(workers, compute.threads) if place == "cpu" else 1  # which a GPU has
     kept, cache = Kept("extract", params.experiments[experiment]), DvcCache()
@@ -65,12 +64,6 @@ def extract_experiment(experiment: Experiment, device: Device = None, workers: P
                 bar.update()
     kept.keep(zip([subject for _, subject in missing], written, strict=True))
     link_to_dvc_cache(experiment)  # DVC's cache has the runs by now
-
-
-def double_compute(compute: Compute, device: Device) -> Compute:
-    """Return how features are computed: in float64, on a device that supports it."""
-    double = dataclasses.replace(compute, device=device or compute.device, precision="float64")
-    return dataclasses.replace(double, device="cpu") if double.device == "mps" else double
 
 
 def extract_run(compute: Compute, folder: Path, keep: float, fingerprint: RunFingerprint) -> dict[str, str]:

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from ncpipe.commands.dvc_dependencies import check_reruns
 from ncpipe.commands.options import Experiment, Value
 from ncpipe.config.bounds import Number
 from ncpipe.config.experiment import own_loop
@@ -14,6 +13,7 @@ from ncpipe.config.reading import Reading
 from ncpipe.config.run import data_path
 from ncpipe.config.sources.arrays import ArraysData
 from ncpipe.config.study_files import CODE, FETCH, listed_paths
+from ncpipe.runs.dvc_dependencies import check_reruns
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError

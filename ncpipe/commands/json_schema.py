@@ -6,7 +6,7 @@ Docstrings of the records explain the keys.
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,15 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from ncpipe.claims.quantities import AnyClaim
 from ncpipe.config.bounds import key_of
-from ncpipe.config.params import Params
+from ncpipe.config.params import params_type
 from ncpipe.config.records import adapter
 from ncpipe.config.study import MODULE, load_study
 
 SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"
-SCHEMAS: dict[str, Any] = {SCHEMA_FILE: Params, CLAIMS_SCHEMA: tuple[AnyClaim, ...]}
+SCHEMAS: dict[str, Callable[[], Any]] = {
+    SCHEMA_FILE: params_type,
+    CLAIMS_SCHEMA: lambda: tuple[AnyClaim, ...],
+}
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def _words(tag: dict[str, Any]) -> list[Any]:
 
 def schema_text(name: str = SCHEMA_FILE) -> str:
     """Return the content of a schema's file."""
-    schema = json_schema(SCHEMAS[name])
+    schema = json_schema(SCHEMAS[name]())
     return json.dumps(_for_editors(schema, schema["$defs"]), indent=1) + "\n"
 
 

@@ -17,7 +17,14 @@ from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.features.files import features_at, read_features
 from ncpipe.features.layer_samples import WeightsAndData
-from ncpipe.features.run_metrics import GRAM_COLUMNS, describe, gram_rows, history_metrics, measure_run
+from ncpipe.features.run_metrics import (
+    GRAM_COLUMNS,
+    describe,
+    gram_rows,
+    history_metrics,
+    measure_run,
+    study_columns,
+)
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.measured import Kept, taken_too
@@ -79,6 +86,7 @@ def rows_of_run(fingerprint: RunFingerprint) -> Rows:
     state = read_state(RUNS / run.path, fingerprint)
     outcome = read_json(RUNS / run.path / RUN_RECORD)["outcome"]
     description = describe(run, features, outcome)
+    description |= study_columns(run, features, {*key, *description})
     whole = WeightsAndData(state, lambda: read_prepared(PREPARED / run.data))
     return {
         "measurements": [key | asdict(row) for row in measure_run(run, features, whole, description)],

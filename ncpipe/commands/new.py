@@ -15,9 +15,8 @@ from jinja2 import Environment, FileSystemLoader
 
 from ncpipe.commands.json_schema import SCHEMAS, schema_text
 from ncpipe.config.params import NAME, PARAMS_FILE, load_params
-from ncpipe.config.reading import PACKAGE
+from ncpipe.config.reading import PACKAGE, ROOT
 from ncpipe.config.yaml_file import parse_yaml
-from ncpipe.runs.closures import ROOT
 from ncpipe.system.artifacts import CLAIMS_FILE
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, shown
@@ -72,6 +71,13 @@ def create_study(
             help="Add a study.py with an own training loop: a small ResNet on augmented images of digits.",
         ),
     ] = False,
+    with_stage: Annotated[
+        bool,
+        typer.Option(
+            "--stage",
+            help="Add a study.py with a stage of its own, which writes a table and a figure of trained runs.",
+        ),
+    ] = False,
 ) -> None:
     """Create a new study from the template.
 
@@ -102,6 +108,8 @@ def create_study(
         raise InputError(f"{name}: a study's name has letters, digits and _, and begins with a letter")
     if own_loop and (own_code or data is not None):
         raise InputError("--own-loop: has code and data of its own; leave out --own-code and --data")
+    if with_stage and (own_loop or own_code):
+        raise InputError("--stage: has a study.py of its own; leave out --own-code and --own-loop")
     if kind is not None and data is None:
         raise InputError("--kind: is of --data, which is missing; add the file, or leave --kind out")
     if os.path.lexists(target):
@@ -112,7 +120,7 @@ def create_study(
         "command": command,
         "schemas": "" if separate else "../../",
         "separate": separate,
-        "kind": "loop" if own_loop else "own" if own_code else "mixture",
+        "kind": "loop" if own_loop else "own" if own_code else "stage" if with_stage else "mixture",
         "question": _question(data, axis),
     }
     with _created(target) as folder:

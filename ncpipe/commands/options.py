@@ -53,7 +53,9 @@ def add(app: typer.Typer, name: str, function: str, panel: str | None = None, to
 
         def loaded(self) -> Any:
             alone = typer.Typer(add_completion=False)
-            alone.command(name, cls=Command, help=about)(pkgutil.resolve_name(f"ncpipe.{function}"))
+            runs = pkgutil.resolve_name(f"ncpipe.{function}")
+            settings = getattr(runs, "context_settings", None)
+            alone.command(name, cls=Command, help=about, context_settings=settings)(runs)
             return typer.main.get_command(alone)
 
     app.command(name, cls=Lazy, help=about, rich_help_panel=panel)(lambda: None)

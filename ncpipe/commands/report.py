@@ -11,6 +11,7 @@ import typer
 import yaml
 
 from ncpipe.config.params import PARAMS_FILE, Params, Purpose, load_params, load_params_if_any
+from ncpipe.config.study import load_study, loaded
 from ncpipe.figures.labels import DATA_NAMES, caption
 from ncpipe.metrics.study_metrics import own_metrics
 from ncpipe.papers.outputs import REPORTED
@@ -46,6 +47,7 @@ from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
 from ncpipe.tables.rates import in_columns, rate_table
+from ncpipe.tables.stage_tables import DATA, parse_table, stage_texts
 
 RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml, besides the experiments
 COMMANDS = {
@@ -117,15 +119,16 @@ def write_page(target: Path, page: Contents) -> None:
 
 def contents(here: Mapping[str, str] | None = None) -> Contents:
     """Return the contents of the page. here: facts about this machine and checkout, for the provenance."""
-    params, claims = load_params_if_any([CLAIMS, *REPORTED]), _claims()
+    params, claims = load_params_if_any([CLAIMS, DATA]), _claims()
     if params is not None:
         return _contents_with_runs(params, claims, here or {})
+    load_study(Path())
     return Contents(
         title="Neural collapse: models without networks",
         lead=[f"{verdict_counts(claims)}."] if claims else [],
         claims=claims,
-        pictures=_paper_pictures(),
-        grids=list(_paper_grids()),
+        pictures=_stage_pictures(),
+        grids=list(_stage_grids()),
         provenance=Provenance(here=here or {}),
         again=COMMANDS,
     )
@@ -169,7 +172,7 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
         metrics={plain(series["metric"]): series["means"] for series in charts["series"]},
         chapters=chapters,
         claims=claims,
-        pictures=[*pictures, *_paper_pictures()],
+        pictures=[*pictures, *_stage_pictures()],
         charts=charts,
         failures=failure_lines(runs, params.convergence),
         failed=grid("failed", "Which they are", failed, FAILED_COLUMNS) if len(failed) else None,
@@ -178,7 +181,7 @@ def _contents_with_runs(params: Params, claims: list[Grid], here: Mapping[str, s
             *side_by_side(runs, points, params.slopes),
             *power_grids(slopes, symbol(runs), _bytes("slopes")),
             grid("runs", "Runs", runs, RUN_COLUMNS, csv=_bytes("runs")),
-            *_paper_grids(),
+            *_stage_grids(),
         ],
         provenance=_provenance(params, here),
         again=COMMANDS,
@@ -267,19 +270,29 @@ def _claims() -> list[Grid]:
     return claim_grids(read_table(path, "claims"), path.read_bytes()) if path.is_file() else []
 
 
-def _paper_pictures() -> list[Picture]:
-    """Return the figures of the papers' stages."""
-    return [picture for folder in REPORTED for picture in read_pictures(folder, f"{folder.name}-", "", {})]
+def _reported() -> list[Path]:
+    """Return the folders of further stages whose tables and figures the report shows."""
+    return [*REPORTED, *(DATA / name for name, stage in loaded().stages.items() if stage.report)]
 
 
-def _paper_grids() -> Iterator[Grid]:
-    """Yield the tables of the papers' stages, with every column."""
-    for folder in REPORTED:
-        for path in sorted(folder.glob("*.csv")):
-            table = read_table(path, folder.name)
+def _stage_pictures() -> list[Picture]:
+    """Return the figures of further stages."""
+    return [
+        picture
+        for folder in _reported()
+        for each in (folder, *sorted(filter(Path.is_dir, folder.glob("*"))))
+        for picture in read_pictures(each, f"{'-'.join(each.relative_to(DATA).parts)}-", "", {})
+    ]
+
+
+def _stage_grids() -> Iterator[Grid]:
+    """Yield the tables of further stages, with every column."""
+    for folder in _reported():
+        for name, text in stage_texts(folder.name).items():
+            table = parse_table(text)
             columns = {str(column): str(column).replace("_", " ") for column in table.columns}
-            name = f"{folder.name}-{path.stem}"
-            yield grid(name, path.stem.replace("_", " "), table, columns, csv=path.read_bytes())
+            key = f"{folder.name}-{name}"
+            yield grid(key, name.replace("_", " "), table, columns, csv=text.encode())
 
 
 def _provenance(params: Params, here: Mapping[str, str]) -> Provenance:

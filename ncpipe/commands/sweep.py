@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from ncpipe.commands.grid import check_metrics
 from ncpipe.commands.options import CheckpointSeconds, Device, Workers, announce
 from ncpipe.config.params import Params, check_there, load_params
 from ncpipe.config.run import Compute
@@ -18,6 +17,7 @@ from ncpipe.runs.engines.slurm_commands import active_arrays
 from ncpipe.runs.engines.slurm_commands import cancel as cancel_arrays
 from ncpipe.runs.fingerprint import RunFingerprint, code_digest, fingerprint_of
 from ncpipe.runs.store import checkpoint_of, import_runs, missing_of, needs_training, sweep_fingerprints
+from ncpipe.runs.study_check import check_metrics
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError, shown, suggest
 

@@ -1,6 +1,7 @@
 """Read params.yaml into frozen specs and expand the grid of runs; `experiment` has the records of a run."""
 
 import dataclasses
+import functools
 import math
 import re
 import typing
@@ -14,7 +15,7 @@ from ncpipe.config.bounds import Bound, Depth, Draws, Fraction, Index, NonNegati
 from ncpipe.config.experiment import AnyExperiment, Experiment
 from ncpipe.config.records import check, joined, read
 from ncpipe.config.run import Compute, Device, Run, as_json
-from ncpipe.config.study import load_study
+from ncpipe.config.study import PARAMS, load_study, loaded
 from ncpipe.config.yaml_file import key_lines, read_yaml
 from ncpipe.system.errors import LINE, InputError, cut, shown, suggest
 
@@ -291,6 +292,36 @@ class Params:
         return Run(experiment, depth, seed, spec, self.sweep.axis, value)
 
 
+def params_type() -> type[Params]:
+    """Return the type of a params.yaml: Params, with the keys of PARAMS if the study.py read last has them.
+
+    Raises InputError if it has a key that exists already.
+    """
+    record = loaded().params
+    if record is None:
+        return Params
+    for field in dataclasses.fields(record):
+        if hasattr(Params, field.name) or field.name in Params.__dataclass_fields__:
+            raise loaded().mistake(
+                record.__name__,
+                f"{PARAMS} has the key {field.name!r}, which exists already; take another name",
+            )
+    return _joined(record)
+
+
+@functools.cache
+def _joined(record: type) -> type[Params]:
+    """Return a record with the keys of Params and of another record, whose checks and methods it has."""
+    own = [
+        (field.name, field.type, dataclasses.field(default=field.default, kw_only=True))
+        for kind in (Params, record)
+        for field in dataclasses.fields(kind)
+    ]
+    joined = dataclasses.make_dataclass("Params", own, bases=(record, Params), frozen=True)
+    joined.__doc__, joined.__module__ = Params.__doc__, record.__module__
+    return joined
+
+
 def check_there(path: Path = PARAMS_FILE) -> None:
     """Raise InputError if there is no params file, for commands that do not read it."""
     if not path.is_file():
@@ -313,12 +344,13 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
     """
     check_there(path)
     load_study(path.parent)
+    kind = params_type()
     try:
         tree = read_yaml(path)
     except InputError as error:
         raise InputError(cut(f"{path}: {error}")) from None
     try:
-        return parse_params(tree)
+        return parse_params(tree, kind)
     except InputError as error:
         mistakes = str(error).splitlines()
         key_line = key_lines(path.read_text(encoding="utf-8-sig"))
@@ -339,12 +371,12 @@ def _line_of(mistake: str, key_line: Mapping[str, int]) -> str:
     return f" (line {key_line[key]})" if key else ""
 
 
-def parse_params(tree: object) -> Params:
+def parse_params(tree: object, kind: type[Params] = Params) -> Params:
     """Return checked parameters from the plain values of a YAML file.
 
-    Raises InputError with a line for each mistake.
+    kind: of `params_type`. Raises InputError with a line for each mistake.
     """
-    params, mistakes = check(Params, tree)
+    params, mistakes = check(kind, tree)
     experiments = _mapping_at(tree, "experiments")
     mistakes += _name_mistakes(experiments)
     mistakes += _about_mistakes(_mapping_at(tree, "about"), experiments)

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import linecache
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from importlib.machinery import SourceFileLoader
 from importlib.util import decode_source
 from pathlib import Path
@@ -19,20 +19,24 @@ from typing import Any
 from ncpipe.system.errors import InputError
 
 PACKAGE = "ncpipe"
+ROOT = Path(__file__).resolve().parents[2]  # the folder that has the package
 Marks = dict[Path, list[tuple[int, ...]]]  # by file, folder and link
 
 
 class Reading:
     """Has the files of code and the listed files as they were first read.
 
-    imports: notes of `ncpipe.runs.closures`, the modules that an import runs.
+    known: digests that `ncpipe.runs.code_digests` has computed of them. package: its files, by name.
     """
 
-    def __init__(self, contents: Mapping[Path, bytes] | None = None) -> None:
+    def __init__(
+        self, contents: Mapping[Path, bytes] | None = None, package: Mapping[str, Path] | None = None
+    ) -> None:
         self._contents = dict(contents or {})
         self._marks: dict[Path, Marks] = {}
         self._digests: dict[Path, dict[str, str]] = {}
-        self.imports: dict[tuple[str, str], list[str]] = {}
+        self.known: dict[Hashable, str] = {}
+        self.package = dict(package or {})
 
     def content(self, path: Path) -> bytes:
         """Return the bytes of a file of code."""
@@ -79,7 +83,8 @@ class Reading:
         }
         if all(path.is_file() and path.read_bytes() == content for path, content in own.items()):
             return self
-        return Reading({path: content for path, content in self._contents.items() if path not in own})
+        kept = {path: content for path, content in self._contents.items() if path not in own}
+        return Reading(kept, self.package)
 
 
 def files_in(path: Path) -> list[Path]:

@@ -24,6 +24,11 @@ class Compute:
     threads: Annotated[int, Bound(1, 256)]  # they are started even where there are fewer cores
     precision: Literal["float32", "tf32", "float64"]
 
+    def double(self, device: Device | None = None) -> "Compute":
+        """Return how features are computed: in float64, on a device that supports it."""
+        device = device or self.device
+        return dataclasses.replace(self, device="cpu" if device == "mps" else device, precision="float64")
+
 
 def as_json(spec: Any) -> Any:
     """Return a spec as JSON values; optional keys with their default value are left out."""

@@ -16,9 +16,14 @@ METRICS   entry, as `ncpipe.metrics.catalogue` has it -> function of what it nam
 CALLS     name -> functions of the arguments of a claim with `quantity: theory`: the number, and optionally
           the same number computed in another way
 FIGURES   name -> function of `table`, which returns a table of data/results by its name; returns a Figure
+STAGES    name -> Stage (`ncpipe.config.stages`), which `ncpipe stage NAME` runs
+STARTS    name -> function of (run, data) that gives the initial weights of a network by name
+RUN_COLUMNS  name -> function of (run, features) that gives the run's value in this column of runs.csv
 
-params.yaml may then use the values of a spec's first key (`architecture`, `source`, `name`) and the metric's
-name.
+PARAMS is a frozen dataclass, no table: its fields are further keys of params.yaml (`Params.study_keys`).
+
+params.yaml may then use the values of a spec's first key (`architecture`, `source`, `name`), the metric's
+name, and a start's name as `start`. `ncpipe.study` has what an entry may import.
 """
 
 import ast
@@ -35,7 +40,6 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ncpipe.config import choices
 from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.config.arguments import READABLE, unreadable
 from ncpipe.config.experiment import Data, Model
@@ -43,12 +47,17 @@ from ncpipe.config.loss_specs import Loss
 from ncpipe.config.optimizer_specs import Optimizer
 from ncpipe.config.reading import at_start, read_again, show_lines
 from ncpipe.config.specs import OwnData, OwnLoss, OwnOptimizer, OwnTraining
+from ncpipe.config.stages import Stage, name_problem
 from ncpipe.config.study_files import CODE, FILE, called_by, forget_modules, study_modules, watch
 from ncpipe.config.unions import join_unions, values_of
 from ncpipe.system.errors import InputError, cut
 
 MODULE = "study"
-TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS", "TRAININGS", "METRICS", "CALLS", "FIGURES")
+TABLES = (
+    *("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS", "TRAININGS", "METRICS", "CALLS", "FIGURES"),
+    *("STAGES", "STARTS", "RUN_COLUMNS"),
+)
+PARAMS = "PARAMS"
 # Tables whose keys are records: the base of these, and the package's union that they join.
 RECORDS: Mapping[str, tuple[type, Any]] = {
     "NETWORKS": (Architecture, Model),
@@ -56,6 +65,14 @@ RECORDS: Mapping[str, tuple[type, Any]] = {
     "LOSSES": (OwnLoss, Loss),
     "OPTIMIZERS": (OwnOptimizer, Optimizer),
     "TRAININGS": (OwnTraining, OwnTraining),  # the package has none
+}
+# Those that params.yaml picks from, by the part of an experiment that names an entry.
+PARTS: Mapping[str, str] = {
+    "model": "NETWORKS",
+    "data": "DATA",
+    "loss": "LOSSES",
+    "optimizer": "OPTIMIZERS",
+    "training": "TRAININGS",
 }
 PUT_THERE = f"put your entries into {', '.join(TABLES[:-1])} or {TABLES[-1]} of {FILE}"
 REQUIRED_ATTRIBUTES = {  # of a spec, as a key or a ClassVar
@@ -73,6 +90,7 @@ class Study:
     """The tables of a study.py; lines: where its names are defined.
 
     paths: of the file and of the modules beside it, as tracebacks name them; empty if there is none.
+    modules: the file of each of them that is imported, in the study's folder, by the module's name.
     """
 
     networks: Table
@@ -83,8 +101,13 @@ class Study:
     metrics: Table
     calls: Table
     figures: Table
+    stages: Mapping[str, Stage]
+    starts: Table
+    run_columns: Table
+    params: type | None
     lines: Mapping[str, int]
     paths: tuple[str, ...]
+    modules: Mapping[str, Path]
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -110,7 +133,7 @@ class Study:
         return self.mistake(name, f"{name} {what}")
 
 
-NO_STUDY = Study({}, {}, {}, {}, {}, {}, {}, {}, {}, ())
+NO_STUDY = Study(**{name.lower(): {} for name in TABLES}, params=None, lines={}, paths=(), modules={})
 _loaded = NO_STUDY
 
 
@@ -198,12 +221,13 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
         raise
     except (Exception, SystemExit) as error:
         raise _failure(error, *(_last_frame(error, paths) or (FILE, 1, ""))) from None
-    for home, name in choices.TABLES:  # the package's are read-only, so a dict has been put in their place
-        if isinstance(getattr(sys.modules.get(home), name, None), dict):
-            raise InputError(f"{FILE}: replaces {name} of {home}; {PUT_THERE}")
     tables = {name: getattr(module, name, {}) for name in TABLES}
     own: dict[str, Any] = {name.lower(): table for name, table in tables.items()}
-    study = Study(**own, lines=_lines(tree), paths=paths)
+    files = {name: getattr(each, "__file__", None) for name, each in sys.modules.items()}
+    folder = os.path.dirname(path)
+    modules = {name: Path(os.path.relpath(file, folder)) for name, file in files.items() if file in paths}
+    params = getattr(module, PARAMS, None)
+    study = Study(**own, params=params, lines=_lines(tree), paths=paths, modules=modules)
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise study.mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")
@@ -225,7 +249,15 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
         pair = isinstance(functions, tuple) and 1 <= len(functions) <= 2 and all(map(callable, functions))
         if not (isinstance(call, str) and pair):
             raise study.mistake("CALLS", f"CALLS[{call!r}] has to be a tuple of one function, or of two")
-    for name in ("DATA", "LOSSES", "OPTIMIZERS", "METRICS", "FIGURES"):
+    for name, stage in study.stages.items():
+        _check_stage(study, name, stage)
+    if study.params is not None and not _is_frozen_record(study.params):
+        raise study.mistake(PARAMS, "PARAMS is no frozen dataclass; its fields are keys of params.yaml")
+    for table in ("STARTS", "RUN_COLUMNS"):
+        for name in study.tables[table]:
+            if not isinstance(name, str) or not name.isidentifier():
+                raise study.mistake(table, f"{table} has the key {name!r}, which is no name")
+    for name in ("DATA", "LOSSES", "OPTIMIZERS", "METRICS", "FIGURES", "STARTS", "RUN_COLUMNS"):
         for key, function in study.tables[name].items():
             what = f"{name}[{getattr(key, '__name__', getattr(key, 'name', key))}]"
             if not callable(function):
@@ -289,7 +321,7 @@ def _check_specs(study: Study, table: str, base: type, union: Any) -> None:
                 f"{name} in {table} is no spec: make it a frozen dataclass below {base.__name__} "
                 f"({base.__module__})",
             )
-        if not spec.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        if not _is_frozen_record(spec):
             raise study.mistake(name, f"{name} is not frozen; write @dataclass(frozen=True)")
         if isinstance(state := getattr(spec, "state", ()), str):
             raise study.mistake(name, f"the state of {name} is a text; write a tuple: ({state!r},)")
@@ -309,6 +341,25 @@ def _check_specs(study: Study, table: str, base: type, union: Any) -> None:
         for required in REQUIRED_ATTRIBUTES[table]:
             if required not in known and not hasattr(spec, required):
                 raise study.mistake(name, f"{name} has no {required}; make it a key or a ClassVar")
+
+
+def _is_frozen_record(kind: object) -> bool:
+    """Return whether a value is a frozen dataclass, not an instance of one."""
+    return isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+def _check_stage(study: Study, name: object, stage: object) -> None:
+    """Raise InputError unless an entry of STAGES can be run by its name."""
+    if problem := name_problem(name):
+        raise study.mistake("STAGES", f"the stage {name!r} {problem}")
+    if not isinstance(stage, Stage) or not callable(stage.function):
+        raise study.mistake("STAGES", f"STAGES[{name!r}] is no Stage of a function; write Stage(FUNCTION)")
+    own = getattr(stage.function, "__name__", "STAGES")
+    try:
+        for kind in stage.options().values():
+            _check_type(kind)
+    except (NameError, TypeError, ValueError) as error:
+        raise study.mistake(own, f"STAGES[{name!r}] {error}") from None
 
 
 def _first_key(spec: Any) -> str:

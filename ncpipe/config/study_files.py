@@ -261,8 +261,11 @@ def forget_modules() -> None:
 
 
 @contextmanager
-def called_by(stage: str) -> Iterator[None]:
-    """Let study.py read in the block what dvc.yaml lists for this stage, too."""
+def called_by(stage: str | None) -> Iterator[None]:
+    """Let study.py read in the block what dvc.yaml lists for this stage, too; None: whatever it likes.
+
+    A stage of the study's own depends on what it reads by its own `deps`, as any stage of DVC.
+    """
     before = getattr(_thread, "stage", CODE)
     _thread.stage = stage
     try:
@@ -313,7 +316,7 @@ def _frame_of_study(frame: FrameType | None) -> FrameType | None:
     return None
 
 
-def _check_read(file: str, frame: FrameType, stage: str) -> None:
+def _check_read(file: str, frame: FrameType, stage: str | None) -> None:
     assert _folder is not None
     if file.endswith(".pyc"):
         try:
@@ -321,7 +324,7 @@ def _check_read(file: str, frame: FrameType, stage: str) -> None:
         except ValueError:
             return
     path = os.path.realpath(file)
-    if path in _made or (path, stage) in _allowed or not os.path.isfile(path):
+    if stage is None or path in _made or (path, stage) in _allowed or not os.path.isfile(path):
         return
     if not (
         any(_is_within(path, own) for own in _own)

@@ -10,12 +10,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.experiment import own_loop
 from ncpipe.config.run import Run
+from ncpipe.config.specs import OwnModel
 from ncpipe.config.transfer_specs import Transfer
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.extraction import Features
-from ncpipe.features.forward import layers_by_batch, load_network
+from ncpipe.features.forward import ROWS, layers_by_batch, load_network
 from ncpipe.features.own_network import own_batches
 from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
 from ncpipe.metrics.kept_pass import Batch, KeptPass
@@ -23,8 +25,9 @@ from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import LAST_LAYER, OOD, TARGET, TEST, TRAIN, Measurement, rows_of
+from ncpipe.metrics.token_collapse import TokenMeans
 from ncpipe.metrics.transfer import transfer_metrics
-from ncpipe.models.build import prepare_split
+from ncpipe.models.build import input_shape, prepare_split
 
 CPU = torch.device("cpu")
 
@@ -85,6 +88,28 @@ def measure_samples(run: Run, features: Features, whole: WeightsAndData) -> Iter
             yield from rows_of(layer, OOD, outlier_metrics(*known, test, ood, *classifier))
         if features.target is not None and asked is not None:
             yield from rows_of(layer, TARGET, _of_target(asked, *samples(layer, TARGET)))
+
+
+def measure_all_tokens(run: Run, whole: WeightsAndData) -> Iterator[Measurement]:
+    """Yield the collapse of all tokens of a sample at every layer, where one of them predicts."""
+    if not isinstance(run.spec.model, TransformerModel | OwnModel) or run.spec.data.kind == "next_tokens":
+        return
+    data = whole.data()
+    network = load_network(run, whole.state, data, CPU)
+    rows = max(1, ROWS // input_shape(data, run.spec.model).rows)
+    for split, samples in data.measured():
+        if (known := samples.of_classes()) is None:
+            continue
+        found: dict[str, TokenMeans] = {}
+        ready = prepare_split(known, data.kind, run.spec.model, CPU, torch.float64)
+        for part in ready.parts(rows):
+            with torch.no_grad():
+                for layer in network.token_layers(part.inputs, part.lengths):
+                    if layer.position is not None:
+                        means = found.setdefault(layer.name, TokenMeans(data.classes))
+                        means.update(layer.values, part.labels, part.lengths)
+        for name, means in found.items():
+            yield from rows_of(name, split, means.values())
 
 
 def _readers(run: Run, whole: WeightsAndData) -> dict[str, Tensor]:

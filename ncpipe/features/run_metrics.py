@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,11 +14,12 @@ from ncpipe.config.experiment import OwnLoop, own_loop
 from ncpipe.config.loss_specs import is_plain, smoothing_of
 from ncpipe.config.run import Run
 from ncpipe.config.sources.next_tokens import MarkovData
+from ncpipe.config.study import call, loaded
 from ncpipe.datasets.prepared import TagSplit, VectorSplit
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.extraction import Features
 from ncpipe.features.head_ranks import head_rank_columns
-from ncpipe.features.layer_samples import WeightsAndData, measure_samples
+from ncpipe.features.layer_samples import WeightsAndData, measure_all_tokens, measure_samples
 from ncpipe.features.objective import fit_of
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
@@ -61,6 +62,7 @@ def measure_run(
     yield from measure_samples(run, features, whole)
     if own_loop(run.spec):
         return
+    yield from measure_all_tokens(run, whole)
     if run.spec.data.targets == "vectors":
         yield from _of_features_model(run, features, description)
         return
@@ -94,13 +96,19 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
 def history_metrics(run: Run, features: Features) -> dict[str, float]:
     """Return the metrics that `history` names, of one epoch's features, by `catalogue.series_name`."""
     assert run.spec.history is not None
-    names = run.spec.history.metrics
+    key = f"experiments.{run.experiment}.history.metrics"
+    return last_layer_metrics(run, features, run.spec.history.metrics, key)
+
+
+def last_layer_metrics(run: Run, features: Features, names: Sequence[str], key: str) -> dict[str, float]:
+    """Return metrics of the last layer that need no loss, by `catalogue.series_name`.
+
+    key: what a mistake in the names is called by.
+    """
     measured = [*_measure(features, {}), *own_measurements(run, features, None)]
     for name in names:
         if not any(row.metric == name for row in measured):
-            raise InputError(
-                f"experiments.{run.experiment}.history.metrics: {name} is none of the last layer's"
-            )
+            raise InputError(f"{key}: {name} is none of the last layer's")
     return {series_name(row.split, row.metric): row.value for row in measured if row.metric in names}
 
 
@@ -265,6 +273,25 @@ def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[s
         **_errors(features),
         **(head_rank_columns(run, features, objective.loss) if _has_ranks(run) else {}),
     }
+
+
+def study_columns(run: Run, features: Features, taken: Collection[str]) -> dict[str, Any]:
+    """Return a run's values in the columns that RUN_COLUMNS of study.py adds to runs.csv.
+
+    taken: the columns that exist already. Raises InputError for one of these, and for what is no number,
+    text, truth value or None.
+    """
+    row: dict[str, Any] = {}
+    for name, function in loaded().run_columns.items():
+        if name in taken:
+            raise loaded().mistake("RUN_COLUMNS", f"the column {name!r} exists already; take another name")
+        value = call(function, run, features)
+        value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+        if not (value is None or isinstance(value, bool | int | float | str)):
+            what = f"gives {type(value).__name__} for {run.name}; return a number, a text or None"
+            raise loaded().mistake_of(function, what)
+        row[name] = value
+    return row
 
 
 def _describe_own(loop: OwnLoop, features: Features, outcome: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,23 +23,38 @@ from ncpipe.figures.panels import (
     state_nothing,
     thin_ticks,
 )
-from ncpipe.figures.style import INK, Colour, depth_colours
+from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.study_metrics import entry
+from ncpipe.tables.points import LAST
 
 LAW_METRIC = "nc1_trace_ratio"
 NC2, GNC2 = "nc2_means", "gnc2_spread_means"
 LAW_DASHES = (0, (6.0, 1.5, 1.0, 1.5))  # not to be taken for the test split
+ACROSS = 3.5  # panels of a page's width, from which on a figure is wider
 FEWEST_LAYERS = 4  # of a line whose R^2 says something: any three values that fall are close to one
 
-
 PANELS = {LAW_METRIC: ("train",), NC2: ("train",), "ncc_error": ("train", "test")}  # metric -> its splits
+REGRESSION_PANELS = dict.fromkeys(
+    ("nrc1_variance", "nrc2_cka", "nrc3_alignment", "nrc4_linear_mse", "intrinsic_dimension"),
+    ("train", "test"),
+)
+# What joins PANELS where it was measured: beginnings of metrics, with their split.
+FURTHER = {
+    "nc1_tokens_of_sample": "train",
+    "mahalanobis_auroc": "ood",
+    "knn_auroc": "ood",
+    "transfer_ncc_error": "target",
+}
 
 
 def layer_profiles(
     profile: pd.DataFrame, law: pd.DataFrame, runs: pd.DataFrame, labels: Mapping[str, str]
 ) -> Figure:
     """Draw NC1, NC2 of the class means and nearest-class-mean error against the relative layer position.
+
+    Further panels hold the collapse of all tokens, scores of other data and few-shot errors, where layers
+    have such. Of vectors these are the metrics of `ncpipe.metrics.deep_nrc`.
 
     profile, law: of `tables.profiles`. runs: with selected. labels: experiment -> row label, in the order of
     the rows. The position is divided by that of the last layer: 1 is h, so that networks of all depths end at
@@ -52,25 +67,32 @@ def layer_profiles(
     x_axis = x_axis_of(runs)
     colours = depth_colours(profile[x_axis.column])
     panels = _panels(profile)
-    with row_grid(len(labels), len(panels), key=0.75, sharex=True) as (figure, grid):
+    width = PAGE_WIDTH * max(1.0, len(panels) / ACROSS)
+    with row_grid(len(labels), len(panels), key=0.75, width=width, sharex=True) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
             own = profile[profile["experiment"] == name]
             selected = selected_by_place(runs[runs["experiment"] == name], x_axis)
             for axes, (metric, drawn) in zip(line, panels.items(), strict=True):
                 _draw_panel(axes, own[own["split"].isin(drawn)], x_axis, metric, colours, selected)
-            _draw_law(line[0], own, law[law["experiment"] == name], x_axis)
+            _draw_law(line[0], own, law[law["experiment"] == name], x_axis, next(iter(panels)))
         titles = [entry(metric).title for metric in panels]
         label_rows(grid, labels.values(), titles, "relative layer position")
-        _draw_key(figure, x_axis, colours, has_test(runs))
+        tested = has_test(runs) or panels is REGRESSION_PANELS
+        _draw_key(figure, x_axis, colours, next(iter(panels)), tested)
     return figure
 
 
 def _panels(profile: pd.DataFrame) -> Mapping[str, tuple[str, ...]]:
-    """Return PANELS, with GNC2 for NC2 if no experiment has an NC2: K > d + 1 classes have no simplex."""
+    """Return the metrics with their splits: GNC2 for NC2 if no experiment has an NC2 (K > d + 1 classes)."""
+    measured = sorted(set(profile["metric"]))
+    if not REGRESSION_PANELS.keys().isdisjoint(measured):
+        return REGRESSION_PANELS
     usable = profile.loc[profile["log10_mean"].notna(), "metric"]
-    if (usable == NC2).any() or not (usable == GNC2).any():
-        return PANELS
-    return {GNC2 if metric == NC2 else metric: splits for metric, splits in PANELS.items()}
+    simplex = (usable == NC2).any() or not (usable == GNC2).any()
+    panels = {metric if simplex or metric != NC2 else GNC2: splits for metric, splits in PANELS.items()}
+    inner = set(profile.loc[profile["layer"] != LAST, "metric"])
+    named = [(name, split) for start, split in FURTHER.items() for name in measured if name.startswith(start)]
+    return panels | {name: (split,) for name, split in named if name in inner}
 
 
 def _draw_panel(
@@ -95,7 +117,7 @@ def _draw_panel(
     for (_, split), table in rows.groupby([x_axis.column, "split"]):
         _draw_line(axes, table, mean, colours[table[x_axis.column].iloc[0]], dashed=split == "test")
     axes.margins(y=0.08)
-    if not logarithmic:
+    if not logarithmic and entry(metric).collapse == "0":
         start_at_zero(axes, axes.lines)
     thin_ticks(axes)
     state_missing(
@@ -113,14 +135,14 @@ def _draw_line(axes: Axes, table: pd.DataFrame, mean: str, colour: Colour, dashe
     axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
 
 
-def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, x_axis: XAxis) -> None:
+def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, x_axis: XAxis, metric: str) -> None:
     """Draw the law of the deepest network that has one."""
-    fitted = law[(law["metric"] == LAW_METRIC) & (law["split"] == "train") & law["r_squared"].notna()]
+    fitted = law[(law["metric"] == metric) & (law["split"] == "train") & law["r_squared"].notna()]
     if fitted.empty:
         return
     largest = fitted[x_axis.column].max()
     mean = fitted[fitted[x_axis.column] == largest][["slope", "intercept", "r_squared", "n_layers"]].mean()
-    positions = own[(own[x_axis.column] == largest) & (own["metric"] == LAW_METRIC)]["position"]
+    positions = own[(own[x_axis.column] == largest) & (own["metric"] == metric)]["position"]
     ends = np.array([positions.min(), positions.max()])
     quality = rf"$R^2 = {mean['r_squared']:.2f}$"
     if mean["n_layers"] < FEWEST_LAYERS:
@@ -133,8 +155,10 @@ def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, x_axis: XAxis) -
     draw_legend(axes, [line], room=0.2, handlelength=2.3)
 
 
-def _draw_key(figure: Figure, x_axis: XAxis, colours: Mapping[float, Colour], tested: bool) -> None:
-    law = rf"law NC1 $\propto \rho^{{\,l}}$ fitted to the largest ${x_axis.symbol}$"
+def _draw_key(
+    figure: Figure, x_axis: XAxis, colours: Mapping[float, Colour], metric: str, tested: bool
+) -> None:
+    law = rf"law {entry(metric).label} $\propto \rho^{{\,l}}$ fitted to the largest ${x_axis.symbol}$"
     handles = [
         *x_axis.handles(colours),
         key_entry("train", linewidth=1.2),

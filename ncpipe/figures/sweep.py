@@ -71,9 +71,15 @@ def sweep_figures(
     vectors = set(points.loc[points["metric"] == REGRESSION_SERIES[0][0], "experiment"])
     classes = {line: label for line, label in labels.items() if line not in vectors}
     figures["depth_sweep"] = lambda: depth_sweep(*by_depth())
+    if own := {line: label for line, label in labels.items() if line in vectors}:
+        figures["regression_layers"] = lambda: layer_profiles(
+            _of(table("layers"), own), _of(table("separation"), own), runs, own
+        )
     if classes:
         figures |= {
-            "layers": lambda: layer_profiles(table("layers"), table("separation"), runs, classes),
+            "layers": lambda: layer_profiles(
+                _of(table("layers"), classes), _of(table("separation"), classes), runs, classes
+            ),
             "train_test": lambda: train_against_test(
                 table("layers"), table("effective_depth"), runs, classes
             ),
@@ -84,6 +90,11 @@ def sweep_figures(
         "spectra": lambda: spectra(table("spectra"), runs, labels, no_simplex(points)),
         **{f"curves_{line}": functools.partial(curves, line) for line in labels},
     }
+
+
+def _of(table: pd.DataFrame, lines: Mapping[str, str]) -> pd.DataFrame:
+    """Return the rows of some lines."""
+    return table[table["experiment"].isin(lines)]
 
 
 def _lines_of(runs: pd.DataFrame, experiment: str) -> list[str]:

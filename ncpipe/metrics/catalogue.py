@@ -20,6 +20,7 @@ from ncpipe.metrics import (
     samples,
     softmax_codes,
     tags,
+    token_collapse,
     uniformity,
 )
 from ncpipe.metrics.entry import LAST, WEIGHTS, WP24, Family, Metric, families_of
@@ -28,7 +29,8 @@ __all__ = ["CATALOGUE", "Metric"]
 GAP = "[theory.md](theory.md)"
 # Headings in the order of pages and reports.
 GROUPS = (
-    *("NC0", "NC1", "NC2", "GNC2", "NC3", "UNC3", "NC4", "test", "margin", "rank", "singular values"),
+    *("NC0", "NC1", "NC2", "GNC2", "NC3", "UNC3", "NC4", "test", "margin", "norm", "rank"),
+    "singular values",
     *(
         "minority",
         "transfer",
@@ -88,6 +90,8 @@ MINORITIES = (*_entries(MINORITY), *minority.BY_SIZE)
 # Of classes that no classifier has, a value for each number of shots n: transfer_ncc_error_005 is that of 5.
 FEW_SHOT = families_of((few_shot,), GROUPS)
 TRANSFERS = _entries(FEW_SHOT)
+# Of networks that see all tokens of a sample and predict from one (`ncpipe.metrics.token_collapse`).
+SAMPLE_TOKENS = _entries(families_of((token_collapse,), GROUPS))
 # Of runs with decay on all that is learned, of whose matrices the one that has most of it counts.
 RANKS = (
     Metric(
@@ -157,7 +161,10 @@ TAG_FAMILIES = families_of((tags,), GROUPS)
 TAGS = _entries(TAG_FAMILIES)
 # Where there are samples of other data (`ncpipe.metrics.outliers`), a third split.
 OUTLIERS = _entries(families_of((outliers,), GROUPS))
-_EVERY = (*ENTRIES, *TOKENS, *GAPS, *MINORITIES, *TRANSFERS, *RANKS, *SOURCES, *REGRESSION, *TAGS, *OUTLIERS)
+_EVERY = (
+    *(*ENTRIES, *SAMPLE_TOKENS, *TOKENS, *GAPS, *MINORITIES, *TRANSFERS),
+    *(*RANKS, *SOURCES, *REGRESSION, *TAGS, *OUTLIERS),
+)
 CATALOGUE = MappingProxyType({metric.name: metric for metric in _EVERY})
 SINGULAR = "singular_"  # names of metrics that are one value of a spectrum each begin so
 NUMBERED = re.compile(rf"^({SINGULAR}\w+|transfer_\w+)_\d+$")
@@ -179,23 +186,3 @@ def entry_of_package(name: str) -> Metric:
 def series_name(split: str, metric: str) -> str:
     """Return the short name of a last-layer series: the metric, with a suffix for splits but `train`."""
     return metric + SUFFIXES.get(split, "")
-
-
-def page_table(metrics: tuple[Metric, ...]) -> list[str]:
-    """Return the lines of a Markdown table in docs/metric_tables.md."""
-    head = ["metric", "formula", "range", "at collapse", "order", "source", "layers, splits"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for metric in metrics:
-        collapse = metric.collapse.replace("-1", "−1").replace("inf", "∞").replace("-", "")
-        order = "" if metric.order is None else str(metric.order)
-        cells = [
-            f"`{metric.name}`",
-            metric.formula,
-            metric.interval,
-            collapse,
-            order,
-            metric.source,
-            metric.where,
-        ]
-        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
-    return lines

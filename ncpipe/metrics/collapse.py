@@ -18,7 +18,7 @@ from ncpipe.system.lazy_torch import Tensor
 )  # fmt: skip
 def nc1_trace_ratio(statistics: ClassStatistics) -> float:
     """Return the ratio; inf where all class means coincide to rounding, even if no class has any spread."""
-    return _ratio(within_trace(statistics), between_trace(statistics))
+    return ratio(within_trace(statistics), between_trace(statistics))
 
 
 @family(
@@ -59,8 +59,8 @@ def dnc1_trace_pinv(statistics: ClassStatistics) -> float:
     within = within_trace(statistics)
     if within.isnan():
         return math.nan
-    ratio = _ratio(within, (statistics.classes / singular.square()).sum())
-    return value_times_two_to(ratio, 4 * statistics.exponent)
+    found = ratio(within, (statistics.classes / singular.square()).sum())
+    return value_times_two_to(found, 4 * statistics.exponent)
 
 
 @metric(
@@ -104,5 +104,16 @@ def between_trace(statistics: ClassStatistics) -> Tensor:
     return statistics.centred_means().square().sum() / statistics.classes
 
 
-def _ratio(numerator: Tensor, denominator: Tensor) -> float:
+def ratio(numerator: Tensor, denominator: Tensor) -> float:
+    """Return the ratio of two scalars; inf where the denominator is 0."""
     return math.inf if denominator == 0 else (numerator / denominator).item()
+
+
+@metric(
+    "norm", "-", "root mean square length of features", "√(1/N Σ ‖h‖²)", "[0, ∞)",
+    "R26, whose fn is the mean length", label="feature norm",
+)  # fmt: skip
+def feature_norm(statistics: ClassStatistics) -> float:
+    """Return the length, not about a mean; 0 for features of 0."""
+    energy = statistics.squares + statistics.counts * statistics.means.square().sum(1)
+    return value_times_two_to((energy.sum() / statistics.samples).sqrt().item(), statistics.exponent)

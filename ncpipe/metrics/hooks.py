@@ -21,7 +21,7 @@ from ncpipe.metrics.loaders import Forward, batches_of, call, check_loader, to_d
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.parts import parts_of
-from ncpipe.metrics.regression import measure_regression
+from ncpipe.metrics.regression import measure_regression, measure_vectors
 from ncpipe.metrics.sample_statistics import accumulate, both_passes, first_pass
 from ncpipe.metrics.selection import (
     IGNORE_INDEX,
@@ -120,16 +120,30 @@ def measure_regression_model(
     classifier: str | nn.Module,
     loader: Iterable[Any],
     test_loader: Iterable[Any] | None = None,
+    *,
+    layers: Sequence[str] | Mapping[str, Select] = (),
     **options: Any,
 ) -> Measurements:
     """Return `measure_regression` of the features that enter the last linear layer of a model.
 
     loader, test_loader: as in `measure_model`, with floats (n, t) in place of labels, or (n,) for t = 1.
-    options: device, forward, labels_key, select and progress, as in `measure_model`. The model runs once over
-    each loader, and all features are kept on the CPU.
+    layers: further layers, which have what needs no classifier. options: device, forward, labels_key, select
+    and progress; all as in `measure_model`. The model runs once over each loader, and all features are kept
+    on the CPU.
     """
-    arrays = collect_features(model, classifier, loader, test_loader, targets="vectors", **options)
-    return measure_regression(**arrays)
+    loaders = {TRAIN: loader, TEST: test_loader}
+    with passes(model, classifier, loaders, layers, targets="vectors", keep=0, **options) as (head, runs):
+        splits = {split: _joined(run()) for split, run in runs.items()}
+        weight, bias = (None if each is None else each.cpu() for each in (head.weight, head.bias))
+    (train, targets), (test, wanted) = splits[TRAIN], splits.get(TEST, ({}, None))
+    last = measure_regression(train[LAST_LAYER], targets, weight, bias, test.get(LAST_LAYER), wanted)
+    inner = (
+        row
+        for layer in train
+        if layer != LAST_LAYER
+        for row in measure_vectors({s: (v[layer], y) for s, (v, y) in splits.items()}, None, None, layer)
+    )
+    return last.with_records([*last, *inner])
 
 
 def measure_multilabel_model(
@@ -181,9 +195,9 @@ def collect_features(
         labels_key=labels_key, keep=0, progress=progress,
     ) as (head, runs):  # fmt: skip
         for split, run in runs.items():
-            parts = zip(*((values[LAST_LAYER].cpu(), own.cpu()) for values, own in run()), strict=True)
-            for name, tensors in zip(("features", ARRAYS[targets]), parts, strict=True):
-                arrays[name if split == TRAIN else f"{split}_{name}"] = _to_numpy(torch.cat(tensors))
+            values, answers = _joined(run())
+            for name, tensor in (("features", values[LAST_LAYER]), (ARRAYS[targets], answers)):
+                arrays[name if split == TRAIN else f"{split}_{name}"] = _to_numpy(tensor)
         arrays["weight"] = _to_numpy(head.weight)
         if head.bias is not None:
             arrays["bias"] = _to_numpy(head.bias)
@@ -379,13 +393,21 @@ def _measure(
 def _outliers(
     passes: Iterable[Iterable[Batch]], weight: Tensor, bias: Tensor | None
 ) -> Iterator[Measurement]:
-    """Return how well scores tell samples of other data from test samples; passes: of train, test and ood."""
-    parts = ([(values[LAST_LAYER].cpu(), labels.cpu()) for values, labels in run] for run in passes)
-    (features, labels), (held_out, _), (others, _) = (
-        map(torch.cat, zip(*batches, strict=True)) for batches in parts
+    """Yield how well scores tell samples of other data from test samples; passes: of train, test and ood."""
+    (train, labels), (test, _), (other, _) = map(_joined, passes)
+    for layer, features in train.items():
+        check_outliers(other[layer], features, test[layer])
+        classifier = (weight, bias) if layer == LAST_LAYER else (None, None)
+        found = outlier_metrics(features, labels, test[layer], other[layer], *classifier)
+        yield from rows_of(layer, OOD, found)
+
+
+def _joined(batches: Iterable[Batch]) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the values of all batches by layer, and their labels, on the CPU."""
+    values, labels = zip(*batches, strict=True)
+    return {layer: torch.cat([each[layer].cpu() for each in values]) for layer in values[0]}, torch.cat(
+        [each.cpu() for each in labels]
     )
-    check_outliers(others, features, held_out)
-    return rows_of(LAST_LAYER, OOD, outlier_metrics(features, labels, held_out, others, weight, bias))
 
 
 def _rows(head: Classifier, chosen: Tensor) -> tuple[Tensor, Tensor | None]:

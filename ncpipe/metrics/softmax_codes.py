@@ -33,7 +33,7 @@ def _entries(matrix: str, name: str, which: str) -> Iterator[Metric]:
     yield Metric(
         f"gnc2_code_{matrix}", "GNC2", "0", f"{name}: distance to a softmax code",
         f"1 − `gnc2_margin_{matrix}`/ρ, ρ that of a softmax code: 1 up to K = 2d, 1 − cos(2π/K) for d = 2; "
-        "NaN elsewhere", "[0, 1]", "JZWQMYZ24", order=1, rounding="features",
+        "NaN elsewhere", "[0, 1]", "JZWQMYZ24",
         label=f"distance to code ({name})",
     )  # fmt: skip
 

@@ -33,6 +33,7 @@ from ncpipe.metrics.parts import parts_of
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
 from ncpipe.metrics.sample_statistics import SampleStatistics, both_passes, first_pass
 from ncpipe.metrics.statistics import REGRESSION, ClassStatistics
+from ncpipe.metrics.token_collapse import TokenMeans
 from ncpipe.metrics.transfer import EPISODES, check_shots, transfer_metrics
 from ncpipe.system.errors import InputError
 
@@ -140,6 +141,21 @@ def _measure_tagged(
     held_out, answers = of_one.get(TEST, (None, None))
     found = measure(*of_one[TRAIN], weight, bias, held_out, answers, batch_size, layer)
     return found.with_records([*found, *measure_tags(splits, weight, bias, layer)])
+
+
+def measure_tokens(
+    tokens: Array, labels: Array, lengths: Array | None = None, layer: str = LAST_LAYER
+) -> Measurements:
+    """Return how all tokens (N, C, d) of samples with labels (N,) collapse, as those of a layer of a ViT.
+
+    lengths (N,): the first tokens of each sample that are real; all by default. Raises InputError on arrays
+    that cannot be measured.
+    """
+    rows, wanted = as_tensor(tokens, "tokens"), as_tensor(labels, "labels")
+    check_finite("tokens", rows)
+    means = TokenMeans(count_classes(wanted))
+    means.update(rows, wanted, None if lengths is None else as_tensor(lengths, "lengths"))
+    return Measurements(rows_of(layer, TRAIN, means.values()))
 
 
 def measure_tags(

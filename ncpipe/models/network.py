@@ -98,6 +98,10 @@ class Network(nn.Module, ABC):
                 layer = layer._replace(values=h.shape[-1] ** 0.5 * F.normalize(h, dim=-1))
             yield layer
 
+    def token_layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
+        """Yield the layers with all tokens of samples x, (N, C, d); none where a sample has no tokens."""
+        return iter(())
+
     @abstractmethod
     def initialise(self, generator: torch.Generator) -> None:
         """Draw every parameter from the generator alone."""

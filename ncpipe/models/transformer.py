@@ -115,6 +115,17 @@ class Transformer(Network):
                 x, stream = self._normalise(z)
         yield Layer("last", self.positions[-1], self._predicting(x, tokens, lengths))
 
+    def token_layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
+        """Yield `layers` with all tokens (N, C, d); none where each token is a sample of its own."""
+        if self.every_position:
+            return
+        self.every_position = True
+        try:
+            for layer in self.representations(x, lengths):
+                yield layer._replace(values=layer.values.unflatten(-2, (len(x), -1)))
+        finally:
+            self.every_position = False
+
     def _normalise(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return LN(z) and the residual stream, which is z pre-LN; post-LN it is LN(z), given as None."""
         return self.norm(z), z if self.pre_norm else None

@@ -7,6 +7,7 @@ import concurrent.futures
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -31,6 +32,7 @@ from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
 from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
 from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, prepare_device, take_gpu
 from ncpipe.training.loop import train_batch
+from ncpipe.training.session import Trained
 from ncpipe.training.starts import starts_of
 
 MEMORY_SHARE = 0.7  # of the free memory, for all runs that train at the same time
@@ -125,14 +127,7 @@ def train_batches(
         device = prepare_device(batches[0][0].compute)
         workers = min(workers, gpu_count(device)) if device.type != "cpu" else workers
     errors: dict[str, InputError] = {}
-
-    def train(batch: Batch) -> None:
-        with claimed(batch) as claim:
-            todo = [fingerprint for fingerprint in batch if fingerprint.key() in claim.claim.keys]
-            while todo:
-                with log_failures([fingerprint.run for fingerprint in todo], Stopped), study_errors():
-                    todo = _train_some(todo, checkpoint_seconds, progress, work_per_epoch, stop, claim)
-
+    trainer = _Trainer(checkpoint_seconds, progress, work_per_epoch, stop)
     numbers = itertools.count()
 
     def start() -> None:
@@ -140,7 +135,7 @@ def train_batches(
 
     with concurrent.futures.ThreadPoolExecutor(workers, initializer=start) as pool:
         try:
-            futures = {pool.submit(train, batch): batch for batch in batches}
+            futures = {pool.submit(trainer.train, batch): batch for batch in batches}
             for future in completed(futures):
                 try:
                     future.result()
@@ -161,70 +156,89 @@ def train_batches(
     return errors
 
 
-def _train_some(
-    fingerprints: Batch,
-    checkpoint_seconds: float,
-    progress: Progress,
-    work_per_epoch: Callable[[RunFingerprint], float],
-    stop: threading.Event,
-    claim: ClaimWriter,
-) -> Batch:
-    """Train the runs, or half of them while the device runs out of memory; return those left to train.
+@dataclass(frozen=True)
+class _Trainer:
+    """Trains batches into the store; fields are arguments of `train_batches`."""
 
-    Runs whose optimizer trains one at a time are stored one at a time, so that a stop loses no finished run.
-    """
-    if len(fingerprints) > 1 and isinstance(fingerprints[0].run.spec.optimizer, OneAtATime):
-        _train_some(fingerprints[:1], checkpoint_seconds, progress, work_per_epoch, stop, claim)
-        return fingerprints[1:]
-    check_code(fingerprints[0], Reading())  # whoever edited the code wants no more runs of the code before
-    if own_loop(fingerprints[0].run.spec):
-        work = work_per_epoch(fingerprints[0])
-        train_elsewhere(fingerprints[0], checkpoint_seconds, progress, work, stop, claim)
+    checkpoint_seconds: float
+    progress: Progress
+    work_per_epoch: Callable[[RunFingerprint], float]
+    stop: threading.Event
+
+    def train(self, batch: Batch) -> None:
+        """Train the runs of a batch that no other process trains."""
+        with claimed(batch) as claim:
+            todo = [fingerprint for fingerprint in batch if fingerprint.key() in claim.claim.keys]
+            while todo:
+                with log_failures([fingerprint.run for fingerprint in todo], Stopped), study_errors():
+                    todo = self._train_some(todo, claim)
+
+    def _train_some(self, fingerprints: Batch, claim: ClaimWriter) -> Batch:
+        """Train the runs, or half of them while the device runs out of memory; return those left to train.
+
+        Runs whose optimizer trains one at a time are stored one at a time, so that a stop loses no finished
+        run.
+        """
+        first, run = fingerprints[0], fingerprints[0].run
+        if len(fingerprints) > 1 and isinstance(run.spec.optimizer, OneAtATime):
+            self._train_some(fingerprints[:1], claim)
+            return fingerprints[1:]
+        check_code(first, Reading())  # whoever edited the code wants no more runs of the code before
+        if own_loop(run.spec):
+            work = self.work_per_epoch(first)
+            train_elsewhere(first, self.checkpoint_seconds, self.progress, work, self.stop, claim)
+            return []
+        data = read_prepared(PREPARED / run.data)
+        if data.checksum != first.data:
+            raise InputError(f"{PREPARED / run.data}: changed while the command ran; start it again")
+        device = prepare_device(first.compute)  # settings are per thread
+        say(f"train {_announcement(fingerprints, data, str(device))}")
+        files = [checkpoint_of(fingerprint) for fingerprint in fingerprints]
+        checkpoints = Checkpoints(files, self.checkpoint_seconds, at_start().check)
+        start = self.progress.seconds()
+        results = None
+        try:
+            results = self._train_batch(fingerprints, data, device, checkpoints, claim)
+        except Stopped:
+            log_time(fingerprints, device.type, self.progress.seconds() - start, STOPPED)
+            raise
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise  # otherwise leave the block, because the error keeps the frame's memory alive
+        if results is None:
+            if len(fingerprints) == 1:
+                raise one_run_does_not_fit(run, device)
+            half = len(fingerprints) // 2
+            say(f"train {run.name}: out of memory on {device}, retrying with batches of {half}")
+            return self._train_some(fingerprints[:half], claim) + fingerprints[half:]
+        for line in store_results(fingerprints, results, device, checkpoints):
+            say(line)
+        self.progress.finish(run.name, len(fingerprints))
+        log_time(fingerprints, device.type, self.progress.seconds() - start, FINISHED)
         return []
-    folder = PREPARED / fingerprints[0].run.data
-    data = read_prepared(folder)
-    if data.checksum != fingerprints[0].data:
-        raise InputError(f"{folder}: changed while the command ran; start it again")
-    device = prepare_device(fingerprints[0].compute)  # settings are per thread
-    say(f"train {_announcement(fingerprints, data, str(device))}")
-    checkpoints = Checkpoints(
-        [checkpoint_of(fingerprint) for fingerprint in fingerprints], checkpoint_seconds, at_start().check
-    )
-    start = progress.seconds()
-    work = sum(work_per_epoch(fingerprint) for fingerprint in fingerprints)
-    name, epochs = fingerprints[0].run.name, fingerprints[0].run.spec.epochs
-    last_epoch = None
 
-    def on_epoch(epoch: int, loss: Callable[[], float]) -> None:
-        nonlocal last_epoch
-        claim.beat(epoch, progress.left())
-        new = 0 if last_epoch is None else max(epoch - last_epoch, 0)  # L-BFGS starts each run at 0
-        progress.add(work * new, name, f"{epoch} of {epochs}", loss)
-        last_epoch = epoch
+    def _train_batch(
+        self,
+        fingerprints: Batch,
+        data: Prepared,
+        device: torch.device,
+        checkpoints: Checkpoints,
+        claim: ClaimWriter,
+    ) -> list[Trained]:
+        """Train runs side by side, and report each epoch to the claim and to the progress."""
+        runs = [fingerprint.run for fingerprint in fingerprints]
+        work = sum(map(self.work_per_epoch, fingerprints))
+        last_epoch = None
 
-    runs, precision = [fingerprint.run for fingerprint in fingerprints], fingerprints[0].compute.precision
-    results = None
-    try:
-        starts = starts_of(runs, data)
-        results = train_batch(runs, data, device, precision, on_epoch, checkpoints, stop.is_set, starts)
-    except Stopped:
-        log_time(fingerprints, device.type, progress.seconds() - start, STOPPED)
-        raise
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise  # otherwise leave the block, because the error keeps the frame's memory alive
-    if results is None:
-        if len(fingerprints) == 1:
-            raise one_run_does_not_fit(runs[0], device)
-        half = len(fingerprints) // 2
-        say(f"train {runs[0].name}: out of memory on {device}, retrying with batches of {half}")
-        left = _train_some(fingerprints[:half], checkpoint_seconds, progress, work_per_epoch, stop, claim)
-        return left + fingerprints[half:]
-    for line in store_results(fingerprints, results, device, checkpoints):
-        say(line)
-    progress.finish(name, len(fingerprints))
-    log_time(fingerprints, device.type, progress.seconds() - start, FINISHED)
-    return []
+        def on_epoch(epoch: int, loss: Callable[[], float]) -> None:
+            nonlocal last_epoch
+            claim.beat(epoch, self.progress.left())
+            new = 0 if last_epoch is None else max(epoch - last_epoch, 0)  # L-BFGS starts each run at 0
+            self.progress.add(work * new, runs[0].name, f"{epoch} of {runs[0].spec.epochs}", loss)
+            last_epoch = epoch
+
+        starts, precision = starts_of(runs, data), fingerprints[0].compute.precision
+        return train_batch(runs, data, device, precision, on_epoch, checkpoints, self.stop.is_set, starts)
 
 
 def one_run_does_not_fit(run: Run, device: torch.device) -> NotEnoughMemory:

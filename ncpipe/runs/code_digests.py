@@ -1,118 +1,272 @@
 """Digest the code that a result depends on, by stage, as DVC and the store compare it.
 
-A stage's digest covers the module that the stage runs and every module of the package that it reaches by
-`import` statements (`ncpipe.runs.closures`), and the study's own code (`ncpipe.runs.study_code`). The files
-that dvc.yaml lists for the stage `code` count too; `ncpipe.config.study_files` refuses whatever else a study
-reads. Data count by their checksums. Of other packages, neither files nor versions count.
+A stage counts every room of the package up to its own, and its module of `ncpipe.commands`. An experiment's
+stage also counts the files of a study that define the entries which the experiment picks from study.py's
+tables, and all that these files import; a sweep's stage counts all of the study. A file's digest is of its
+syntax tree: comments, docstrings and layout do not count. The files that dvc.yaml lists for the stage `code`
+count too; `ncpipe.config.study_files` refuses whatever else a study reads. Data count by their checksums. Of
+other packages, neither files nor versions count.
 
 Digests are of the files as this process first read them and runs them (`ncpipe.config.reading`): an edit
 while a command runs does not change them. A new `Reading` has the files as they are now.
 """
 
+import ast
+import functools
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
-from ncpipe.config.choices import TRAININGS, Choices
-from ncpipe.config.reading import PACKAGE, Reading, at_start
-from ncpipe.config.study_files import CODE, FILE, PIPELINE, listed_digests, study_modules
-from ncpipe.runs import closures
-from ncpipe.runs.closures import closure, module_files
-from ncpipe.runs.study_code import study_digests
+from ncpipe.config.experiment import Experiment, own_loop
+from ncpipe.config.reading import PACKAGE, ROOT, Reading, at_start
+from ncpipe.config.stages import Stage
+from ncpipe.config.study import PARTS, loaded
+from ncpipe.config.study_files import CODE, FILE, PIPELINE, listed_digests, parsed, study_modules
+from ncpipe.runs.study_effect import IMPORTERS, names_in, study_effect
 from ncpipe.system.artifacts import digest_of
 from ncpipe.system.errors import InputError
 
-# The module that each stage of every sweep runs: stages of the whole sweep, then of an experiment.
-SWEEP_STAGES: Mapping[str, str] = {
-    stage: f"{PACKAGE}.commands.{stage}" for stage in ("grid", "aggregate", "plot", "claims", "report")
-}
-EXPERIMENT_STAGES: Mapping[str, str] = {
-    stage: f"{PACKAGE}.commands.{stage}" for stage in ("fetch", "extract", "measure")
-}
-# The modules that decide a run's numbers and files, but not those that decide which runs train, and when.
-TRAIN = "train"
-TRAINING = ("ncpipe.training.loop", "ncpipe.training.starts", "ncpipe.runs.run_folder")
-OWN_TRAINING = ("ncpipe.training.own_loop", "ncpipe.runs.run_folder")  # where a loop of study.py trains
-# Modules that decide no number of any stage: they print, schedule, store and repair.
-SERVICES = frozenset(
-    f"{PACKAGE}.{room}.{name}"
-    for room, names in (
-        ("commands", ("options",)),
-        ("system", ("console", "errors", "machine")),
-        ("runs", ("batches", "closures", "code_digests", "dvc", "dvc_repair", "pool", "run_claims")),
-        ("runs", ("results", "store", "store_layout", "study_code", "training_log")),
-    )
-    for name in names
+# The rooms of the package, each before those that import from it. The room `runs` decides which runs train,
+# when and where, and keeps them; what decides a run's numbers needs only the format of its folder.
+ROOMS = (
+    *("system", "config", "datasets", "models", "training", "runs/run_folder", "metrics", "theory"),
+    *("features", "tables", "claims", "figures", "report", "runs", "integrations", "papers", "commands"),
 )
-# Modules that read and check params.yaml and records, whose values are in a run's identity themselves.
-READERS = frozenset(
-    {f"ncpipe.config.{name}" for name in ("bounds", "choices", "params", "reading", "records", "study")}
-    | {f"ncpipe.config.{name}" for name in ("study_files", "unions", "yaml_file")}
-    | {"ncpipe.runs.fingerprint"}
-    | {"ncpipe.system.artifacts"}
+# The last room that a stage counts: stages of the whole sweep, then of an experiment.
+SWEEP_STAGES: Mapping[str, str] = MappingProxyType(
+    {"grid": "metrics", "aggregate": "tables", "plot": "figures", "claims": "papers", "report": "commands"}
 )
-# Files that a stage reads from the package besides its modules: every byte of them counts.
-TEMPLATES: Mapping[str, str] = {"report": "report/templates"}
-# The tables of study.py that a stage reads; further stages of an experiment read those of `train`.
-READ: Mapping[str, tuple[str, ...]] = {
-    "fetch": ("DATA", TRAININGS),
-    "measure": ("NETWORKS", "LOSSES", "OPTIMIZERS", TRAININGS, "METRICS"),
-    TRAIN: ("NETWORKS", "LOSSES", "OPTIMIZERS", TRAININGS),
-}
+EXPERIMENT_STAGES: Mapping[str, str] = MappingProxyType(
+    {"fetch": "datasets", "extract": "features", "measure": "features"}
+)
+TRAIN, TRAINED = "train", "runs/run_folder"
+STARTED = "theory"  # the last room of a run that does not start from random weights
+PAPER = "integrations"  # the last room of a paper's stage, whose modules of `papers` count one by one
+FETCHED = ("DATA", "TRAININGS")  # the tables whose entries the stage fetch calls
+TEMPLATES = "report/templates"  # every byte of these counts
+ALL = object()  # the entries of a stage that counts all of the study
+CONSTANTS = (type(None), bool, int, float, str, bytes)
+
+
+class Module(NamedTuple):
+    """Holds a module's digest, the names that it imports from modules of the package, and all its names."""
+
+    digest: str
+    imports: tuple[tuple[str, str], ...]
+    names: frozenset[str]
 
 
 def sweep_digests(further: Mapping[str, str] = MappingProxyType({})) -> dict[str, dict[str, str]]:
-    """Return the digests of the stages that run once for a sweep, by stage and file.
+    """Return the digests of the stages that run once for a sweep, by stage and by room or file.
 
-    further: the modules of a study's stages besides those of every sweep.
+    further: the modules of papers' stages, by stage.
     """
-    study = study_digests(None, (), at_start(), SERVICES)
-    return {
-        stage: closure([module], None, SERVICES, at_start()) | study | _template_digests(stage)
-        for stage, module in (*SWEEP_STAGES.items(), *further.items())
-    }
-
-
-def _template_digests(stage: str) -> dict[str, str]:
-    files = _template_files(stage) if stage in TEMPLATES else []
-    contents = {path.relative_to(closures.ROOT).as_posix(): at_start().content(path) for path in files}
-    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-
-
-def _template_files(stage: str) -> list[Path]:
-    return sorted((closures.ROOT / PACKAGE / TEMPLATES[stage]).glob("*.*"))
+    stages = {stage: _stage(last, ALL, at_start(), stage) for stage, last in SWEEP_STAGES.items()}
+    return stages | {stage: _stage(PAPER, ALL, at_start(), module) for stage, module in further.items()}
 
 
 def experiment_digests(
-    choices: Choices, further: Mapping[str, str] = MappingProxyType({})
+    spec: Experiment, further: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, dict[str, str]]:
-    """Return the digests of the stages of one experiment, `train` among them, by stage and file."""
-    stages = {
-        stage: closure([module], choices, SERVICES | READERS, at_start())
-        | study_digests(choices, READ.get(stage, READ[TRAIN]), at_start(), SERVICES | READERS)
-        for stage, module in (*EXPERIMENT_STAGES.items(), *further.items())
+    """Return the digests of an experiment's stages, `train` among them, by stage and by room or file."""
+    picked = picked_entries(spec)
+    entries: dict[str, object] = {
+        "fetch": {table: entry for table, entry in picked.items() if table in FETCHED},
+        "measure": (picked, loaded().metrics, loaded().run_columns),
     }
-    return stages | {TRAIN: training_digests(choices, at_start())}
+    stages = {
+        stage: _stage(last, entries.get(stage, picked), at_start(), further.get(stage, stage))
+        for stage, last in {**EXPERIMENT_STAGES, **dict.fromkeys(further, PAPER)}.items()
+    }
+    return stages | {TRAIN: training_digests(spec, at_start())}
 
 
-def training_digests(choices: Choices, reading: Reading) -> dict[str, str]:
-    """Return the digests of the code that decides a run's numbers, by file."""
-    without = SERVICES | READERS
-    roots = OWN_TRAINING if any(table == TRAININGS for table, _ in choices.own) else TRAINING
-    return closure(roots, choices, without, reading) | study_digests(choices, READ[TRAIN], reading, without)
+def stage_digests(stage: Stage, spec: Experiment | None = None) -> dict[str, str]:
+    """Return the digests of a stage of the study's own, by room or file; spec: of the experiment it runs for.
+
+    Its measurements may be of the study's own metrics.
+    """
+    entries = stage, stage.function.__qualname__
+    if spec is None:
+        return _stage("system", entries, at_start())
+    return _stage("system", (*entries, picked_entries(spec), loaded().metrics), at_start())
+
+
+def training_digests(spec: Experiment, reading: Reading) -> dict[str, str]:
+    """Return the digests of the code that decides a run's numbers, by room or file."""
+    random = own_loop(spec) or spec.model.start == "random"
+    return _stage(TRAINED if random else STARTED, picked_entries(spec), reading)
+
+
+def picked_entries(spec: Experiment) -> dict[str, tuple[type, object]]:
+    """Return the entries of study.py's tables that an experiment picks, each with its record, by table."""
+    records = {table: type(getattr(spec, part, None)) for part, table in PARTS.items()}
+    entries = {table: loaded().tables[table].get(record) for table, record in records.items()}
+    return {table: (records[table], entry) for table, entry in entries.items() if entry is not None}
+
+
+def entry_digests(entries: object, reading: Reading | None = None) -> dict[str, str]:
+    """Return the digests of the files that define entries of study.py, and of what they import, by path.
+
+    The files are of the study and of `ncpipe.papers`; the entries' constants have a digest together. All of
+    the study counts if it does more than define, or if an entry holds an object that is none of these.
+    entries: functions, classes, constants, and dataclasses and containers of these.
+    """
+    return _of_study(entries, reading or at_start())[0]
+
+
+def _stage(last: str, entries: object, reading: Reading, module: str = "") -> dict[str, str]:
+    """Return the digests of the rooms up to a last one, of a stage's module and of what its entries need.
+
+    module: a name in `ncpipe.commands`, or of a paper's module with dots.
+    """
+    study, reached = _of_study(entries, reading)
+    paper, reached_by_paper = _followed([(module, "")] if "." in module else [], reading)
+    rooms = [*ROOMS[: 1 + max(ROOMS.index(last), reached, reached_by_paper)]]
+    if module and not paper:
+        rooms.append(f"commands/{module}")
+    return {f"{PACKAGE}/{room}": _room(room, reading) for room in rooms} | paper | study
+
+
+def _room(room: str, reading: Reading) -> str:
+    """Return the digest of a room, or of one module."""
+    if room not in reading.known:
+        start = f"{PACKAGE}/{room}"
+        files = package_files(reading).items()
+        inside = {name: path for name, path in files if name.startswith((f"{start}/", f"{start}.py"))}
+        reading.known[room] = digest_of({name: _digest(path, reading) for name, path in inside.items()})
+    return reading.known[room]
+
+
+def _digest(path: Path, reading: Reading) -> str:
+    content = reading.content(path)
+    return digest_module(content).digest if path.suffix == ".py" else hashlib.sha256(content).hexdigest()
+
+
+def _of_study(entries: object, reading: Reading) -> tuple[dict[str, str], int]:
+    """Return the digests of what entries need of a study and of papers, and the last room that they need."""
+    if not Path(FILE).is_file():
+        return {}, 0
+    homes, whole = set[Path | tuple[str, str]](), entries is ALL or study_effect(reading) is not None
+    constants = []
+    for part in () if whole else _parts(entries):
+        module = getattr(part, "__module__", None) if callable(part) else None
+        if isinstance(part, CONSTANTS):
+            constants.append(part)
+        elif isinstance(module, str):
+            homes.add(loaded().modules.get(module, (module, "")))
+        else:
+            whole = True
+    files = [Path(FILE)] if whole else [home for home in homes if isinstance(home, Path)]
+    digests, last = _followed([*homes, *files, *study_modules(files, reading.content)], reading)
+    values = {} if whole else {"constants": hashlib.sha256(repr(constants).encode()).hexdigest()}
+    return listed_digests(reading, CODE) | digests | values, last
+
+
+def _parts(entry: object) -> Iterator[object]:
+    """Yield the functions, classes, constants and other objects that an entry is made of."""
+    if is_dataclass(entry) and not isinstance(entry, type):
+        entry = type(entry), *(getattr(entry, field.name) for field in fields(entry))
+    if isinstance(entry, Mapping):
+        entry = *entry, *entry.values()
+    if isinstance(entry, list | tuple):
+        for part in entry:
+            yield from _parts(part)
+    else:
+        yield entry
+
+
+def _followed(homes: Iterable[Path | tuple[str, str]], reading: Reading) -> tuple[dict[str, str], int]:
+    """Return the digests of files and of the modules of papers that they import, and the last room imported.
+
+    homes: files, and imports of modules, each with a name.
+    """
+    todo, digests, last = list(homes), dict[str, str](), 0
+    while todo:
+        home = todo.pop()
+        if isinstance(home, tuple):
+            room = _room_of(*home)
+            if room == "papers":
+                todo += _files_of(*home)
+            elif room in ROOMS:
+                last = max(last, ROOMS.index(room))
+        elif (name := _name(home)) not in digests:
+            module = digest_module(reading.content(home))
+            digests[name] = module.digest
+            todo += module.imports
+            if not home.is_absolute() and module.names & IMPORTERS:  # a study's, which may import by a text
+                last = len(ROOMS) - 1
+    return dict(sorted(digests.items())), last
+
+
+def _room_of(module: str, name: str) -> str:
+    """Return the room that `from module import name` imports from; the last one where it does not tell."""
+    package, _, inside = module.partition(".")
+    if package != PACKAGE:
+        return ""
+    room = (inside or name).partition(".")[0]
+    if (ROOT / PACKAGE / room).is_dir() and room:
+        return room
+    offering = ROOT / PACKAGE / f"{inside or '__init__'}.pyi"  # names for users
+    if offering.is_file():
+        for source, offered in digest_module(offering.read_bytes()).imports:
+            if offered == name:
+                return _room_of(source, name)
+    return ROOMS[-1]
+
+
+def _files_of(module: str, name: str) -> list[Path]:
+    """Return the files of the package that `from module import name` runs."""
+    parts = [*module.split("."), *filter(None, [name])]
+    stems = [ROOT.joinpath(*parts[:end]) for end in range(3, len(parts) + 1)]
+    files = (file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py"))
+    return [file for file in files if file.is_file()]
+
+
+def _name(path: Path) -> str:
+    return (path.relative_to(ROOT) if path.is_relative_to(ROOT) else path).as_posix()
+
+
+@functools.cache  # by content, so that it never needs to be forgotten
+def digest_module(content: bytes) -> Module:
+    """Return what digests need of a module."""
+    tree = parsed(content)
+    imports = set[tuple[str, str]]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports |= {(alias.name, "") for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imports |= {(node.module or "", alias.name) for alias in node.names}
+    ours = sorted(pair for pair in imports if pair[0].partition(".")[0] == PACKAGE)
+    digest = hashlib.sha256(_dumped(tree).encode()).hexdigest()
+    return Module(digest, tuple(ours), frozenset(names_in(tree)))
+
+
+def _dumped(node: object) -> str:
+    """Return a syntax tree as text without docstrings and empty fields, as in every version of Python."""
+    if isinstance(node, list):
+        return f"[{','.join([_dumped(each) for each in node if not _is_docstring(each)])}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields_ = [(name, getattr(node, name, None)) for name in node._fields if name != "ctx"]
+    inner = [f"{name}={_dumped(value)}" for name, value in fields_ if value is not None and value != []]
+    return f"{type(node).__name__}({','.join(inner)})"
+
+
+def _is_docstring(node: object) -> bool:
+    value = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def files_digest() -> str:
     """Return the digest of every byte of the files that digests depend on, comments included."""
-    digest = hashlib.sha256()
-    for path in (*_package_files(), *_study_files()):
-        name = path.relative_to(closures.ROOT) if path.is_relative_to(closures.ROOT) else path
-        digest.update(f"{name}\0".encode())
-        digest.update(hashlib.sha256(at_start().content(path)).digest())
-    digest.update(digest_of(_listed()).encode())
-    return digest.hexdigest()
+    files = package_files(at_start()) | {path.as_posix(): path for path in _study_files()}
+    contents = {name: hashlib.sha256(at_start().content(path)).hexdigest() for name, path in files.items()}
+    return digest_of([contents, _listed()])
 
 
 def code_contents() -> dict[str, bytes]:
@@ -121,7 +275,6 @@ def code_contents() -> dict[str, bytes]:
     The code is the package's files, study.py and its modules, the files listed with them and dvc.yaml. Raises
     InputError if a file lies outside the study's folder.
     """
-    package = {path.relative_to(closures.ROOT).as_posix(): path for path in _package_files()}
     study = {path.as_posix(): at_start().content(path) for path in _study_files()}
     study |= {name: Path(name).read_bytes() for name in _listed()}
     for name in study:
@@ -129,12 +282,16 @@ def code_contents() -> dict[str, bytes]:
             raise InputError(f"{name}: lies outside the study's folder, so jobs cannot have a copy")
     if study and PIPELINE.is_file():
         study[PIPELINE.name] = at_start().content(PIPELINE)
-    return {name: at_start().content(path) for name, path in package.items()} | study
+    return {name: at_start().content(path) for name, path in package_files(at_start()).items()} | study
 
 
-def _package_files() -> list[Path]:
-    """Return the package's modules and page templates."""
-    return [*module_files(), *(path for stage in TEMPLATES for path in _template_files(stage))]
+def package_files(reading: Reading) -> dict[str, Path]:
+    """Return the package's modules and page templates, as they lay there when a reading first listed them."""
+    if not reading.package:
+        package = ROOT / PACKAGE
+        paths = sorted([*package.rglob("*.py"), *(package / TEMPLATES).glob("*.*")])
+        reading.package |= {_name(path): path for path in paths}
+    return reading.package
 
 
 def _study_files() -> list[Path]:
@@ -148,5 +305,5 @@ def _listed() -> dict[str, str]:
     return listed_digests(at_start(), CODE) if Path(FILE).is_file() else {}
 
 
-for _path in _package_files():  # now, all at once: not some before an edit and some after
+for _path in package_files(at_start()).values():  # now, all at once: not some before an edit and some after
     at_start().content(_path)

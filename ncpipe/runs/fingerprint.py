@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncpipe.config.choices import STUDY_TABLES, Choices
 from ncpipe.config.experiment import Experiment, own_loop
-from ncpipe.config.reading import PACKAGE, Reading, at_start
+from ncpipe.config.reading import Reading, at_start
 from ncpipe.config.run import Compute, Run, as_json
-from ncpipe.config.sources.images import ImageData
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.code_digests import training_digests
+from ncpipe.runs.code_digests import picked_entries, training_digests
 from ncpipe.system.artifacts import PREPARED, check_manifest, digest_of, read_json
 from ncpipe.system.errors import InputError
 
@@ -146,39 +144,19 @@ def is_current(folder: Path, fingerprint: RunFingerprint) -> bool:
         return False
 
 
-def choices_of(spec: Experiment) -> Choices:
-    """Return what an experiment picks from tables of code (`ncpipe.runs.code_digests`)."""
-    parts = {part: getattr(spec, part, None) for part in STUDY_TABLES}  # an own loop has `training` alone
-    records = {part: type(record) for part, record in parts.items() if dataclasses.is_dataclass(record)}
-    names = set[str]()
-    if not own_loop(spec):
-        names = {spec.data.source, spec.loss_name, spec.optimizer.name, spec.model.start}
-        if spec.data.transfer is not None and spec.data.transfer.data is not None:
-            names.add(spec.data.transfer.data.source)
-        if isinstance(spec.data, ImageData) and spec.data.ood is not None:
-            names.add(spec.data.ood.source)
-    own = {
-        (STUDY_TABLES[part], record.__name__)
-        for part, record in records.items()
-        if record.__module__.partition(".")[0] != PACKAGE
-    }
-    return Choices(frozenset(names | {record.__name__ for record in records.values()}), tuple(sorted(own)))
-
-
 def code_digest(spec: Experiment) -> str:
     """Return the digest of the code that affects the numbers of an experiment's runs."""
-    return _code_digest(choices_of(spec), at_start(), Path.cwd())
-
-
-@functools.cache  # of one reading, whose files do not change
-def _code_digest(choices: Choices, reading: Reading, study: Path) -> str:
-    return digest_of(training_digests(choices, reading))
+    records = (record for record, _ in picked_entries(spec).values())
+    key = Path.cwd(), *records, own_loop(spec) is None and spec.model.start
+    if key not in at_start().known:
+        at_start().known[key] = digest_of(training_digests(spec, at_start()))
+    return at_start().known[key]
 
 
 def check_code(fingerprint: RunFingerprint, reading: Reading) -> None:
     """Raise InputError unless the code in a reading has the digest of a run's fingerprint."""
     try:
-        code = digest_of(training_digests(choices_of(fingerprint.run.spec), reading))
+        code = digest_of(training_digests(fingerprint.run.spec, reading))
     except (OSError, SyntaxError, ValueError):  # a file that is being written, or is half edited
         code = ""
     if code != fingerprint.code:

@@ -23,7 +23,7 @@ from ncpipe.datasets.own_loaders import check_loaders
 from ncpipe.datasets.stored import FACTS
 from ncpipe.runs.code_digests import experiment_digests
 from ncpipe.runs.dvc import cache_folder, dvc_folder
-from ncpipe.runs.fingerprint import RunFingerprint, choices_of, verify_run
+from ncpipe.runs.fingerprint import RunFingerprint, verify_run
 from ncpipe.runs.store_layout import begin_store, link, store_folder
 from ncpipe.system.artifacts import MANIFEST, PREPARED, RUNS, digest_of, md5_of, read_json, sha256_of
 from ncpipe.system.console import plural
@@ -46,7 +46,7 @@ class Kept:
         # What a loop of study.py is measured on comes from loaders, which read what is listed for `fetch`.
         listing = [stage, FETCH] if own_loop(spec) else [stage]
         self._always = always_runs(stage)
-        self._code = digest_of(experiment_digests(choices_of(spec))[stage])
+        self._code = digest_of(experiment_digests(spec)[stage])
         self._files = listed_digests(at_start(), *listing)
 
     def subject(self, fingerprint: RunFingerprint, further: object) -> Subject | None:

@@ -10,7 +10,7 @@ from ncpipe.tables.points import in_order, usable_points
 from ncpipe.tables.slopes import least_squares_line
 
 LAYER_KEYS = ["layer", "position", "split", "metric"]
-LAW_METRICS = ("nc1_trace_ratio", "nc1_pinv")
+LAW_METRICS = ("nc1_trace_ratio", "nc1_pinv", "nrc1_variance", "nc1_tokens_of_sample")
 
 
 def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

@@ -8,8 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torchvision.models.resnet import BasicBlock
 
-from ncpipe.config.specs import Count, NonNegative, OwnTraining, Positive
-from ncpipe.training.own_loop import Training
+from ncpipe.study import Count, NonNegative, OwnTraining, Positive, Training
 
 
 @dataclass(frozen=True)

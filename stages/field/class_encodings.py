@@ -9,19 +9,24 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ncpipe.config.bounds import Bound, Count, NonNegative, Positive
-from ncpipe.models.loss_functions import half_squared_error
-from ncpipe.system.errors import InputError
-from ncpipe.theory import ufm
-from ncpipe.theory.numerical import minimise_ufm
-from ncpipe.theory.ufm import Decay
+from ncpipe.study import (
+    Bound,
+    Count,
+    Decay,
+    InputError,
+    NonNegative,
+    Positive,
+    half_squared_error,
+    minimise_ufm,
+    ufm_optimum,
+)
 
 Classes = Annotated[int, Bound(low=2)]
 
 
 def encoding_cosine(classes: Classes, per_class: Count, decay: Positive, bias: NonNegative) -> float:
     """Return the cosine of two classes' uncentred features at the optimum of MSE with a penalised bias."""
-    return _cosine(ufm.optimum("mse", classes, per_class, classes, Decay(decay, decay, bias)).features)
+    return _cosine(ufm_optimum("mse", classes, per_class, classes, Decay(decay, decay, bias)).features)
 
 
 def encoding_cosine_numerical(

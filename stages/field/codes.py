@@ -15,11 +15,7 @@ import torch
 from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
-from ncpipe.config.bounds import Bound, Count, Positive
-from ncpipe.models.loss_functions import cross_entropy
-from ncpipe.system.errors import InputError
-from ncpipe.theory.numerical import descend, minimise_ufm
-from ncpipe.theory.ufm import Decay
+from ncpipe.study import Bound, Count, Decay, InputError, Positive, cross_entropy, descend, minimise_ufm
 
 Classes = Annotated[int, Bound(low=3)]
 Even = Annotated[int, Bound(low=4)]

@@ -12,9 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.config.bounds import Bound, Count, Index, Positive
-from ncpipe.metrics.table import measure
-from ncpipe.theory.numerical import descend
+from ncpipe.study import Bound, Count, Index, Positive, descend, measure
 
 Classes = Annotated[int, Bound(low=2)]
 HeadMetric = Literal["nc1_trace_ratio", "balance"]

@@ -12,11 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.config.bounds import Bound, Count, Positive
-from ncpipe.models.loss_functions import cross_entropy
-from ncpipe.system.errors import InputError
-from ncpipe.theory.numerical import minimise_ufm
-from ncpipe.theory.ufm import Decay
+from ncpipe.study import Bound, Count, Decay, InputError, Positive, cross_entropy, minimise_ufm
 
 Even = Annotated[int, Bound(low=4)]
 Array = np.ndarray

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from codes import deep_value, logits_of
 
-from ncpipe.config.bounds import Bound, Positive
+from ncpipe.study import Bound, Positive
 
 Classes = Annotated[int, Bound(low=3)]
 Array = np.ndarray

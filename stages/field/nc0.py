@@ -13,8 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 
-from ncpipe.config.bounds import Bound, Count, Fraction, Index, Positive
-from ncpipe.system.errors import InputError
+from ncpipe.study import Bound, Count, Fraction, Index, InputError, Positive
 
 Classes = Annotated[int, Bound(low=3)]
 Name = Literal["sgd", "sgdw", "adam", "adamw", "signum", "signumw"]

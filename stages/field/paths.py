@@ -10,9 +10,7 @@ import numpy as np
 import torch
 from scipy.integrate import solve_ivp
 
-from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
-from ncpipe.metrics.table import measure
-from ncpipe.theory.numerical import descend
+from ncpipe.study import Bound, Count, Index, NonNegative, Positive, descend, measure
 
 Classes = Annotated[int, Bound(low=2)]
 Part = Literal["nc1", "within", "between"]

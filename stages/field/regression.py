@@ -14,12 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
-from ncpipe.metrics.nrc import covariance
-from ncpipe.system.errors import InputError
-from ncpipe.system.randomness import seeded_generator
-from ncpipe.theory.numerical import descend
-from ncpipe.theory.regression import RegressionOptimum, regression_optimum
+from ncpipe.study import (
+    Bound,
+    Count,
+    Index,
+    InputError,
+    NonNegative,
+    Positive,
+    RegressionOptimum,
+    covariance,
+    descend,
+    regression_optimum,
+    seeded_generator,
+)
 
 Ratio = Annotated[float, Bound(low=1)]
 RANK = 1e-3  # of the largest singular value, from which on one counts

@@ -12,10 +12,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from ncpipe.config.bounds import Bound, Count, Index, Positive
-from ncpipe.models.loss_functions import cross_entropy
-from ncpipe.system.errors import InputError
-from ncpipe.theory.frames import simplex_frame
+from ncpipe.study import Bound, Count, Index, InputError, Positive, cross_entropy, simplex_frame
 
 Classes = Annotated[int, Bound(low=3)]
 Part = Literal["within", "means", "classifier"]

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from sklearn.datasets import load_digits
 
-from ncpipe.config.specs import Count, Index, OwnData
+from ncpipe.study import Count, Index, OwnData
 
 CLASSES = 10
 PARTS = {

@@ -38,6 +38,24 @@ class Layer:
     test_labels: list[int] | None = None
 
 
+@dataclass(frozen=True)
+class Vectors:
+    """features (N, d) with targets (N, t), and the last layer's weight (t, d) and bias (t,)."""
+
+    features: Matrix
+    targets: Matrix
+    weight: Matrix
+    bias: Vector
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """features (N, C, d), all tokens of a sample, with labels (N,) in 0..K-1."""
+
+    features: list[Matrix]
+    labels: list[int]
+
+
 class Classes:
     """Class means, their centre, spreads and the cutoff of one split."""
 
@@ -112,8 +130,12 @@ def decisions(layer: Layer, own: Classes) -> tuple[list[int], Vector]:
     return decided, margins
 
 
-def all_metrics(layer: Layer) -> Values:
-    """Every value by split and metric."""
+def all_metrics(layer: Layer | Vectors | Tokens) -> Values:
+    """Every value by split and metric; of vectors those of a split."""
+    if isinstance(layer, Vectors):
+        return {("train", name): value for name, value in of_vector_targets(layer)}
+    if isinstance(layer, Tokens):
+        return {("train", name): value for name, value in of_all_tokens(layer)}
     train = Classes(layer.features, layer.labels)
     values = {("train", name): value for name, value in of_split(train, train, layer)}
     if layer.test_features is not None and layer.test_labels is not None:
@@ -132,6 +154,7 @@ def of_split(own: Classes, train: Classes, layer: Layer) -> Iterator[tuple[str, 
     yield "nc1_pinv_rank", mpf(len(directions))
     yield "dnc1_trace_pinv", ratio(own.within, mp.fsum(own.count / s**2 for s, _ in directions))
     yield "tcv", own.within
+    yield "feature_norm", mp.sqrt(mp.fsum(map(square, own.features)) / len(own.features))
     terms = cdnv_terms(own)
     yield "cdnv", INF if terms is None else deviation(terms)[0]
     if own.count > own.width + 1:
@@ -174,6 +197,60 @@ def of_classifier(
     yield "margin_mean", mp.fsum(margins) / len(margins)
     for name, percent in QUANTILES.items():
         yield name, margins[-(-percent * len(margins) // 100) - 1]  # the ceil(pN)-th smallest
+
+
+def of_vector_targets(layer: Vectors) -> Iterator[tuple[str, mpf]]:
+    features, targets, weight = layer.features, layer.targets, layer.weight
+    count = len(targets[0])
+    mean = average(features)
+    centred, wanted = [minus(h, mean) for h in features], [minus(y, average(targets)) for y in targets]
+    pairs = singular_pairs(centred)
+    squares = [s**2 for s, _ in pairs]
+    axes = [v for _, v in pairs[:count]]
+    yield "nrc1", outside(features, axes)
+    yield "nrc2", outside(features, [v for _, v in singular_pairs(weight)])
+    yield "nrc1_variance", mp.fsum(squares[count:]) / mp.fsum(squares)
+    yield "stable_rank_features", mp.fsum(squares) / squares[0]
+    crossed, own, of_targets = columns(centred, wanted), columns(centred, centred), columns(wanted, wanted)
+    yield "nrc2_cka", product(crossed, crossed) / (norm(own) * norm(of_targets))
+    angles = singular_values(gram(axes, [v for _, v in singular_pairs(weight)[:count]]))
+    yield "nrc3_alignment", mp.fsum(angles) / len(angles)
+    explained = mp.fsum(
+        square([mp.fdot(v, column) / s for column in zip(*crossed, strict=True)]) for s, v in pairs
+    )
+    total = mp.fsum(map(square, wanted))
+    yield "nrc4_linear_mse", 1 - explained / total
+    made = [[mp.fdot(row, h) + b for row, b in zip(weight, layer.bias, strict=True)] for h in features]
+    yield "relative_mse", mp.fsum(square(minus(f, y)) for f, y in zip(made, targets, strict=True)) / total
+    ratios = []
+    for h in features:
+        _, first, second = sorted(length(minus(h, other)) for other in features)[:3]
+        ratios.append(mp.log(second / first))
+    ratios.sort()
+    kept = len(ratios) * 9 // 10
+    heights = [-mp.log(1 - mpf(i) / len(ratios)) for i in range(1, kept + 1)]
+    yield "intrinsic_dimension", mp.fdot(ratios[:kept], heights) / square(ratios[:kept])
+
+
+def outside(features: Matrix, axes: Matrix) -> mpf:
+    """Mean share of |h|^2 off orthonormal axes."""
+    return mp.fsum(1 - mp.fsum(mp.fdot(v, h) ** 2 for v in axes) / square(h) for h in features) / len(
+        features
+    )
+
+
+def columns(first: Matrix, second: Matrix) -> Matrix:
+    """A^T B."""
+    return gram([list(c) for c in zip(*first, strict=True)], [list(c) for c in zip(*second, strict=True)])
+
+
+def of_all_tokens(layer: Tokens) -> Iterator[tuple[str, mpf]]:
+    means = [average(tokens) for tokens in layer.features]
+    pairs = zip(layer.features, means, strict=True)
+    spread = average([[mp.fsum(square(minus(h, m)) for h in tokens) / len(tokens)] for tokens, m in pairs])[0]
+    own = Classes(means, layer.labels)
+    yield "nc1_tokens_of_sample", ratio(spread, own.between)
+    yield "nc1_tokens_of_class", ratio(spread + own.within, own.between)
 
 
 def of_held_out(test: Classes, train: Classes) -> Iterator[tuple[str, mpf]]:
@@ -417,14 +494,21 @@ def length(vector: Vector) -> mpf:
     return mp.sqrt(square(vector))
 
 
-def read_layer(arrays: Mapping[str, np.ndarray]) -> Layer:
+def read_layer(arrays: Mapping[str, np.ndarray]) -> Layer | Vectors | Tokens:
     """The arrays of a file as exact numbers."""
+    if arrays["features"].ndim == 3:
+        return Tokens([[exact(h) for h in rows] for rows in arrays["features"]], arrays["labels"].tolist())
 
     def matrix(name: str) -> Matrix | None:
         return [exact(row) for row in arrays[name]] if name in arrays else None
 
     features = matrix("features")
     assert features is not None
+    if "targets" in arrays:
+        targets, weight = matrix("targets"), matrix("weight")
+        assert targets is not None
+        assert weight is not None
+        return Vectors(features, targets, weight, exact(arrays["bias"]))
     return Layer(
         features,
         arrays["labels"].tolist(),

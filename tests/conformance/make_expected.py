@@ -10,11 +10,12 @@ classes; where files are named, only these are computed anew.
 import json
 import random
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from exact_metrics import COUNTS, EPS, Layer, Matrix, all_metrics, read_layer
+from exact_metrics import COUNTS, EPS, Layer, Tokens, Vectors, all_metrics, read_layer
 from mpmath import mp, mpf
 
 HERE = Path(__file__).resolve().parents[2] / "ncpipe" / "metrics" / "conformance"
@@ -52,7 +53,7 @@ def expected_of(name: str) -> Expected:
     if name == ONE_CLASS:
         return {split: {metric: ["nan", "0"] for metric in names} for split, names in UNDEFINED.items()}
     layer = layer_of(name)
-    draws = DRAWS if max(layer.labels) < FEWER else 0
+    draws = DRAWS if max(getattr(layer, "labels", [0])) < FEWER else 0
     others = [all_metrics(moved(layer, random.Random(seed))) for seed in range(draws)]
     found: Expected = {}
     for (split, metric), value in all_metrics(layer).items():
@@ -61,7 +62,7 @@ def expected_of(name: str) -> Expected:
     return found
 
 
-def layer_of(name: str) -> Layer:
+def layer_of(name: str) -> Layer | Vectors | Tokens:
     if name == UNBALANCED:
         return unbalanced()
     with np.load(FOLDER / f"{name}.npz") as file:
@@ -79,21 +80,20 @@ def unbalanced() -> Layer:
     return Layer(features, labels, [[m - mpf(1) / 2 for m in mean] for mean in means])
 
 
-def moved(layer: Layer, draw: random.Random) -> Layer:
-    """Every number up or down by 2^-52 of the largest of its array."""
+def moved(layer: Any, draw: random.Random) -> Any:
+    """Every number but labels up or down by 2^-52 of the largest of its array."""
 
-    def rows(matrix: Matrix) -> Matrix:
-        step = EPS * max(abs(x) for row in matrix for x in row)
-        return [[x + (step if draw.random() < 0.5 else -step) for x in row] for row in matrix]
+    def size(values: Any) -> mpf:
+        return max(map(size, values)) if isinstance(values, list) else abs(values)
 
-    found = replace(layer, features=rows(layer.features))
-    if layer.weight is not None:
-        found = replace(found, weight=rows(layer.weight))
-    if layer.bias is not None:
-        found = replace(found, bias=rows([layer.bias])[0])
-    if layer.test_features is not None:
-        found = replace(found, test_features=rows(layer.test_features))
-    return found
+    def shifted(values: Any, step: mpf) -> Any:
+        if isinstance(values, list):
+            return [shifted(each, step) for each in values]
+        return values + (step if draw.random() < 0.5 else -step)
+
+    arrays = {each.name: getattr(layer, each.name) for each in fields(layer) if "labels" not in each.name}
+    given = {name: values for name, values in arrays.items() if values is not None}
+    return replace(layer, **{name: shifted(values, EPS * size(values)) for name, values in given.items()})
 
 
 def ulp_of(metric: str, value: mpf, others: list[mpf]) -> mpf:

@@ -14,6 +14,7 @@ import numpy as np
 FOLDER = Path(__file__).resolve().parent
 FEATURES, EXPECTED = FOLDER / "features", FOLDER / "expected.json"
 ARRAYS = ("features", "labels", "weight", "bias", "test_features", "test_labels")
+KINDS = ("classes", "vectors", "tokens")
 RELATIVE, ULPS = Fraction(1, 10**9), 10
 LEAST = Fraction(2) ** -1074  # of float64's positive numbers
 COUNTS = frozenset({"nc1_pinv_rank", "rank_means", "rank_weights", "ncc_error", "nc4_mismatch"})
@@ -42,7 +43,8 @@ class Case:
     """Hold a file's arrays as stored, and for each (split, metric) the exact value and its ulp as text.
 
     arrays: features (N, d), labels (N,); where there are any, weight (K, d), bias (K,), test_features and
-    test_labels. A split is train, test or weights.
+    test_labels. Of vectors, targets (N, t) in place of labels; of tokens, features (N, C, d). A split is
+    train, test or weights.
     """
 
     name: str
@@ -60,11 +62,15 @@ class Case:
         return not math.isfinite(found) if self.has_one_class else conforms(metric, found, value, ulp)
 
 
-def cases() -> list[Case]:
-    """Return every file of the suite, small ones first."""
+def cases(kind: str = "classes") -> list[Case]:
+    """Return every file of a kind of targets, small ones first: of `classes`, `vectors` or `tokens`."""
+    if kind not in KINDS:
+        raise ValueError(f"kind: {kind!r} is unknown; take {', '.join(KINDS)}")
     answers = json.loads(EXPECTED.read_text(encoding="utf-8"))
     found = []
     for name in sorted(answers):
+        if kind_of(name) != kind:
+            continue
         own = {
             (split, metric): (value, ulp)
             for split, metrics in answers[name].items()
@@ -72,6 +78,11 @@ def cases() -> list[Case]:
         }
         found.append(Case(name, arrays_of(name), own))
     return sorted(found, key=lambda case: (case.arrays["features"].size, case.name))
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a file, which begins its name unless it has classes."""
+    return next((kind for kind in KINDS if name.startswith(f"{kind}_")), "classes")
 
 
 def arrays_of(name: str) -> dict[str, np.ndarray]:

@@ -1,36 +1,39 @@
-"""Check a study in seconds, before anything trains: metrics, claims, files, and one step of its own code.
+"""Take one step with an experiment of a study's own code, with a few samples, before anything trains.
 
-The stage `code` runs this (`ncpipe.commands.code`). In experiments that use study.py, a few samples pass
-through the network, the loss, one step of the optimizer and every metric.
+They pass through the network, the loss, one step of the optimizer and every metric; an own loop trains for an
+epoch of two batches.
 """
 
 import dataclasses
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
-from ncpipe.commands.dvc_dependencies import check_reruns
-from ncpipe.commands.grid import check_metrics
+import torch
+
 from ncpipe.config.experiment import Data, own_loop
-from ncpipe.config.optimizer_specs import TorchOptimizer
-from ncpipe.config.params import Params
 from ncpipe.config.run import Compute, Run
-from ncpipe.config.sources.arrays import ArraysData
 from ncpipe.config.sources.images import ImageData
 from ncpipe.config.sources.next_tokens import NextTokenData
 from ncpipe.config.sources.reviews import TextData
-from ncpipe.config.study import loaded, study_error, study_errors
+from ncpipe.config.study import loaded, study_error
+from ncpipe.datasets.own_loaders import loader_digests
+from ncpipe.datasets.prepare import prepare
+from ncpipe.datasets.prepared import Prepared, Split, TokenSplit, read_prepared
+from ncpipe.features.extraction import extract
+from ncpipe.features.layer_samples import WeightsAndData
+from ncpipe.features.own_metrics import own_measurements
+from ncpipe.features.own_network import own_passes
 from ncpipe.metrics.study_metrics import own_metrics, wrong_place
-from ncpipe.papers.outputs import RUN_NUMBERS
-from ncpipe.system.artifacts import CLAIMS_FILE, PREPARED, RAW
+from ncpipe.models.build import build_network, build_uninitialised_network, prepare_split
+from ncpipe.models.network import Network, Role
+from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, cut
-
-if TYPE_CHECKING:
-    from ncpipe.datasets.prepared import Prepared, Split
-    from ncpipe.models.network import Network
-    from ncpipe.training.session import Session
+from ncpipe.training.device import fix_order_of_sums, prepare_device
+from ncpipe.training.own_loop import few_batches, train_own
+from ncpipe.training.session import Session
 
 SAMPLES = 64  # in the step, with at least two of each class
 BATCHES = 2  # of an own loop's loaders, in its trial
@@ -39,47 +42,6 @@ SECONDS = 10.0  # a data set that takes longer is not made twice
 OTHER = "gives another result when it is called again"
 NO_DRAWS = "so its runs could not be repeated; it may not draw at random"
 DRAW = "draw with a seed, or from the global generators, which are seeded for each run"
-TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS")  # of study.py, for model, data, loss and optimizer
-
-
-def check_study(params: Params) -> None:
-    """Raise InputError for the first mistake that a run would meet later."""
-    check_metrics(params)
-    if CLAIMS_FILE.is_file():
-        from ncpipe.claims.ledger import load_claims  # pandas takes half a second to import
-        from ncpipe.claims.quantities import Computed, check_calls
-
-        claims = load_claims(CLAIMS_FILE, lambda: params, RUN_NUMBERS)
-        check_calls(claim for claim in claims if isinstance(claim, Computed))
-    for name in params.sweep.experiments:
-        spec = params.experiments[name]
-        if own_loop(spec):
-            continue
-        if isinstance(spec.optimizer, TorchOptimizer):
-            _check_torch_optimizer(spec.optimizer)
-        if isinstance(spec.data, ArraysData):
-            check_reruns("fetch", spec.data.file)
-            if not Path(spec.data.file).is_file():
-                raise InputError(
-                    f"experiments.{name}.data.file: {spec.data.file} not found; correct the path"
-                )
-    study = loaded()
-    if not any(study.tables.values()):
-        return
-    metrics_checked = False
-    for name in params.sweep.experiments:
-        spec = params.experiments[name]
-        if own_loop(spec):
-            check_own_loop(params.runs_of(name)[0], params.compute)
-            continue
-        parts = (spec.model, spec.data, spec.loss, spec.optimizer)
-        uses_study = any(type(part) in study.tables[table] for part, table in zip(parts, TABLES, strict=True))
-        if uses_study or (study.metrics and not metrics_checked):
-            runs = params.runs_of(name)
-            say(f"code: building the networks of {name}, and taking one step with a few samples")
-            with study_errors():
-                _check_runs([runs[0], runs[-1]])
-            metrics_checked = True
 
 
 def check_own_loop(run: Run, compute: Compute) -> None:
@@ -87,11 +49,6 @@ def check_own_loop(run: Run, compute: Compute) -> None:
 
     Its layers exist, its loaders for measuring repeat, its history is finite, and its checkpoint can be read.
     """
-    from ncpipe.datasets.own_loaders import loader_digests
-    from ncpipe.features.own_network import own_passes
-    from ncpipe.training.device import prepare_device
-    from ncpipe.training.own_loop import few_batches, train_own
-
     loop = own_loop(run.spec)
     assert loop is not None
     device = prepare_device(compute)
@@ -114,26 +71,8 @@ def check_own_loop(run: Run, compute: Compute) -> None:
         )
 
 
-def _check_torch_optimizer(spec: TorchOptimizer) -> None:
-    """Raise InputError unless torch.optim has the class and it takes the arguments."""
-    import torch
-
-    from ncpipe.training.torch_optimizers import make_optimizer
-
-    weight = torch.nn.Parameter(torch.zeros(2, 2))
-    make_optimizer(spec, [weight])
-
-
-def _check_runs(runs: list[Run]) -> None:
+def check_runs(runs: list[Run]) -> None:
     """Build the shallowest and the deepest network; take one step with the first and compute its metrics."""
-    import torch
-
-    from ncpipe.features.extraction import extract
-    from ncpipe.features.layer_samples import WeightsAndData
-    from ncpipe.features.own_metrics import own_measurements
-    from ncpipe.training.device import fix_order_of_sums
-    from ncpipe.training.session import Session
-
     fix_order_of_sums()  # so that a step taken twice gives the same bytes
     data = _subsample(_load_data(runs[0].spec.data, PREPARED / runs[0].data))
     cpu = torch.device("cpu")
@@ -194,14 +133,12 @@ def _check_runs(runs: list[Run]) -> None:
                 )
 
 
-def _check_optimizer(session: "Session") -> None:
+def _check_optimizer(session: Session) -> None:
     """Raise InputError if an optimizer of study.py gives something else when it is called again.
 
     It then keeps something that is in no checkpoint, so that a resumed run is another run; on CUDA its step
     is recorded once and replayed, so that it would train as in that step for ever.
     """
-    import torch
-
     spec, values = session.spec, session.stack.values
     if type(spec.optimizer) in loaded().optimizers:
         method: Any = session.method
@@ -220,13 +157,8 @@ def _check_optimizer(session: "Session") -> None:
             )
 
 
-def _check_network(run: Run, data: "Prepared") -> None:
+def _check_network(run: Run, data: Prepared) -> None:
     """Raise InputError, with the network's class and line, if a forward pass breaks a rule of `Network`."""
-    import torch
-
-    from ncpipe.models.build import build_network, build_uninitialised_network, prepare_split
-    from ncpipe.models.network import Role
-
     model = run.spec.model
     network = build_network(run, data)
     name = f"{type(network).__name__}, L = {run.depth}"
@@ -274,9 +206,8 @@ def _check_network(run: Run, data: "Prepared") -> None:
 
 
 def _check_layer(
-    network: "Network", name: str, layer: str, values: object, samples: int, position: object
+    network: Network, name: str, layer: str, values: object, samples: int, position: object
 ) -> None:
-    import torch
 
     if not isinstance(values, torch.Tensor) or values.dim() != 2 or len(values) != samples:
         shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
@@ -294,11 +225,8 @@ def _mistake(part: object, message: str) -> InputError:
     return loaded().mistake(name, message) if name in loaded().lines else InputError(cut(message))
 
 
-def _load_data(spec: Data, folder: Path) -> "Prepared":
+def _load_data(spec: Data, folder: Path) -> Prepared:
     """Return the data if they are prepared or need no download; otherwise noise of the same shape."""
-    from ncpipe.datasets.prepare import prepare
-    from ncpipe.datasets.prepared import read_prepared
-
     if type(spec) in loaded().data:
         return _own_data(spec)
     if not isinstance(spec, ImageData | TextData | NextTokenData) or spec.source == "digits":
@@ -309,10 +237,8 @@ def _load_data(spec: Data, folder: Path) -> "Prepared":
         return _noise(spec)
 
 
-def _own_data(spec: Data) -> "Prepared":
+def _own_data(spec: Data) -> Prepared:
     """Return the data of a function of study.py; InputError if a second call gives others."""
-    from ncpipe.datasets.prepare import prepare
-
     begin = time.monotonic()
     data = prepare(spec, RAW, None, progress=False)
     if time.monotonic() - begin < SECONDS:
@@ -322,12 +248,8 @@ def _own_data(spec: Data) -> "Prepared":
     return data
 
 
-def _noise(spec: ImageData | TextData | NextTokenData) -> "Prepared":
+def _noise(spec: ImageData | TextData | NextTokenData) -> Prepared:
     """Return random images or texts of the data set's shape."""
-    import torch
-
-    from ncpipe.datasets.prepared import Prepared, Split, TokenSplit
-
     draw = torch.Generator().manual_seed(0)
     if isinstance(spec, NextTokenData):
         ids = torch.randint(spec.vocabulary, (8, spec.context + 1), generator=draw)
@@ -345,7 +267,7 @@ def _noise(spec: ImageData | TextData | NextTokenData) -> "Prepared":
     return Prepared("image", spec.classes, None, split, split, {}, checksum="")
 
 
-def _subsample(data: "Prepared") -> "Prepared":
+def _subsample(data: Prepared) -> Prepared:
     """Return the data with a few samples of each class."""
     if data.kind == "free":
         return data
@@ -364,17 +286,14 @@ def _subsample(data: "Prepared") -> "Prepared":
     return dataclasses.replace(data, train=_first_of_each_class(data.train, data.classes, count), test=test)
 
 
-def _some_with_tags(split: "Split") -> "Split":
+def _some_with_tags(split: Split) -> Split:
     """Return the first samples, and two that have each tag alone."""
-    import torch
-
     alone = torch.nonzero(split.labels.sum(1) == 1).flatten()
     of_each = [alone[own.bool()][:2] for own in split.labels[alone].T]
     return split[torch.cat([torch.arange(min(SAMPLES, len(split))), *of_each])]
 
 
-def _first_of_each_class(split: "Split", classes: int, count: int) -> "Split":
-    import torch
+def _first_of_each_class(split: Split, classes: int, count: int) -> Split:
 
     indices = [torch.nonzero(split.labels == label).flatten()[:count] for label in range(classes)]
     return split[torch.cat(indices)]

@@ -1,0 +1,133 @@
+"""Run a stage of a study's own, an entry of STAGES in its study.py (`ncpipe stage`)."""
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ncpipe.commands.options import CheckpointSeconds, Command, Device, Experiment, Workers
+from ncpipe.config.params import PARAMS_FILE, load_params
+from ncpipe.config.records import read
+from ncpipe.config.stages import PER_EXPERIMENT, Stage
+from ncpipe.config.study import FILE, load_study, loaded, study_errors
+from ncpipe.config.study_files import called_by
+from ncpipe.system.artifacts import publish_folder
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError, cut, shown, suggest
+from ncpipe.tables.stage_tables import DATA
+
+# Options of ncpipe's own commands, with their help and environment variables.
+KNOWN = {
+    PER_EXPERIMENT: Experiment,
+    "device": Device,
+    "workers": Workers,
+    "checkpoint_seconds": CheckpointSeconds,
+}
+WRITTEN = "rows (dicts), a DataFrame, or a dict of these and of matplotlib Figures by name"
+
+
+def run_stage(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an entry of STAGES in study.py.")],
+) -> None:
+    """Run a stage of the study's own; write what its function returns to data/NAME.
+
+    Options after NAME are the parameters of the function: `ncpipe stage NAME --help` lists them. A stage with
+    the option --experiment runs once for each experiment, and writes to data/NAME/EXPERIMENT.
+    """
+    if PARAMS_FILE.is_file():
+        load_params()
+    else:
+        load_study(Path())
+    stages = loaded().stages
+    if name not in stages:
+        known = suggest(name, stages) if stages else f"{FILE} beside params.yaml has no table STAGES"
+        raise InputError(cut(f"stage: unknown {shown(name)}; {known}"))
+    alone = typer.Typer(add_completion=False)
+    alone.command(name, cls=Command)(_command(name, stages[name]))
+    command = typer.main.get_command(alone)
+    command.main(list(context.args), f"ncpipe stage {name}", standalone_mode=False)
+
+
+# What follows NAME is for the function, --help too.
+run_stage.context_settings = {  # type: ignore[attr-defined]
+    "allow_extra_args": True,
+    "allow_interspersed_args": False,
+    "ignore_unknown_options": True,
+}
+
+
+def _command(name: str, stage: Stage) -> Callable[..., None]:
+    """Return a function with the stage's options, as typer reads them, that runs the stage."""
+    kinds = stage.options()
+
+    def command(**options: Any) -> None:
+        for key, kind in kinds.items():
+            if key not in KNOWN:
+                options[key] = read(kind, options[key], f"--{key.replace('_', '-')}")
+        write_stage(name, stage, options)
+
+    parameters = inspect.signature(stage.function).parameters.values()
+    annotated = {key: KNOWN.get(key) or _without_bounds(kind) for key, kind in kinds.items()}
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [each.replace(annotation=annotated[each.name], kind=each.KEYWORD_ONLY) for each in parameters]
+    )
+    command.__annotations__ = annotated
+    command.__doc__ = (inspect.getdoc(stage.function) or "").partition("\n\n")[0]
+    return command
+
+
+def _without_bounds(kind: Any) -> Any:
+    """Return a type without our ranges, which `read` checks; as an option, never as an argument."""
+    if typing.get_origin(kind) is Annotated:
+        kind = typing.get_args(kind)[0]
+    return Annotated[kind, typer.Option()]
+
+
+def write_stage(name: str, stage: Stage, options: Mapping[str, Any]) -> None:
+    """Run a stage, and write what it returns to data/NAME, or data/NAME/EXPERIMENT; all of it, or nothing.
+
+    Raises InputError if it returns something else.
+    """
+    target = DATA / name
+    if stage.per_experiment:
+        target /= options[PER_EXPERIMENT]
+    with study_errors(), called_by(None), publish_folder(target) as folder:
+        found = stage.function(**options)
+        parts = found if isinstance(found, Mapping) else {name: found}
+        for key, part in parts.items():
+            if not (isinstance(key, str) and key.isidentifier()):
+                raise _wrong(name, f"the name {key!r}; write letters, digits and _")
+            _write(folder, key, part, partial(_wrong, name))
+    say(f"{name}: {target} has {', '.join(parts)}")
+
+
+def _write(folder: Path, key: str, part: Any, wrong: Callable[[str], InputError]) -> None:
+    """Write a table as CSV, or a figure as PNG and SVG."""
+    import pandas as pd  # takes half a second, which --help does not wait for
+    from matplotlib.figure import Figure
+
+    if isinstance(part, Figure):
+        from ncpipe.figures.save import save_figure
+
+        save_figure(part, folder, key)
+        return
+    if not isinstance(part, pd.DataFrame):
+        if isinstance(part, str | Mapping) or not isinstance(part, Iterable):
+            raise wrong(f"{type(part).__name__}; return {WRITTEN}")
+        rows = list(part)
+        if unfit := [row for row in rows if not isinstance(row, Mapping)]:
+            raise wrong(f"a row of type {type(unfit[0]).__name__}; return {WRITTEN}")
+        part = pd.DataFrame(rows)
+    if part.empty:
+        raise wrong(f"no rows for {key}, so nothing is written")
+    part.to_csv(folder / f"{key}.csv", index=False, lineterminator="\n")
+
+
+def _wrong(name: str, what: str) -> InputError:
+    function = loaded().stages[name].function
+    return loaded().mistake_of(function, f"gives {what}")

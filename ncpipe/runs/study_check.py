@@ -1,0 +1,110 @@
+"""Check a study in seconds, before anything trains: metrics, claims, files, and one step of its own code.
+
+The stage `code` runs this (`ncpipe.commands.code`). `ncpipe.runs.trial_step` takes the step.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ncpipe.config.arguments import argument_names
+from ncpipe.config.experiment import Experiment, own_loop
+from ncpipe.config.optimizer_specs import TorchOptimizer
+from ncpipe.config.params import Params
+from ncpipe.config.sources.arrays import ArraysData
+from ncpipe.config.study import loaded, study_errors
+from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, REGRESSION, TAGS, one_of_a_spectrum
+from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, own_metrics
+from ncpipe.runs.dvc_dependencies import check_reruns
+from ncpipe.system.artifacts import CLAIMS_FILE
+from ncpipe.system.console import say
+from ncpipe.system.errors import InputError, cut, shown, suggest
+
+TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS")  # of study.py, for model, data, loss and optimizer
+
+
+def check_study(params: Params, run_numbers: Iterable[str] = ()) -> None:
+    """Raise InputError for the first mistake that a run would meet later.
+
+    run_numbers: numbers of runs that claims may be about, besides those of every sweep.
+    """
+    check_metrics(params)
+    if CLAIMS_FILE.is_file():
+        from ncpipe.claims.ledger import load_claims  # pandas takes half a second to import
+        from ncpipe.claims.quantities import Computed, check_calls
+
+        claims = load_claims(CLAIMS_FILE, lambda: params, run_numbers)
+        check_calls(claim for claim in claims if isinstance(claim, Computed))
+    for name in params.sweep.experiments:
+        spec = params.experiments[name]
+        if own_loop(spec):
+            continue
+        if isinstance(spec.optimizer, TorchOptimizer):
+            _check_torch_optimizer(spec.optimizer)
+        if isinstance(spec.data, ArraysData):
+            check_reruns("fetch", spec.data.file)
+            if not Path(spec.data.file).is_file():
+                raise InputError(
+                    f"experiments.{name}.data.file: {spec.data.file} not found; correct the path"
+                )
+    study = loaded()
+    if not any(study.tables.values()):
+        return
+    from ncpipe.runs import trial_step  # imports torch
+
+    metrics_checked = False
+    for name in params.sweep.experiments:
+        spec = params.experiments[name]
+        if own_loop(spec):
+            trial_step.check_own_loop(params.runs_of(name)[0], params.compute)
+            continue
+        parts = (spec.model, spec.data, spec.loss, spec.optimizer)
+        uses_study = any(type(part) in study.tables[table] for part, table in zip(parts, TABLES, strict=True))
+        if uses_study or (study.metrics and not metrics_checked):
+            runs = params.runs_of(name)
+            say(f"code: building the networks of {name}, and taking one step with a few samples")
+            with study_errors():
+                trial_step.check_runs([runs[0], runs[-1]])
+            metrics_checked = True
+
+
+def check_metrics(params: Params) -> None:
+    """Raise InputError for metrics of `history` that cannot be computed from the last layer's features."""
+    mistakes = [
+        cut(f"experiments.{name}.history.metrics: unknown {shown(metric)}; {suggest(metric, names)}")
+        for name in params.sweep.experiments
+        if (history := params.experiments[name].history)
+        for names in [_of_last_layer(params.experiments[name])]
+        for metric in history.metrics
+        if metric not in names
+    ]
+    mistakes += [
+        f"experiments.{name}.history.metrics: {metric.name} takes {', '.join(sorted(others))}, which is not "
+        f"kept during training; it can take {', '.join(sorted(KEPT_ON_THE_WAY))}"
+        for name in params.sweep.experiments
+        if (history := params.experiments[name].history)
+        for metric, function in own_metrics().items()
+        if metric.name in history.metrics and (others := set(argument_names(function)) - KEPT_ON_THE_WAY)
+    ]
+    if mistakes:
+        raise InputError("\n".join(mistakes))
+
+
+def _of_last_layer(spec: Experiment) -> list[str]:
+    """Return the metrics that features and weights of the last layer have, by what the targets are."""
+    targets = "classes" if own_loop(spec) else spec.data.targets
+    # The last one of regression needs the whole run.
+    known = {"classes": ENTRIES, "tags": (*ENTRIES, *TAGS), "vectors": REGRESSION[:-1]}
+    of_package = known[targets]
+    ranks = [name for name in CATALOGUE if name.endswith("rank_weights")]
+    own = [metric.name for metric in (*of_package, *own_metrics()) if not one_of_a_spectrum(metric.name)]
+    return list(dict.fromkeys([*own, *ranks]))
+
+
+def _check_torch_optimizer(spec: TorchOptimizer) -> None:
+    """Raise InputError unless torch.optim has the class and it takes the arguments."""
+    import torch
+
+    from ncpipe.training.torch_optimizers import make_optimizer
+
+    weight = torch.nn.Parameter(torch.zeros(2, 2))
+    make_optimizer(spec, [weight])

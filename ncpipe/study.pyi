@@ -1,0 +1,41 @@
+from ncpipe.config.bounds import Bound as Bound
+from ncpipe.config.bounds import Count as Count
+from ncpipe.config.bounds import Fraction as Fraction
+from ncpipe.config.bounds import Index as Index
+from ncpipe.config.bounds import NonNegative as NonNegative
+from ncpipe.config.bounds import Positive as Positive
+from ncpipe.config.params import load_params as load_params
+from ncpipe.config.specs import OwnData as OwnData
+from ncpipe.config.specs import OwnLoss as OwnLoss
+from ncpipe.config.specs import OwnModel as OwnModel
+from ncpipe.config.specs import OwnOptimizer as OwnOptimizer
+from ncpipe.config.specs import OwnTraining as OwnTraining
+from ncpipe.config.stages import Stage as Stage
+from ncpipe.metrics.catalogue import Metric as Metric
+from ncpipe.metrics.nrc import covariance as covariance
+from ncpipe.metrics.table import measure as measure
+from ncpipe.models.hook_points import channels_last as channels_last
+from ncpipe.models.inputs import patches as patches
+from ncpipe.models.loss_functions import cross_entropy as cross_entropy
+from ncpipe.models.loss_functions import half_squared_error as half_squared_error
+from ncpipe.models.network import Family as Family
+from ncpipe.models.network import Layer as Layer
+from ncpipe.models.network import Network as Network
+from ncpipe.models.network import init_weights as init_weights
+from ncpipe.runs.trained_runs import TrainedRun as TrainedRun
+from ncpipe.runs.trained_runs import trained_runs as trained_runs
+from ncpipe.system.errors import InputError as InputError
+from ncpipe.system.randomness import seeded_generator as seeded_generator
+from ncpipe.tables.stage_tables import stage_table as stage_table
+from ncpipe.theory.frames import simplex_frame as simplex_frame
+from ncpipe.theory.numerical import descend as descend
+from ncpipe.theory.numerical import minimise_ufm as minimise_ufm
+from ncpipe.theory.regression import RegressionOptimum as RegressionOptimum
+from ncpipe.theory.regression import regression_optimum as regression_optimum
+from ncpipe.theory.ufm import Decay as Decay
+from ncpipe.theory.ufm import optimum as ufm_optimum  # noqa: F401
+from ncpipe.training.hooked import Hooked as Hooked
+from ncpipe.training.own_loop import Training as Training
+
+HOMES: dict[str, str]
+__all__: list[str]

@@ -1,0 +1,322 @@
+"""Stages, run columns and keys of a study's own: what its study.py adds beyond what an experiment names."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import clear_code_digests, experiment_tree, measure_runs, params_tree
+from ruamel.yaml import YAML
+from test_study import SCHEMA
+
+from ncpipe.claims.evidence import Tables
+from ncpipe.commands.cli import run_cli
+from ncpipe.commands.code import write_code
+from ncpipe.commands.json_schema import schema_text
+from ncpipe.commands.new import create_study
+from ncpipe.commands.report import _stage_grids, _stage_pictures
+from ncpipe.config.params import load_params, params_type, parse_params
+from ncpipe.config.study import load_study
+from ncpipe.system.errors import InputError
+from ncpipe.system.tensor_files import load_tensors
+from ncpipe.tables.stage_tables import stage_table
+
+STUDY = """
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from ncpipe.study import Count, InputError, Positive, Stage, load_params, trained_runs
+
+
+@dataclass(frozen=True)
+class Limits:
+    \"\"\"limit: largest norm.\"\"\"
+
+    limit: Positive
+    word: str = "norm"
+
+    def __post_init__(self):
+        if self.limit > 10:
+            raise ValueError("limit: too large for us")
+
+
+def norms(experiment, power: Count = 2):
+    \"\"\"Return the norm of each run's last layer.\"\"\"
+    for trained in trained_runs(experiment):
+        norm = trained.weights["last.weight"].abs().pow(power).sum() ** (1 / power)
+        again = float(trained.network.last.weight.detach().norm())
+        samples = len(trained.data.train)
+        yield {**trained.run.columns, "norm": float(norm), "again": again, "samples": samples}
+
+
+def limits(factor: Positive):
+    figure = Figure()
+    figure.subplots().plot([1, 2])
+    return {"limits": [{"limit": factor * load_params().limit}], "line": figure}
+
+
+def square(run, features):
+    return features.weight.square().sum()
+
+
+STAGES = {"norms": Stage(norms), "limits": Stage(limits, report=False)}
+RUN_COLUMNS = {"square": square, "kind": lambda run, features: run.spec.loss_name}
+PARAMS = Limits
+"""
+FURTHER = {"limit": 2.5}
+
+
+@pytest.fixture(autouse=True)
+def study(study_folder: Path) -> None:
+    write_study()
+
+
+def write_study(text: str = STUDY, **further: object) -> None:
+    Path("study.py").write_text(text, encoding="utf-8")
+    tree = params_tree([2], [0, 1], one=experiment_tree(), two=experiment_tree(loss="mse"))
+    with Path("params.yaml").open("w", encoding="utf-8") as file:
+        yaml = YAML()
+        yaml.representer.ignore_aliases = lambda _: True
+        yaml.dump(tree | (further or FURTHER), file)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
+    """The exit code of `ncpipe stage`, or its message."""
+    monkeypatch.setattr("sys.argv", ["ncpipe", "stage", *words])
+    with pytest.raises(SystemExit) as stop:
+        run_cli()
+    return stop.value.code
+
+
+@pytest.fixture
+def measured() -> None:
+    measure_runs("one", "two", depths=[2], seeds=[0, 1])
+
+
+def test_a_stage_for_each_experiment_writes_its_rows(measured: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers are NumPy's, of stored weights. Red: another experiment's runs; an option that is lost."""
+    for name in ("one", "two"):
+        assert run(monkeypatch, "norms", "--experiment", name, "--power", "3") in (0, None)
+    own = pd.read_csv("data/norms/two/norms.csv")
+    assert list(own.columns) == ["experiment", "depth", "seed", "norm", "again", "samples"]
+    for row in own.to_dict("records"):
+        weight = load_tensors(Path(f"data/runs/two/L2/s{row['seed']}/model.safetensors"))["last.weight"]
+        w = weight.double().numpy()
+        assert row["norm"] == pytest.approx((np.abs(w) ** 3).sum() ** (1 / 3), rel=1e-6)
+        assert row["again"] == pytest.approx(np.sqrt((w**2).sum()), rel=1e-12)
+        assert (row["experiment"], row["samples"]) == ("two", 24)
+    both = stage_table("norms")
+    assert list(both["experiment"]) == ["one", "one", "two", "two"]
+    pd.testing.assert_frame_equal(both[2:].reset_index(drop=True), own, check_dtype=False)
+    tables = object.__new__(Tables)
+    pd.testing.assert_frame_equal(tables.stage("norms"), both)
+    load_params()
+    shown = {grid.name: grid for grid in _stage_grids()}
+    assert list(shown) == ["norms-norms"]
+    assert len(shown["norms-norms"].rows) == 4
+
+
+def test_columns_of_runs_are_the_studys(measured: None) -> None:
+    """Red: columns that the package's rows lack or overwrite."""
+    for name in ("one", "two"):
+        runs = pd.read_csv(f"data/metrics/{name}/runs.csv")
+        for _, row in runs.iterrows():
+            w = load_tensors(Path(f"data/runs/{name}/L2/s{row['seed']}/model.safetensors"))["last.weight"]
+            assert row["square"] == pytest.approx((w.double().numpy() ** 2).sum(), rel=1e-12)
+            assert row["kind"] == {"one": "ce", "two": "mse"}[name]
+
+
+def test_a_stage_of_the_sweep_reads_the_studys_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are one folder, of equal bytes each time. Red: keys that are lost; a figure in the report."""
+    folders = []
+    for _ in "ab":
+        assert run(monkeypatch, "limits", "--factor", "2") in (0, None)
+        folders.append({path.name: path.read_bytes() for path in Path("data/limits").iterdir()})
+    assert folders[0] == folders[1]
+    assert set(folders[0]) == {"limits.csv", "line.png", "line.svg"}
+    assert folders[0]["limits.csv"] == b"limit\n5.0\n"
+    load_params()
+    assert _stage_pictures() == []
+
+
+def test_keys_of_the_study_are_read_checked_and_explained() -> None:
+    """As the package's own. Red: a key that params.yaml may not have; a schema without it."""
+    params = load_params()
+    assert (params.limit, params.word) == (2.5, "norm")  # type: ignore[attr-defined]
+    schema = json.loads(schema_text("params.schema.json"))["$defs"]["Params"]
+    assert schema["properties"]["limit"]["description"] == "largest norm."
+    assert "limit" in schema["required"]
+    assert "limit" not in json.loads(SCHEMA.read_text())["$defs"]["Params"]["properties"]
+    load_study(Path("nowhere"))
+    with pytest.raises(InputError, match=r"^limit: unknown key; "):
+        parse_params(params_tree([2], [0], one=experiment_tree()) | FURTHER, params_type())
+
+
+@pytest.mark.parametrize(
+    ("further", "words"),
+    [
+        ({"word": "x"}, r"^params\.yaml: limit: missing; add it$"),
+        ({"limit": -1.0}, r"^params\.yaml: limit: -1.0 is out of range; it must be > 0.0 \(line \d+\)$"),
+        ({"limit": 11.0}, r"^params\.yaml: limit: too large for us \(line \d+\)$"),
+        ({"limit": 1.0, "wort": "x"}, r"^params\.yaml: wort: unknown key; did you mean 'word'\?"),
+    ],
+)
+def test_a_mistake_in_the_studys_keys_is_one_line(further: dict[str, object], words: str) -> None:
+    write_study(**further)
+    with pytest.raises(InputError, match=words):
+        load_params()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ('"norms": Stage(norms)', '"norms": norms', "STAGES: STAGES['norms'] is no Stage of a function"),
+        ('"norms": Stage', '"train": Stage', "STAGES: the stage 'train' exists already, in the package"),
+        ('"norms": Stage', '"no name": Stage', "STAGES: the stage 'no name' is no name; take letters"),
+        ("power: Count = 2", "power=2", "norms: STAGES['norms'] takes power without a type; annotate it, as"),
+        ("power: Count = 2", "power: list = []", "norms: STAGES['norms'] list is no type of a key"),
+        ("power: Count = 2", "*power", "norms: STAGES['norms'] takes *power; name each of its options"),
+        ('"square": square', '"a b": square', "RUN_COLUMNS: RUN_COLUMNS has the key 'a b', which is no name"),
+        ('"square": square', '"square": 3', "RUN_COLUMNS: RUN_COLUMNS[square] is of type int, no function"),
+        ("PARAMS = Limits", "PARAMS = {}", "PARAMS: PARAMS is no frozen dataclass; its fields are keys of"),
+        ("    limit: Positive", "    sweep: Positive\n    limit: Positive",
+         "Limits: PARAMS has the key 'sweep', which exists already; take another name"),
+        ("    limit: Positive", "    grid: Positive\n    limit: Positive",
+         "Limits: PARAMS has the key 'grid', which exists already; take another name"),
+    ],
+)  # fmt: skip
+def test_a_wrong_entry_is_one_line_with_its_place(before: str, after: str, words: str) -> None:
+    assert before in STUDY
+    text = STUDY.replace(before, after)
+    write_study(text)
+    with pytest.raises(InputError) as caught:
+        load_params()
+    name, _, message = words.partition(": ")
+    line = next(
+        i for i, line in enumerate(text.splitlines(), 1) if re.match(rf"(def |class )?{name}\b", line)
+    )
+    assert str(caught.value).startswith(f"study.py: line {line}: {message}"), caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        (STUDY, ["norm"], r"^ncpipe: stage: unknown 'norm'; did you mean 'norms'\?"),
+        ("", ["norms"], r"^ncpipe: stage: unknown 'norms'; study\.py beside params\.yaml has no table S"),
+        (STUDY, ["limits", "--factor", "-1"], r"^ncpipe: --factor: -1\.0 is out of range; it must be > 0"),
+        ("    return 1 / 0", ["limits"], r"^ncpipe: study\.py: line \d+: limits: ZeroDivisionError: "),
+        ("    return 7", ["limits"], r"^ncpipe: study\.py: line \d+: limits gives int; return rows"),
+        ("    return None", ["limits"], r"^ncpipe: study\.py: line \d+: limits gives NoneType; return rows"),
+        ("    return [1]", ["limits"], r"^ncpipe: study\.py: line \d+: limits gives a row of type int; "),
+        ("    return []", ["limits"], r"^ncpipe: study\.py: line \d+: limits gives no rows for limits, so "),
+        ("    return {'a b': []}", ["limits"], r"^ncpipe: study\.py: line \d+: limits gives the name 'a b'"),
+        ("    yield {'a': 1}\n    1 / 0", ["limits"], r"^ncpipe: study\.py: line \d+: limits: ZeroDivision"),
+    ],
+)  # fmt: skip
+def test_a_stage_that_fails_is_one_line_and_writes_nothing(
+    text: str, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a traceback; a folder that is half written, or an older one that is gone."""
+    Path("data/limits").mkdir(parents=True)
+    Path("data/limits/old.csv").touch()
+    if text.startswith("    "):
+        text = STUDY.partition("def limits")[0] + f"def limits():\n{text}\n\n\nPARAMS = Limits\n"
+        text += "STAGES = {'limits': Stage(limits)}\n"
+    write_study(text, **({} if text else {"about": {}}))
+    assert re.match(message, str(run(monkeypatch, *words)))
+    assert [path.name for path in Path("data/limits").iterdir()] == ["old.csv"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["limits"], "Missing option '--factor'"),
+        (["norms"], "Missing option '--experiment'"),
+        (["norms", "--experiment", "one", "--power", "x"], "parse string as an integer"),
+        (["limits", "--factr", "2"], "No such option: --factr"),
+    ],
+)
+def test_a_wrong_option_is_refused(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *words) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_help_of_a_stage_is_its_functions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "norms", "--help") in (0, None)
+    shown = capsys.readouterr().out
+    assert "Return the norm of each run's last layer." in shown
+    assert "--power" in shown
+    assert "--experiment" in shown
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ('{"loss": square}', "RUN_COLUMNS: the column 'loss' exists already; take another name"),
+        ('{"square": lambda run, features: features.weight}', "<lambda> gives Tensor for one L=2 seed=0"),
+        ('{"square": lambda run, features: 1 / 0}', "<lambda>: ZeroDivisionError: division by zero"),
+    ],
+)  # fmt: skip
+def test_a_wrong_column_is_one_line(columns: str, words: str) -> None:
+    write_study(re.sub(r"RUN_COLUMNS = .*", f"RUN_COLUMNS = {columns}", STUDY))
+    with pytest.raises(InputError, match=r"^study\.py: line \d+: ") as caught:
+        measure_runs("one", depths=[2], seeds=[0, 1])
+    assert words.removeprefix("RUN_COLUMNS: ").removeprefix("<lambda>: ") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_digest_of_a_stage_is_of_its_code() -> None:
+    """A stage of a module counts by study and function. Red: an edit that no stage of DVC runs again for."""
+    Path("dvc.yaml").write_text("stages:\n  code: {cmd: ncpipe code, always_changed: true}\n")
+    Path("ours.py").write_text("def limits(factor: float):\n    return [{'limit': factor}]\n")
+    text = STUDY.replace("def limits(", "def unused(").replace(
+        "STAGES =", "from ours import limits\n\nSTAGES ="
+    )
+
+    def digests() -> tuple[str, ...]:
+        clear_code_digests()
+        write_code()
+        paths = ("sweep/limits", "experiments/one/norms", "experiments/one/train", "experiments/one/measure")
+        return tuple(Path(f"data/code/{path}.txt").read_text() for path in paths)
+
+    write_study(text)
+    before = digests()
+    Path("ours.py").write_text("def limits(factor: float):\n    return [{'limit': 2 * factor}]\n")
+    of_module = digests()
+    assert before[0] != of_module[0]
+    assert before[2] == of_module[2]
+    write_study(text.replace("STAGES = {", 'STAGES = {"again": Stage(limits), '))
+    assert Path("data/code/sweep/limits.txt").is_file()
+    assert digests()[2] == before[2]
+    assert Path("data/code/sweep/again.txt").is_file()
+    write_study(text.replace("features.weight.square", "(2 * features.weight).square"))
+    assert digests()[3] != before[3]
+
+
+def test_a_study_with_a_stage_is_created_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: a starter whose stage fails; a stage that dvc.yaml does not name."""
+    Path("study.py").unlink()
+    create_study("./lbfgs", with_stage=True)
+    monkeypatch.chdir("lbfgs")
+    clear_code_digests()
+    measure_runs("mixture_rn1", depths=[2, 4], seeds=[0, 1])
+    write_code()
+    assert run(monkeypatch, "longer", "--experiment", "mixture_rn1") in (0, None)
+    assert list(stage_table("longer")["epoch"]) == [0, 20] * 4
+    stages = YAML(typ="safe").load(Path("dvc.yaml"))["stages"]
+    assert stages["longer"]["outs"] == ["data/longer/${item.experiment}"]
+    assert "data/longer" in stages["report"]["deps"]
+    assert Path("data/code/experiments/mixture_rn1/longer.txt").is_file()
+
+
+@pytest.mark.parametrize("further", [{"own_code": True}, {"own_loop": True}])
+def test_one_study_py_is_made(further: dict[str, bool]) -> None:
+    with pytest.raises(InputError, match=r"^--stage: has a study\.py of its own; leave out"):
+        create_study("./both", with_stage=True, **further)

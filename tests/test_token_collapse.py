@@ -1,0 +1,139 @@
+"""Collapse of all tokens of a sample: against NumPy float64, and at every layer of transformers."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import experiment_tree, image_data, measure_runs, token_data, write_params
+from test_models import CPU, TRANSFORMERS, model_of, network_of
+
+import ncpipe as nc
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.metrics.collapse import nc1_trace_ratio
+from ncpipe.metrics.statistics import class_statistics
+from ncpipe.metrics.token_collapse import TokenMeans
+from ncpipe.models.build import prepare_split
+from ncpipe.system.errors import InputError
+
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
+
+
+def drawn(spread: float = 0.3) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(3, 1, 5, generator=generator, dtype=torch.float64)
+    return centres[LABELS] + spread * torch.randn(8, 4, 5, generator=generator, dtype=torch.float64)
+
+
+def found_of(tokens: torch.Tensor, lengths: torch.Tensor | None = None) -> dict[str, float]:
+    """Of batches of three samples."""
+    means = TokenMeans(3)
+    for part in torch.arange(len(tokens)).split(3):
+        means.update(tokens[part], LABELS[part], None if lengths is None else lengths[part])
+    return dict(means.values())
+
+
+@pytest.mark.parametrize("lengths", [None, [4, 1, 2, 3, 4, 2, 1, 3]])
+def test_both_are_their_formulas(lengths: list[int] | None) -> None:
+    """Red: padding that counts; samples that weigh by their tokens; the mean of all samples as centre."""
+    rows, labels = drawn().numpy(), LABELS.numpy()
+    real = [each[: 4 if lengths is None else lengths[i]] for i, each in enumerate(rows)]
+    means = np.array([each.mean(0) for each in real])
+    of_sample = np.mean([((each - m) ** 2).sum(1).mean() for each, m in zip(real, means, strict=True)])
+    centres = np.array([means[labels == k].mean(0) for k in range(3)])
+    of_class = np.mean(
+        [((each - centres[k]) ** 2).sum(1).mean() for each, k in zip(real, labels, strict=True)]
+    )
+    between = ((centres - centres.mean(0)) ** 2).sum(1).mean()
+    found = found_of(drawn(), None if lengths is None else torch.tensor(lengths))
+    wanted = {"nc1_tokens_of_sample": of_sample / between, "nc1_tokens_of_class": of_class / between}
+    assert found == pytest.approx(wanted, rel=1e-12)
+    if lengths is None:  # the tokens as samples of their own
+        every = class_statistics(drawn().flatten(0, 1), LABELS.repeat_interleave(4), 3)
+        assert found["nc1_tokens_of_class"] == pytest.approx(nc1_trace_ratio(every), rel=1e-12)
+
+
+def test_limits() -> None:
+    collapsed = torch.eye(3, 5, dtype=torch.float64)[LABELS].unsqueeze(1).expand(8, 4, 5)
+    assert set(found_of(collapsed).values()) == {0.0}
+    assert set(found_of(torch.ones(8, 4, 5)).values()) == {math.inf}
+    mixed = collapsed + torch.tensor([-1.0, 1.0, -1.0, 1.0]).view(1, 4, 1)
+    assert found_of(mixed) == pytest.approx(dict.fromkeys(found_of(mixed), 5 / (2 / 3)), rel=1e-12)
+    assert all(math.isnan(value) for value in found_of(drawn() * math.nan).values())
+
+
+@pytest.mark.parametrize("shape", [(8, 5), (8, 0, 5), (8, 2, 2, 5)])
+def test_values_without_tokens_are_one_line(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="not the one that predicts") as caught:
+        nc.measure_tokens(torch.zeros(shape), LABELS)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "labels", "lengths", "words"),
+    [
+        (drawn(), LABELS, [4, 1, 2, 3, 4, 2, 1, 0], "lengths: a whole number from 1 to 4 for each sample"),
+        (drawn(), LABELS, [4, 1], "lengths: a whole number from 1 to 4 for each sample"),
+        (drawn() * math.nan, LABELS, None, "tokens hold NaN or inf, first in row 0"),
+        (drawn(), LABELS[:7], None, "labels must be 8 integers"),
+        (drawn(), LABELS * 2, None, "class 1 has no samples"),
+    ],
+)
+def test_arrays_that_cannot_be_measured_are_one_line(
+    tokens: torch.Tensor, labels: torch.Tensor, lengths: list[int] | None, words: str
+) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        nc.measure_tokens(tokens, labels, lengths)
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_of_a_layer_are_measured() -> None:
+    values = nc.measure_tokens(drawn().tolist(), LABELS.tolist(), layer="blocks.3")
+    assert {row.metric: row.value for row in values.select(layer="blocks.3", split="train")} == pytest.approx(
+        found_of(drawn()), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(("name", "norm"), TRANSFORMERS)
+@pytest.mark.parametrize("data", [image_data(), token_data()], ids=["images", "padded"])
+def test_the_predicting_token_is_one_of_them(name: str, norm: str, data: Prepared) -> None:
+    """Red: another pass than the network's; the last block's other tokens left out."""
+    model = model_of(name, norm, data)
+    network = network_of(model, data, depth=2)
+    split = prepare_split(data.train, data.kind, model, CPU, torch.float64)
+    with torch.no_grad():
+        predicting = list(network.layers(split.inputs, split.lengths))
+        every = list(network.token_layers(split.inputs, split.lengths))
+        again = list(network.layers(split.inputs, split.lengths))
+    tokens = every[0].values.shape[1]
+    last = torch.full((len(split),), tokens) if split.lengths is None else split.lengths
+    assert [layer.name for layer in every] == [layer.name for layer in predicting]
+    for one, layer, other in zip(predicting, every, again, strict=True):
+        assert layer.values.shape[:2] == (len(split), tokens)
+        torch.testing.assert_close(layer.values[torch.arange(len(split)), last - 1], one.values)
+        assert torch.equal(one.values, other.values)
+
+
+def test_a_sweep_has_them_at_every_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    transformer = {
+        "architecture": "L-T11", "norm": "post", "width": 8, "patch": 4, "last_bias": False,
+        "layer_norm_eps": 1e-5, "initialisation": "normal", "gain": 0.5,
+    }  # fmt: skip
+    digits = {
+        "source": "digits",
+        "per_class": 3,
+        "test_per_class": 2,
+        "seed": 0,
+        "normalisation": "standardise",
+    }
+    write_params([2], [0], t11=experiment_tree(data=digits) | {"model": transformer})
+    measure_runs("t11", depths=[2])
+    rows = pd.read_csv("data/metrics/t11/measurements.csv").query("metric.str.startswith('nc1_tokens')")
+    layers = ["embedding", "A1", "B1", "A2", "B2", "last"]
+    table = rows.pivot_table(index=["layer", "split"], columns="metric", values="value").dropna()
+    assert set(table.index) == {(layer, split) for layer in layers for split in ("train", "test")}
+    assert (table["nc1_tokens_of_sample"] > 0).all()
+    assert (table["nc1_tokens_of_class"] > table["nc1_tokens_of_sample"]).all()

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from ncpipe.metrics.checks import check_finite, check_outliers, data_warnings
 from ncpipe.metrics.classifier import Classifier, find_classifier
 from ncpipe.metrics.eval_mode import eval_mode
-from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
+from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass, both_passes
 from ncpipe.metrics.loaders import Forward, batches_of, call, check_loader, to_device
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.parts import parts_of
 from ncpipe.metrics.regression import measure_regression, measure_vectors
-from ncpipe.metrics.sample_statistics import accumulate, both_passes, first_pass
+from ncpipe.metrics.sample_statistics import accumulate, first_pass
 from ncpipe.metrics.selection import (
     IGNORE_INDEX,
     Classes,

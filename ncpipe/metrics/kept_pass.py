@@ -4,8 +4,17 @@ Metrics of single samples need the class means of all samples, so they read the 
 was read is kept for them in its own type while it fits into memory.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
+from ncpipe.metrics.sample_statistics import (
+    FLOAT32_ROUNDING,
+    Classifiers,
+    LayerOnSplit,
+    first_pass,
+    same_samples,
+    second_pass,
+)
+from ncpipe.metrics.statistics import ClassStatistics, check_statistics
 from ncpipe.system.errors import InputError, shown, warn
 from ncpipe.system.lazy_torch import Tensor, torch
 
@@ -79,6 +88,33 @@ class KeptPass:
                 # Copies: a loader may fill its tensors again, and a part would keep the whole in memory.
                 return {layer: _copy(value, device) for layer, value in values.items()}, _copy(labels, device)
         return None
+
+
+def both_passes(
+    runs: Mapping[str, KeptPass],
+    learned: Mapping[str, ClassStatistics],
+    classifiers: Classifiers,
+    again: str,
+    rounding: float = FLOAT32_ROUNDING,
+    by_sample: bool = False,
+) -> dict[str, dict[str, LayerOnSplit]]:
+    """Return by layer and split what two passes over each run find; `test` about the train means.
+
+    learned: the first pass over `train`. again: what a message says of a split whose second pass had other
+    samples, and what to do. rounding, by_sample: as in `same_samples` and `second_pass`.
+    """
+    found: dict[str, dict[str, LayerOnSplit]] = {layer: {} for layer in learned}
+    for split, run in runs.items():
+        classes = len(next(iter(learned.values())).counts)
+        seen = learned if split == "train" else first_pass(run(), classes, split)
+        for layer, statistics in seen.items():
+            check_statistics(split, layer, statistics)
+        samples = second_pass(run(), seen, classifiers, learned if split == "test" else None, by_sample)
+        for layer, statistics in seen.items():
+            if run.runs > 1 and not same_samples(statistics, samples[layer], rounding):
+                raise InputError(again.format(split))
+            found[layer][split] = LayerOnSplit(statistics, samples[layer])
+    return found
 
 
 def _copy(values: Tensor, device: torch.device) -> Tensor:

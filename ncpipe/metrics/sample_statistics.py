@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ncpipe.metrics.geometry import unit_rows
-from ncpipe.metrics.kept_pass import KeptPass
 from ncpipe.metrics.nearest import LargestLogits, NearestMeans
 from ncpipe.metrics.powers_of_two import (
     largest_entry,
@@ -20,13 +19,7 @@ from ncpipe.metrics.powers_of_two import (
     times_two_to,
     unit_exponent,
 )
-from ncpipe.metrics.statistics import (
-    ClassStatistics,
-    StatisticsAccumulator,
-    check_batch,
-    check_statistics,
-    chunks,
-)
+from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, check_batch, chunks
 from ncpipe.system.errors import InputError
 from ncpipe.system.lazy_torch import Tensor, torch
 
@@ -232,33 +225,6 @@ def second_pass(
         for layer, features in layers.items():
             accumulators[layer].update(features, labels)
     return {layer: accumulator.result() for layer, accumulator in accumulators.items()}
-
-
-def both_passes(
-    runs: Mapping[str, KeptPass],
-    learned: Mapping[str, ClassStatistics],
-    classifiers: Classifiers,
-    again: str,
-    rounding: float = FLOAT32_ROUNDING,
-    by_sample: bool = False,
-) -> dict[str, dict[str, LayerOnSplit]]:
-    """Return by layer and split what two passes over each run find; `test` about the train means.
-
-    learned: the first pass over `train`. again: what a message says of a split whose second pass had other
-    samples, and what to do. rounding, by_sample: as in `same_samples` and `second_pass`.
-    """
-    found: dict[str, dict[str, LayerOnSplit]] = {layer: {} for layer in learned}
-    for split, run in runs.items():
-        classes = len(next(iter(learned.values())).counts)
-        seen = learned if split == "train" else first_pass(run(), classes, split)
-        for layer, statistics in seen.items():
-            check_statistics(split, layer, statistics)
-        samples = second_pass(run(), seen, classifiers, learned if split == "test" else None, by_sample)
-        for layer, statistics in seen.items():
-            if run.runs > 1 and not same_samples(statistics, samples[layer], rounding):
-                raise InputError(again.format(split))
-            found[layer][split] = LayerOnSplit(statistics, samples[layer])
-    return found
 
 
 def same_samples(seen: ClassStatistics, again: SampleStatistics, rounding: float = FLOAT32_ROUNDING) -> bool:

@@ -25,13 +25,13 @@ from ncpipe.metrics.checks import (
 )
 from ncpipe.metrics.entry import Family
 from ncpipe.metrics.geometry import simplex_fits
-from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
+from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass, both_passes
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.parts import parts_of
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
-from ncpipe.metrics.sample_statistics import SampleStatistics, both_passes, first_pass
+from ncpipe.metrics.sample_statistics import SampleStatistics, first_pass
 from ncpipe.metrics.statistics import REGRESSION, ClassStatistics
 from ncpipe.metrics.token_collapse import TokenMeans
 from ncpipe.metrics.transfer import EPISODES, check_shots, transfer_metrics

@@ -4,6 +4,7 @@
 experiment. As parameters of DVC they would be in dvc.lock once per run, which would double DVC's time.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from ncpipe.config.study_files import (
     FILE,
     LOOP,
     PIPELINE,
-    is_listed,
+    is_within,
     named_files,
+    readable,
     study_modules,
 )
 from ncpipe.config.yaml_file import read_yaml, shared_mappings
@@ -208,8 +210,9 @@ def _check_files() -> None:
     check_reruns("code", FILE)
     for path in study_modules():
         check_reruns("code", path.as_posix())
+    listed = [readable(stage) for stage in ("code", LOOP if loaded().trainings else "fetch", "measure")]
     for path in named_files():
-        if not is_listed(path, ("code", LOOP if loaded().trainings else "fetch", "measure")):
+        if not any(paths is None or is_within(os.path.realpath(path), paths) for paths in listed):
             check_dependency("code", path.as_posix())
     if effect := study_effect(at_start(), shared=any(map(loaded().tables.get, PARTS.values()))):
         say(f"{effect}: does more than define, so an edit of the study's code reruns every experiment")

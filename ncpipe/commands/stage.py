@@ -14,7 +14,7 @@ from ncpipe.config.params import PARAMS_FILE, load_params
 from ncpipe.config.records import read
 from ncpipe.config.stages import PER_EXPERIMENT, Stage
 from ncpipe.config.study import FILE, load_study, loaded, study_errors
-from ncpipe.config.study_files import called_by
+from ncpipe.config.study_reads import called_by
 from ncpipe.system.artifacts import publish_folder
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, cut, shown, suggest

@@ -48,7 +48,8 @@ from ncpipe.config.optimizer_specs import Optimizer
 from ncpipe.config.reading import at_start, read_again, show_lines
 from ncpipe.config.specs import OwnData, OwnLoss, OwnOptimizer, OwnTraining
 from ncpipe.config.stages import Stage, name_problem
-from ncpipe.config.study_files import CODE, FILE, called_by, forget_modules, study_modules, watch
+from ncpipe.config.study_files import CODE, FILE, study_modules
+from ncpipe.config.study_reads import called_by, forget_modules, watch
 from ncpipe.config.unions import join_unions, values_of
 from ncpipe.system.errors import InputError, cut
 

@@ -4,7 +4,7 @@ A stage counts every room of the package up to its own, and its module of `ncpip
 stage also counts the files of a study that define the entries which the experiment picks from study.py's
 tables, and all that these files import; a sweep's stage counts all of the study. A file's digest is of its
 syntax tree: comments, docstrings and layout do not count. The files that dvc.yaml lists for the stage `code`
-count too; `ncpipe.config.study_files` refuses whatever else a study reads. Data count by their checksums. Of
+count too; `ncpipe.config.study_reads` refuses whatever else a study reads. Data count by their checksums. Of
 other packages, neither files nor versions count.
 
 Digests are of the files as this process first read them and runs them (`ncpipe.config.reading`): an edit

@@ -130,7 +130,7 @@ def test_columns_of_runs_are_the_studys(measured: None) -> None:
 
 
 def test_a_stage_of_the_sweep_reads_the_studys_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files are one folder, of equal bytes each time. Red: keys that are lost; a figure no report shows."""
+    """Its files are one folder, of equal bytes each time. Red: lost keys; a figure no report shows."""
     folders = []
     for _ in "ab":
         assert run(monkeypatch, "limits", "--factor", "2") in (0, None)

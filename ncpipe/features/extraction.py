@@ -16,20 +16,11 @@ from ncpipe.features.forward import layer_positions, layers_by_batch, load_netwo
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.rank_bound import MatrixRank, matrix_ranks
 from ncpipe.metrics.kept_pass import KEEP, KeptPass
-from ncpipe.metrics.sample_statistics import Batches, SampleStatistics, first_pass, second_pass
-from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.metrics.sample_statistics import Batches, LayerOnSplit, first_pass, second_pass
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
 from ncpipe.models.build import prepare_split
 from ncpipe.models.network import Network, Role
 from ncpipe.models.penalties import head_input_strength, penalties
-
-
-@dataclass(frozen=True)
-class LayerOnSplit:
-    """One layer on one split: its classes, and how its samples lie about them and the train means."""
-
-    statistics: ClassStatistics
-    samples: SampleStatistics
 
 
 @dataclass(frozen=True)

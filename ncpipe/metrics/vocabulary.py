@@ -20,7 +20,6 @@ from ncpipe.metrics.checks import (
     by_split,
     check_finite,
     check_integers,
-    check_statistics,
     check_widths,
     is_count,
 )
@@ -28,7 +27,7 @@ from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.sample_statistics import SampleAccumulator, check_classifier
 from ncpipe.metrics.selection import IGNORE_INDEX, measured_entries
-from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
+from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, check_statistics
 from ncpipe.metrics.table import (
     LAST_LAYER,
     OF_SAMPLES,

@@ -1,9 +1,26 @@
-"""Check targets that are tags, which of the K classes a sample has, and decisions on them."""
+"""Check targets that are no class a sample: vectors (N, t), and tags (N, K), which classes a sample has."""
 
 import torch
 from torch import Tensor
 
 from ncpipe.system.errors import InputError
+
+
+def check_vectors(targets: Tensor, name: str) -> None:
+    """Raise InputError unless targets are floats (N, t), neither of them 0."""
+    if not targets.is_floating_point():
+        raise InputError(f"{name} are of type {targets.dtype}; expected floats, for integers name classes")
+    if targets.ndim != 2 or 0 in targets.shape:
+        hint = "; .reshape(-1, 1) makes a column" if targets.ndim == 1 else ""
+        raise InputError(f"{name} are {tuple(targets.shape)}; expected (N, t), neither of them 0{hint}")
+
+
+def check_not_constant(targets: Tensor, name: str) -> None:
+    """Raise InputError for a column of vectors (N, t) that is the same in all samples."""
+    if len(constant := torch.nonzero((targets == targets[:1]).all(0))):
+        raise InputError(
+            f"{name} are constant in column {int(constant[0])} (from 0); leave it out, a bias fits it"
+        )
 
 
 def check_tags(tags: Tensor, name: str) -> None:

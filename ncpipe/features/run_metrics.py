@@ -329,6 +329,5 @@ def _errors(features: Features) -> dict[str, float]:
 def _has_ranks(run: Run) -> bool:
     """Return whether the ranks of [S24] apply: free features, or a deep head under squared error."""
     model = run.spec.model
-    if run.spec.data.targets == "vectors":
-        return False
-    return model.has_free_features or (run.spec.loss == "mse" and model.has_head)
+    deep_head = run.spec.loss == "mse" and model.has_head and run.spec.data.targets != "vectors"
+    return model.has_free_features or deep_head

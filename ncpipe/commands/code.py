@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ncpipe.config.params import PARAMS_FILE, Params, load_params_if_any
 from ncpipe.config.reading import PACKAGE, ROOT, at_start
-from ncpipe.config.study import load_study, loaded
+from ncpipe.config.study import PARTS, load_study, loaded
 from ncpipe.config.study_files import (
     FILE,
     LOOP,
@@ -214,7 +214,7 @@ def _check_files() -> None:
     for path in named_files():
         if not any(paths is None or is_within(os.path.realpath(path), paths) for paths in listed):
             check_dependency("code", path.as_posix())
-    if effect := study_effect(at_start()):
+    if effect := study_effect(at_start(), shared=any(map(loaded().tables.get, PARTS.values()))):
         say(f"{effect}: does more than define, so an edit of the study's code reruns every experiment")
 
 

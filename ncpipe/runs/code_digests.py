@@ -151,9 +151,10 @@ def _of_study(entries: object, reading: Reading) -> tuple[dict[str, str], int]:
     """Return the digests of what entries need of a study and of papers, and the last room that they need."""
     if not Path(FILE).is_file():
         return {}, 0
-    homes, whole = set[Path | tuple[str, str]](), entries is ALL or study_effect(reading) is not None
-    constants = []
-    for part in () if whole else _parts(entries):
+    parts = [] if entries is ALL else list(_parts(entries))
+    whole = entries is ALL or study_effect(reading, shared=bool(parts)) is not None
+    homes, constants = set[Path | tuple[str, str]](), []
+    for part in () if whole else parts:
         module = getattr(part, "__module__", None) if callable(part) else None
         if isinstance(part, CONSTANTS):
             constants.append(part)

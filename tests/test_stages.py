@@ -62,9 +62,13 @@ def square(run, features):
     return features.weight.square().sum()
 
 
+def two(run, features):
+    return {"kind": run.spec.loss_name, "twice": 2 * square(run, features)}
+
+
 WORDS = {"known": ["norm"]}  # which no experiment picks
 STAGES = {"norms": Stage(norms), "limits": Stage(limits, report=False)}
-RUN_COLUMNS = {"square": square, "kind": lambda run, features: run.spec.loss_name}
+RUN_COLUMNS = {"square": square, ("kind", "twice"): two}
 PARAMS = Limits
 """
 FURTHER = {"limit": 2.5}
@@ -126,6 +130,7 @@ def test_columns_of_runs_are_the_studys(measured: None) -> None:
         for _, row in runs.iterrows():
             w = load_tensors(Path(f"data/runs/{name}/L2/s{row['seed']}/model.safetensors"))["last.weight"]
             assert row["square"] == pytest.approx((w.double().numpy() ** 2).sum(), rel=1e-12)
+            assert row["twice"] == 2 * row["square"]
             assert row["kind"] == {"one": "ce", "two": "mse"}[name]
 
 
@@ -262,6 +267,8 @@ def test_the_help_of_a_stage_is_its_functions(
     [
         ('{"loss": square}', "RUN_COLUMNS: the column 'loss' exists already; take another name"),
         ('{"square": lambda run, features: features.weight}', "<lambda> gives Tensor for one L=2 seed=0"),
+        ('{("a", "b"): lambda run, features: {"a": 1}}', "gives dict for one L=2 seed=0; return a dict with"),
+        ('{("a", "b"): lambda run, features: 1.0}', "gives float for one L=2 seed=0; return a dict with a"),
         ('{"square": lambda run, features: 1 / 0}', "<lambda>: ZeroDivisionError: division by zero"),
     ],
 )  # fmt: skip

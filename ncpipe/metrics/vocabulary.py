@@ -153,7 +153,11 @@ def measure_vocabulary(
         if weight is not None:
             given["weight"] = weight[own.to(weight.device)].to(statistics.means.device)
         values = {
-            **_position_counts(seen, statistics),
+            "classes": statistics.classes,
+            "tokens": statistics.samples,
+            "left_out_rare": int(seen.accumulator.counts.sum()) - statistics.samples,
+            "left_out_ignored": seen.ignored,
+            "left_out_masked": seen.masked,
             **dict(values_of((*OF_STATISTICS, *OF_SAMPLES), **given)),
             **_decision_values(seen, classes, learned, weight, bias),
         }
@@ -226,17 +230,6 @@ def _frequent_tokens(counts: Tensor, least: int, split: str) -> Tensor:
             "tokens"
         )
     return found
-
-
-def _position_counts(seen: TokenPass, statistics: ClassStatistics) -> dict[str, float]:
-    every = int(seen.accumulator.counts.sum())
-    return {
-        "classes": statistics.classes,
-        "tokens": statistics.samples,
-        "left_out_rare": every - statistics.samples,
-        "left_out_ignored": seen.ignored,
-        "left_out_masked": seen.masked,
-    }
 
 
 def _decision_values(

@@ -14,9 +14,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ncpipe.system.errors import InputError
-from ncpipe.theory.dufm import Dufm, larger_model, least_loss, parts, srg_cut_loss, srg_with_dnc_loss
-from ncpipe.theory.dufm_shapes import (
+from ncpipe.papers.s24.dufm import Dufm, larger_model, least_loss, parts, srg_cut_loss, srg_with_dnc_loss
+from ncpipe.papers.s24.dufm_shapes import (
     Shape,
     dnc_constants,
     dnc_shape,
@@ -24,6 +23,7 @@ from ncpipe.theory.dufm_shapes import (
     srg_constants,
     srg_shape,
 )
+from ncpipe.system.errors import InputError
 
 
 @dataclass(frozen=True)

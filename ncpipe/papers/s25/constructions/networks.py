@@ -16,14 +16,13 @@ from ncpipe.config.bounds import Bound, Count, Index
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.losses import unregularised_loss
-from ncpipe.system.errors import InputError
-from ncpipe.theory.constructions.assumptions import (
+from ncpipe.papers.s25.constructions.assumptions import (
     check_assumptions,
     distinct_samples,
     paper_loss,
     paper_model,
 )
-from ncpipe.theory.constructions.blocks import (
+from ncpipe.papers.s25.constructions.blocks import (
     Blocks,
     Constants,
     Layout,
@@ -35,7 +34,13 @@ from ncpipe.theory.constructions.blocks import (
     stage_one,
     stage_two,
 )
-from ncpipe.theory.constructions.embeddings import State, resnet_embedding, starts_of, transformer_embedding
+from ncpipe.papers.s25.constructions.embeddings import (
+    State,
+    resnet_embedding,
+    starts_of,
+    transformer_embedding,
+)
+from ncpipe.system.errors import InputError
 from ncpipe.theory.frames import zero_sum_basis
 from ncpipe.theory.gufm import optimum
 from ncpipe.theory.optimum import Optimum
@@ -226,3 +231,11 @@ def block_weights(blocks: Blocks, index: int, mlp_width: int | None) -> State:
         "lin2.weight": torch.nn.functional.pad(second, unused[2:]),
         "lin2.bias": torch.zeros(width, dtype=torch.float64),
     }
+
+
+def warm_start(run: Run, data: Prepared) -> State:
+    """Return the weights of the construction with the least strengths, for training to start from."""
+    return construct(run, data, WARM_START).state
+
+
+STARTS = {"construction": warm_start}

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from ncpipe.system.errors import InputError
-from ncpipe.theory.dufm_shapes import (
+from ncpipe.papers.s24.dufm_shapes import (
     Constants,
     check_points,
     dnc_constants,
     largest_points,
     srg_constants,
 )
+from ncpipe.system.errors import InputError
 
 GRID = 400  # scales a minimum is searched on; two minima of one shape lie far apart
 LEAST_CLASSES = 6  # of an SRG solution

@@ -35,6 +35,8 @@ def paper_loss(run: Run) -> Literal["ce", "mse"]:
     """Return the run's loss if it is one of the paper's with a learned last layer; else raise InputError."""
     if not is_plain(run.spec.loss) or run.spec.model.has_fixed_classifier:
         raise InputError(f"{run.name}: S25's theorems are for plain `ce` and `mse` and a learned classifier")
+    if run.spec.data.targets != "classes" or run.spec.data.kind == "next_tokens":
+        raise InputError(f"{run.name}: S25's theorems are for one class for each sample")
     return "ce" if run.spec.loss_name == "ce" else "mse"
 
 
@@ -59,7 +61,7 @@ def check_assumptions(run: Run, data: Prepared) -> None:
 
 def assumptions(run: Run, data: Prepared) -> Iterator[Assumption]:
     """Yield the conditions of Theorems 4.3 and 4.6 and of their constructions, with what fails of each."""
-    model = paper_model(run)
+    model, _ = paper_model(run), paper_loss(run)
     counts = torch.bincount(data.train.labels, minlength=data.classes)
     yield Assumption(
         "sec. 3",

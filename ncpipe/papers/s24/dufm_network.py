@@ -1,20 +1,73 @@
 """Define the deep unconstrained features model [S24 Def. 2]: every sample's features are parameters.
 
-`ncpipe.theory.dufm` has its optimal losses, `ncpipe.theory.dufm_solutions` its solutions.
+`ncpipe.papers.s24.dufm` has its optimal losses, `ncpipe.papers.s24.dufm_solutions` its solutions.
 
 N  samples    B  samples of a batch    d  width    K  classes    n  samples of a class    L  depth
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ncpipe.config.architectures.dufm import DufmModel
-from ncpipe.models.inputs import InputShape
+from ncpipe.config.architectures.architecture import Architecture, Head, Kind, numbered_head
+from ncpipe.config.bounds import Positive, Size
+from ncpipe.models.inputs import InputShape, unchanged
 from ncpipe.models.layers import Affine
-from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role
+from ncpipe.models.network import Family, Layer, ModuleOrParameter, Network, Role
+
+
+@dataclass(frozen=True)
+class DufmModel(Architecture):
+    """L matrices without biases behind features that are learned themselves, ReLU between them [S24 Def. 2].
+
+    architecture: dufm.
+    width: width of the features and of every hidden layer.
+    columns: initial features of a class, each drawn on its `own` or all `equal`.
+    initialisation: normal.
+    gain: weights are drawn with variance gain^2 / fan_in.
+    feature_deviation: standard deviation of the features' drawn entries.
+    """
+
+    # fixed, and so no keys
+    norm: ClassVar[str] = "none"  # type: ignore[misc]
+    last_bias: ClassVar[bool] = False  # type: ignore[misc]
+    has_free_features: ClassVar[bool] = True  # type: ignore[misc]
+    has_head: ClassVar[bool] = True  # type: ignore[misc]
+
+    architecture: Literal["dufm"]
+    width: Size
+    columns: Literal["own", "equal"]
+    initialisation: Literal["normal"]
+    gain: Positive
+    feature_deviation: Positive
+
+    def head(self, depth: int) -> Head:
+        """Return the whole network as head."""
+        return numbered_head(depth)
+
+    def incompatibility(self, kind: Kind, source: str) -> str:
+        if kind == "free":
+            return ""
+        return f"model.architecture: dufm learns its features and reads no {source}; take `source: free`"
+
+    def free_features_incompatibility(self, experiment: Any) -> str:
+        data, optimizer = experiment.data, experiment.optimizer.name
+        if not data.reduced:
+            return ""
+        if self.columns != "equal":
+            return "data.reduced: one sample stands for n that start equal; write `columns: equal` in model"
+        if experiment.batch_size != "full":
+            return "data.reduced: mini-batches move the samples of a class apart; write `batch_size: full`"
+        if optimizer != "sgd":
+            return (
+                f"data.reduced: exact for gradient descent, not for {optimizer}; take `name: sgd`, or "
+                "`per_class: 1` with penalty.features = n lambda_H, a problem with the same minima"
+            )
+        return ""
 
 
 class Dufm(Network):
@@ -32,7 +85,7 @@ class Dufm(Network):
         self.scale = shape.copies**-0.5
         equal = spec.columns == "equal" and shape.copies == 1
         self.per_class = shape.size // classes if equal else 1
-        self.gain, self.deviation = spec.gain or 1.0, spec.feature_deviation or 1.0
+        self.gain, self.deviation = spec.gain, spec.feature_deviation
         width = spec.width
         self.free = nn.Parameter(torch.empty(shape.size, width))
         self.maps = nn.ModuleList(Affine(width, width, bias=False) for _ in range(depth - 1))
@@ -79,3 +132,6 @@ def select_rows(features: Tensor, x: Tensor) -> Tensor:
     if x.dim() == 2:
         return torch.take_along_dim(features, x.unsqueeze(-1), -2)
     return features if len(x) == features.shape[-2] else features.index_select(-2, x)
+
+
+NETWORKS = {DufmModel: Family(unchanged, Dufm)}

@@ -1,46 +1,46 @@
 """Run the stage low_rank: compare deep features models with DNC and SRG [S24 sec. 6]."""
 
+import typing
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from ncpipe.config.params import Params, Series, load_params
+from ncpipe.config.params import Params
 from ncpipe.config.run import Run
 from ncpipe.config.sources.free import FreeData
 from ncpipe.features.files import read_features
-from ncpipe.papers.outputs import LOW_RANK, SERIES
+from ncpipe.papers.s24.dufm import LEAST_CLASSES, equal_decays, small_decay_ratio, srg_over_dnc
+from ncpipe.papers.s24.dufm_runs import solution_split
+from ncpipe.papers.s24.dufm_solutions import dnc_solution, srg_solution
 from ncpipe.papers.s24.figures.study import RATIO_DECAY, RATIO_PER_CLASS, rows_of, study_figures
 from ncpipe.papers.s24.head_columns import mean_rows, singular_rows, solution_rows
+from ncpipe.papers.s24.params import Series, SeriesParams
 from ncpipe.papers.s24.tables.low_rank import (
     best_runs,
-    counts_by_value,
+    claim_numbers,
     layer_numbers,
-    low_rank_sentence,
     with_ranks,
 )
-from ncpipe.runs.figure_pool import draw
-from ncpipe.system.artifacts import FEATURES, RESULTS, publish_folder
-from ncpipe.system.console import say
-from ncpipe.system.errors import InputError
+from ncpipe.study import InputError, load_params
+from ncpipe.system.artifacts import FEATURES, RESULTS
 from ncpipe.tables.files import read_table
 from ncpipe.tables.keys import run_keys
-from ncpipe.theory.dufm import LEAST_CLASSES, equal_decays, small_decay_ratio, srg_over_dnc
-from ncpipe.theory.dufm_runs import solution_split
-from ncpipe.theory.dufm_solutions import dnc_solution, srg_solution
 
 RATIO_DEPTHS, RATIO_POINTS = (3, 4, 5), range(4, 21)
 EXAMPLE = equal_decays(10, 50, 4, 0.004)  # S24's, whose solutions are drawn
 HISTORY = ("epoch", "loss", "penalty", "fit")
 
 
-def low_rank() -> None:
+def low_rank() -> dict[str, Any]:
     """Compare deep unconstrained features models with deep neural collapse and low-rank solutions.
 
     runs, series: a row for each run of the sweep and of the series. history: losses through training, of the
     sweep's runs at their experiment's own penalty.value and of series without an axis. singular_values,
     class_means: of the runs of the lowest loss, and of all runs whose spread within classes was followed
-    through training, which is `spread`. split, ratios, solutions: closed losses and matrices.
+    through training, which is `spread`. split, ratios, solutions: closed losses and matrices. claimed: runs
+    and series with `claim_numbers`.
 
     `papers.s24.figures.study` draws these tables.
     """
@@ -51,16 +51,13 @@ def low_rank() -> None:
     if len(params.sweep.depths) > 1:
         raise InputError("sweep.depths: these figures are of one depth; list one")
     tables = _sweep_tables(params)
-    for name, series in (params.series or {}).items():
+    for name, series in typing.cast(SeriesParams, params).series.items():
         for kind, rows in _series_tables(name, series).items():
             tables[kind] = pd.concat([tables[kind], rows], ignore_index=True) if kind in tables else rows
-    with publish_folder(LOW_RANK) as folder:
-        for name, table in tables.items():
-            table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
-        draw(folder, study_figures(tables))
-    runs = tables["runs"]
-    for experiment, own in runs[runs["own_penalty"]].groupby("experiment", sort=False):
-        say(f"{experiment}: {low_rank_sentence(own)}")
+    figures = {name: draw() for name, draw in study_figures(tables).items()}
+    both = {name: (tables[name], figures[name]) for name in tables.keys() & figures.keys()}
+    claimed = pd.concat([tables[name] for name in ("runs", "series") if name in tables], ignore_index=True)
+    return tables | figures | both | {"claimed": claim_numbers(claimed)}
 
 
 def _sweep_tables(params: Params) -> dict[str, pd.DataFrame]:
@@ -96,21 +93,17 @@ def _sweep_tables(params: Params) -> dict[str, pd.DataFrame]:
 
 
 def _series_tables(name: str, series: Series) -> dict[str, pd.DataFrame]:
-    """Return a series' part of each table, and print its counts."""
-    tables = {path.stem: read_table(path, "series") for path in sorted((SERIES / name).glob("*.csv"))}
+    """Return a series' part of each table."""
+    tables = {
+        path.stem: read_table(path, "series") for path in sorted(Path("data/series", name).glob("*.csv"))
+    }
     if "runs" not in tables:
-        raise InputError(f"{SERIES / name / 'runs.csv'}: not found; run dvc repro (stage series)")
+        raise InputError(f"data/series/{name}/runs.csv: not found; run dvc repro (stage series)")
     finite = tables["runs"]["finished"].astype(bool)
     runs = tables["runs"].assign(converged=finite, selected=finite)
     runs = layer_numbers(runs, tables["singular_values"], tables.get("spread")).assign(axis=series.axis)
     if series.axis:
-        for row in counts_by_value(runs).to_dict("records"):
-            say(
-                f"{name} {series.axis}={row['x']:g}: DNC found by {row['dnc_found']} of {row['runs']} runs, "
-                f"share in [{row['low']:.2f}, {row['high']:.2f}], mean rank {row['mean_rank']:.2f}"
-            )
         return {"series": runs}
-    say(f"{name}: {low_rank_sentence(runs)}")
     history, singular, means = (tables[each] for each in ("history", "singular_values", "class_means"))
     best = best_runs(runs).iloc[0].to_dict()
     found = {"series": runs, "class_means": rows_of(means, best)}

@@ -10,8 +10,8 @@ from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_model, input_shape
+from ncpipe.papers.s25.constructions.assumptions import paper_model
 from ncpipe.system.randomness import seeded_generator
-from ncpipe.theory.constructions.assumptions import paper_model
 
 State = dict[str, Tensor]
 

@@ -1,4 +1,4 @@
-"""Compare trained deep features models with closed-form losses, and start runs from solutions.
+"""Compare trained deep features models with closed-form losses.
 
 K  classes    n  samples of a class    d  width
 """
@@ -7,16 +7,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from ncpipe.config.architectures.dufm import DufmModel
 from ncpipe.config.run import Run
 from ncpipe.config.sources.free import FreeData
-from ncpipe.system.errors import InputError
-from ncpipe.theory.dufm import LEAST_CLASSES, Dufm, dnc_loss, srg_loss
-from ncpipe.theory.dufm_shapes import largest_points
-from ncpipe.theory.dufm_solutions import Solution, dnc_solution, losses, perturbed, srg_solution
+from ncpipe.papers.s24.dufm import LEAST_CLASSES, Dufm, dnc_loss, srg_loss
+from ncpipe.papers.s24.dufm_solutions import dnc_solution, losses, srg_solution
 
 
 @dataclass(frozen=True)
@@ -71,33 +67,3 @@ def solution_split(run: Run, kind: Literal["dnc", "srg"]) -> tuple[float, float,
     best = dnc_solution(model) if kind == "dnc" else srg_solution(model)
     error, *rest = losses(model, best.features, best.weights)
     return error, rest[model.depth - 1], sum(rest) - rest[model.depth - 1]
-
-
-def solution_state(run: Run) -> dict[str, Tensor]:
-    """Return the solution that a run starts from as weights by name, with noise from the run's seed."""
-    spec, data = run.spec.model, run.spec.data
-    assert isinstance(spec, DufmModel)
-    assert isinstance(data, FreeData)
-    assert spec.noise is not None
-    try:
-        start = _solution(spec, model_of(run))
-    except InputError as error:
-        raise InputError(f"{run.name}: {error}") from None
-    own = data.per_class if spec.columns == "own" else 1
-    start = Solution(start.features.repeat_interleave(own, 0), start.weights)
-    start = perturbed(start, spec.noise, run.seed)
-    features = start.features
-    if data.reduced:
-        features = features * data.per_class**0.5
-    elif spec.columns == "equal":
-        features = features.repeat_interleave(data.per_class, 0)
-    *inner, last = start.weights
-    state = {"free": features, **{f"maps.{index}.weight": weight for index, weight in enumerate(inner)}}
-    return {name: tensor.to(torch.float64) for name, tensor in (state | {"last.weight": last}).items()}
-
-
-def _solution(spec: DufmModel, model: Dufm) -> Solution:
-    if spec.initialisation == "dnc":
-        return dnc_solution(model, spec.width)
-    minus = largest_points(model.classes) // 2 if spec.initialisation == "srg_k" else 2
-    return srg_solution(model, minus, spec.width)

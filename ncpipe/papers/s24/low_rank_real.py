@@ -4,12 +4,9 @@ from typing import Any
 
 import pandas as pd
 
-from ncpipe.config.params import Params, load_params
+from ncpipe.config.params import Params
 from ncpipe.config.run import Run
 from ncpipe.features.files import read_features
-from ncpipe.features.head_ranks import DATA_CUT, head_of
-from ncpipe.figures.save import save_figure
-from ncpipe.papers.outputs import LOW_RANK
 from ncpipe.papers.s24.figures.heads import (
     collapse_by_layer,
     gram_matrices,
@@ -19,11 +16,12 @@ from ncpipe.papers.s24.figures.heads import (
     training,
 )
 from ncpipe.papers.s24.head_columns import gram_rows_of_head, means_of_head, singular_rows_of_head
-from ncpipe.papers.s24.tables.heads import LAMBDA, best_by_value, by_value, head_runs, heads_sentence
+from ncpipe.papers.s24.head_ranks import DATA_CUT, head_of
+from ncpipe.papers.s24.tables.heads import LAMBDA, best_by_value, by_value, head_runs
+from ncpipe.papers.s24.tables.low_rank import claim_numbers
 from ncpipe.runs.grid import read_grid
-from ncpipe.system.artifacts import FEATURES, METRICS, RESULTS, publish_folder
-from ncpipe.system.console import say
-from ncpipe.system.errors import InputError
+from ncpipe.study import InputError, load_params
+from ncpipe.system.artifacts import FEATURES, METRICS, RESULTS
 from ncpipe.tables.files import read_table
 from ncpipe.tables.keys import run_keys
 
@@ -32,11 +30,11 @@ LARGEST = {"dnc1_layers": "dnc1_trace_pinv", "nc1_layers": SPREAD}  # of all lay
 SETS = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
 
-def low_rank_real() -> None:
+def low_rank_real() -> dict[str, Any]:
     """Compare networks with a deep head on real data with deep neural collapse and low-rank solutions.
 
-    runs, by_value, singular_values, gram, spreads; rank_value, loss_value, collapse, gram, and for each
-    experiment training_NAME and singular_values_NAME.
+    Tables: runs, by_value, singular_values, gram, spreads; claimed, the runs with `claim_numbers`. Figures:
+    rank_value, loss_value, collapse, gram, and for each experiment training_NAME and singular_values_NAME.
     """
     params = load_params()
     names = params.sweep.experiments
@@ -60,27 +58,21 @@ def low_rank_real() -> None:
     label = r"$\lambda$" if params.sweep.axis in (None, LAMBDA) else str(params.sweep.axis)
     titles = {name: _title(params, name) for name in names}
     best = best_by_value(runs)
-    with publish_folder(LOW_RANK) as folder:
-        tables = {"runs": runs, "by_value": by_value(runs), "singular_values": singular, "gram": gram}
-        for name, table in (tables | {"spreads": spreads}).items():
-            table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")
-        for name in names:
-            own = runs[runs["experiment"] == name]
-            figure = training(history, own, SPREAD, label, f"Training: {titles[name]}")
-            save_figure(figure, folder, f"training_{name}")
-            title = f"Singular values of the head's class means: {titles[name]}"
-            figure = singular_values(singular, own, DATA_CUT, label, title)
-            save_figure(figure, folder, f"singular_values_{name}")
-        save_figure(ranks_by_value(runs, classes, label, titles), folder, "rank_value")
-        save_figure(collapse_by_layer(spreads, runs, label, titles), folder, "collapse")
-        if len(best):
-            save_figure(gram_matrices(gram, best, label, titles), folder, "gram")
-        levelled = [name for name in names if runs[runs["experiment"] == name]["loss_dnc"].notna().all()]
-        if levelled:
-            figure = losses_by_value(runs, label, {name: titles[name] for name in levelled})
-            save_figure(figure, folder, "loss_value")
+    found: dict[str, Any] = {"runs": runs, "by_value": by_value(runs), "singular_values": singular}
+    found |= {"gram": gram, "spreads": spreads, "claimed": claim_numbers(runs)}
     for name in names:
-        say(f"{name}: {heads_sentence(runs[runs['experiment'] == name])}")
+        own = runs[runs["experiment"] == name]
+        title = f"Singular values of the head's class means: {titles[name]}"
+        found[f"training_{name}"] = training(history, own, SPREAD, label, f"Training: {titles[name]}")
+        found[f"singular_values_{name}"] = singular_values(singular, own, DATA_CUT, label, title)
+    found["rank_value"] = ranks_by_value(runs, classes, label, titles)
+    found["collapse"] = collapse_by_layer(spreads, runs, label, titles)
+    if len(best):
+        found["gram"] = gram, gram_matrices(gram, best, label, titles)
+    levelled = [name for name in names if runs[runs["experiment"] == name]["loss_dnc"].notna().all()]
+    if levelled:
+        found["loss_value"] = losses_by_value(runs, label, {name: titles[name] for name in levelled})
+    return found
 
 
 def _fits(params: Params, name: str) -> bool:

@@ -7,21 +7,26 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import clear_code_digests, experiment_tree, measure_runs, params_tree
+from conftest import clear_code_digests, experiment_tree, measure_runs, params_tree, write_params
 from ruamel.yaml import YAML
 from test_study import SCHEMA
 
 from ncpipe.claims.evidence import Tables
 from ncpipe.commands.cli import run_cli
 from ncpipe.commands.code import write_code
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.grid import write_grid
 from ncpipe.commands.json_schema import schema_text
 from ncpipe.commands.new import create_study
-from ncpipe.commands.report import _stage_grids, _stage_pictures
+from ncpipe.commands.train import train
 from ncpipe.config.params import load_params, params_type, parse_params
-from ncpipe.config.study import load_study
+from ncpipe.config.study import load_study, loaded
+from ncpipe.datasets.prepare import prepare
+from ncpipe.report.contents import contents
 from ncpipe.system.errors import InputError
 from ncpipe.system.tensor_files import load_tensors
 from ncpipe.tables.stage_tables import stage_table
+from ncpipe.training.starts import starts_of
 
 STUDY = """
 from dataclasses import dataclass
@@ -62,8 +67,13 @@ def square(run, features):
     return features.weight.square().sum()
 
 
+def two(run, features):
+    return {"kind": run.spec.loss_name, "twice": 2 * square(run, features)}
+
+
+WORDS = {"known": ["norm"]}  # which no experiment picks
 STAGES = {"norms": Stage(norms), "limits": Stage(limits, report=False)}
-RUN_COLUMNS = {"square": square, "kind": lambda run, features: run.spec.loss_name}
+RUN_COLUMNS = {"square": square, ("kind", "twice"): two}
 PARAMS = Limits
 """
 FURTHER = {"limit": 2.5}
@@ -113,8 +123,7 @@ def test_a_stage_for_each_experiment_writes_its_rows(measured: None, monkeypatch
     pd.testing.assert_frame_equal(both[2:].reset_index(drop=True), own, check_dtype=False)
     tables = object.__new__(Tables)
     pd.testing.assert_frame_equal(tables.stage("norms"), both)
-    load_params()
-    shown = {grid.name: grid for grid in _stage_grids()}
+    shown = {grid.name: grid for grid in contents(None, [], [Path("data/norms")], {}).grids}
     assert list(shown) == ["norms-norms"]
     assert len(shown["norms-norms"].rows) == 4
 
@@ -126,11 +135,12 @@ def test_columns_of_runs_are_the_studys(measured: None) -> None:
         for _, row in runs.iterrows():
             w = load_tensors(Path(f"data/runs/{name}/L2/s{row['seed']}/model.safetensors"))["last.weight"]
             assert row["square"] == pytest.approx((w.double().numpy() ** 2).sum(), rel=1e-12)
+            assert row["twice"] == 2 * row["square"]
             assert row["kind"] == {"one": "ce", "two": "mse"}[name]
 
 
 def test_a_stage_of_the_sweep_reads_the_studys_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files are one folder, of equal bytes each time. Red: keys that are lost; a figure in the report."""
+    """Its files are one folder, of equal bytes each time. Red: lost keys; a figure no report shows."""
     folders = []
     for _ in "ab":
         assert run(monkeypatch, "limits", "--factor", "2") in (0, None)
@@ -138,8 +148,9 @@ def test_a_stage_of_the_sweep_reads_the_studys_keys(monkeypatch: pytest.MonkeyPa
     assert folders[0] == folders[1]
     assert set(folders[0]) == {"limits.csv", "line.png", "line.svg"}
     assert folders[0]["limits.csv"] == b"limit\n5.0\n"
-    load_params()
-    assert _stage_pictures() == []
+    page = contents(None, [], [Path("data/limits")], {})
+    assert [picture.name for picture in page.pictures] == ["limits-line"]
+    assert {name: stage.report for name, stage in loaded().stages.items()} == {"norms": True, "limits": False}
 
 
 def test_keys_of_the_study_are_read_checked_and_explained() -> None:
@@ -261,6 +272,8 @@ def test_the_help_of_a_stage_is_its_functions(
     [
         ('{"loss": square}', "RUN_COLUMNS: the column 'loss' exists already; take another name"),
         ('{"square": lambda run, features: features.weight}', "<lambda> gives Tensor for one L=2 seed=0"),
+        ('{("a", "b"): lambda run, features: {"a": 1}}', "gives dict for one L=2 seed=0; return a dict with"),
+        ('{("a", "b"): lambda run, features: 1.0}', "gives float for one L=2 seed=0; return a dict with a"),
         ('{"square": lambda run, features: 1 / 0}', "<lambda>: ZeroDivisionError: division by zero"),
     ],
 )  # fmt: skip
@@ -273,7 +286,7 @@ def test_a_wrong_column_is_one_line(columns: str, words: str) -> None:
 
 
 def test_the_digest_of_a_stage_is_of_its_code() -> None:
-    """A stage of a module counts by study and function. Red: an edit that no stage of DVC runs again for."""
+    """A stage counts by its function's file. Red: an edit that no stage runs for, or that trains again."""
     Path("dvc.yaml").write_text("stages:\n  code: {cmd: ncpipe code, always_changed: true}\n")
     Path("ours.py").write_text("def limits(factor: float):\n    return [{'limit': factor}]\n")
     text = STUDY.replace("def limits(", "def unused(").replace(
@@ -320,3 +333,67 @@ def test_a_study_with_a_stage_is_created_and_runs(monkeypatch: pytest.MonkeyPatc
 def test_one_study_py_is_made(further: dict[str, bool]) -> None:
     with pytest.raises(InputError, match=r"^--stage: has a study\.py of its own; leave out"):
         create_study("./both", with_stage=True, **further)
+
+
+START = """
+import torch
+
+
+def halves(run, data):
+    shapes = {"lin0.weight": (8, 6), "lin0.bias": (8,), "last.weight": (data.classes, 8)}
+    shapes |= {"blocks.0.lin.weight": (8, 8), "blocks.0.lin.bias": (8,)}
+    return {name: torch.full(shape, 0.5 + run.seed) for name, shape in shapes.items()}
+
+
+STARTS = {"halves": halves}
+"""
+
+
+def start_from(text: str, start: str = "halves") -> None:
+    Path("study.py").write_text(text, encoding="utf-8")
+    history = {"metrics": ["nc2_etf"], "at": [0, 1]}
+    write_params([2], [0, 1], one=experiment_tree(start=start, history=history))
+
+
+def test_runs_start_from_the_weights_of_the_study() -> None:
+    """Each from its own. Red: random weights; those of another seed."""
+    start_from(START)
+    write_grid()
+    fetch("one")
+    train("one", 2, workers=1)
+    for seed in (0, 1):
+        kept = load_tensors(Path(f"data/runs/one/L2/s{seed}/kept/e0.safetensors"))
+        assert {float(value) for weight in kept.values() for value in weight.flatten()} == {0.5 + seed}
+    assert json.loads(Path("data/runs/one/L2/s0/run.json").read_text())["inputs"]["spec"]["start"] == "halves"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (
+            '"halves": halves',
+            '"half": halves',
+            r"experiments\.one\.start: unknown 'halves'; did you mean",
+        ),
+        ("STARTS", "OTHERS", r"experiments\.one\.start: unknown 'halves'; no study\.py beside this file"),
+        ('"halves": halves', '"halves": 3', r"line \d+: STARTS\[halves\] is of type int, no function"),
+        ("(8, 6)", "(6, 8)", r"line \d+: halves gives \(6, 8\) for lin0\.weight of one L=2 seed=0; expected"),
+        (
+            '"last.weight"',
+            '"lost.weight"',
+            r"line \d+: halves gives nothing for last\.weight of one",
+        ),
+        ("    return {", "    {", r"line \d+: halves gives NoneType for one L=2 seed=0; return tensors"),
+        ("    return {", "    1 / 0\n    return {", r"line \d+: halves: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_one_line(before: str, after: str, words: str) -> None:
+    assert before in START
+    start_from(START.replace(before, after))
+    with pytest.raises(InputError, match=rf"^(params\.yaml|study\.py): {words}[^\n]*$"):
+        starts_of_sweep()
+
+
+def starts_of_sweep() -> None:
+    runs = load_params().runs_of("one")
+    starts_of(runs, prepare(runs[0].spec.data, Path("raw"), None, progress=False))

@@ -25,6 +25,8 @@ class_encodings, codes, heads, imbalance, modular, nc0, paths, regression, shall
     importlib.import_module,
     ("class_encodings", "codes", "heads", "imbalance", "modular", "nc0", "paths", "regression", "shallow"),
 )
+sys.path[0] = str(ROOT / "stages/beyond_simplex")
+simplices = importlib.import_module("simplices")
 sys.path.pop(0)
 
 
@@ -100,7 +102,9 @@ def test_the_margin_of_a_code_is_that_of_programs(classes: int, width: int) -> N
 
 def test_orthogonal_simplices_are_the_least_of_a_descent_where_decay_is_not_small() -> None:
     """Red: classes of one size, and another number of simplices. K = 2d is an orthoplex."""
-    assert simplices.simplices_value(6, 4, 0.01) == pytest.approx(simplices.simplices_value_numerical(6, 4, 0.01))
+    assert simplices.simplices_value(6, 4, 0.01) == pytest.approx(
+        simplices.simplices_value_numerical(6, 4, 0.01)
+    )
     assert simplices.simplices_value(6, 3, 0.01) == pytest.approx(orthoplex_value(6, 1, 0.01), rel=1e-12)
     with pytest.raises(InputError, match="classes: 9, width: 4; orthogonal simplices are d"):
         simplices.simplices_value(9, 4, 0.01)
@@ -194,5 +198,5 @@ def test_no_claim_rests_on_an_abstract_or_on_what_others_report() -> None:
     for path in (root / "claims.yaml", *sorted(root.glob("stages/*/claims.yaml"))):
         for claim in yaml.safe_load(path.read_text(encoding="utf-8")):
             assert not re.search("abstract|report|issue", claim["ref"]), claim["id"]
-            if path.parent.name == "field":
+            if path.parent.name in ("field", "beyond_simplex"):
                 assert f"| {claim['ref'].split()[0]} |" in read, claim["id"]

@@ -392,7 +392,7 @@ def _measure(
             own = weight if layer == LAST_LAYER else None
             rows = measure_layer(layer, split, statistics, samples[layer], learned[layer], own)
             results.setdefault(layer, []).extend(rows)
-            parts[layer, split] = parts_of(statistics, samples[layer], chosen)
+            parts[layer, split] = parts_of(statistics, samples[layer], own, chosen)
     if OOD in runs:
         results[OOD] = list(_outliers((batches(TRAIN), batches(TEST), runs[OOD]()), weight, bias))
     return Measurements((row for rows in results.values() for row in rows), parts)

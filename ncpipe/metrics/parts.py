@@ -11,25 +11,33 @@ from ncpipe.metrics.collapse import between_trace
 from ncpipe.metrics.powers_of_two import times_two_to
 from ncpipe.metrics.sample_statistics import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.metrics.uniformity import alignments
 from ncpipe.system.lazy_torch import Tensor, torch
 
 Arrays = dict[str, np.ndarray]
 
 
 def parts_of(
-    statistics: ClassStatistics, samples: SampleStatistics, numbers: Tensor | None = None
+    statistics: ClassStatistics,
+    samples: SampleStatistics,
+    weight: Tensor | None = None,
+    numbers: Tensor | None = None,
 ) -> tuple[Arrays, Arrays]:
     """Return `class_parts` and `sample_parts`; numbers: 0 to K-1 by default."""
     numbers = torch.arange(statistics.classes, device="cpu") if numbers is None else numbers
-    return class_parts(statistics, samples, numbers), sample_parts(statistics, samples, numbers)
+    classes = class_parts(statistics, samples, weight, numbers)
+    return classes, sample_parts(statistics, samples, numbers)
 
 
-def class_parts(statistics: ClassStatistics, samples: SampleStatistics, numbers: Tensor) -> Arrays:
+def class_parts(
+    statistics: ClassStatistics, samples: SampleStatistics, weight: Tensor | None, numbers: Tensor
+) -> Arrays:
     """Return arrays (K,) of the measured classes, whose numbers are `numbers` (K,).
 
     class and samples: a class's number and size. nc1_trace_ratio: its mean of |h - mu_k|^2 over tr(Sigma_B);
-    the mean over all samples is the metric. mean_length: |mu_k - mu_G|. nc3_cosine: its mean of
-    1 - cos(h, w_k), where single samples were kept and there is a classifier.
+    the mean over all samples is the metric. mean_length: |mu_k - mu_G|. unc3_cosine: the cosine of its row of
+    weight (K, d) and mu_k - mu_G, where there is a classifier. nc3_cosine: its mean of 1 - cos(h, w_k), where
+    single samples were kept too.
     """
     counts = statistics.counts
     parts = {
@@ -40,6 +48,8 @@ def class_parts(statistics: ClassStatistics, samples: SampleStatistics, numbers:
             torch.linalg.vector_norm(statistics.centred_means(), dim=1), statistics.exponent
         ),
     }
+    if weight is not None:
+        parts["unc3_cosine"] = alignments(statistics, weight.to(counts.device))
     if samples.cosines is not None and samples.labels is not None:
         # On the CPU: a GPU adds in another order every time.
         sums = torch.zeros(len(counts), dtype=torch.float64, device="cpu")

@@ -213,7 +213,7 @@ def measure_batches(
             what = f"{split}(): its second pass gave other samples"
             raise InputError(f"{what}; start the same pass each time, or raise `keep`")
         rows += measure_layer(layer, split, seen, samples, learned, weight)
-        parts[layer, split] = parts_of(seen, samples)
+        parts[layer, split] = parts_of(seen, samples, weight)
     return Measurements(rows, parts)
 
 

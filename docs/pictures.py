@@ -51,11 +51,8 @@ ROOMS = [
     {"commands": "one file a command: load, call, write"},
     {"integrations": "Trainer, Lightning, torchmetrics, notebook", "papers": "what one paper's studies need"},
     {"runs": "store, fingerprints, digests of code, engines"},
-    {
-        "features": "passes of trained runs",
-        "figures": "tables to figures",
-        "report": "the HTML page",
-    },
+    {"report": "the HTML page"},
+    {"features": "passes of trained runs", "figures": "tables to figures"},
     {"training": "stacks of runs, objective, optimizers", "claims": "claims.yaml and verdicts"},
     {"theory": "optima and the gap to them", "tables": "convergence, means, slopes"},
     {"metrics": "catalogue and collapse metrics"},

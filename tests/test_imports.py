@@ -19,7 +19,8 @@ LAYERS = [
     {"commands"},
     {"integrations", "papers"},
     {"runs"},
-    {"features", "figures", "report"},
+    {"report"},
+    {"features", "figures"},
     {"claims", "training"},
     {"tables", "theory"},
     {"metrics"},
@@ -118,6 +119,12 @@ def test_imports_point_down() -> None:
 def test_no_module_reaches_itself() -> None:
     """Imports within functions count too. graphlib raises CycleError, which names the circle."""
     TopologicalSorter({path: local_imports(path) for path in modules()}).prepare()
+
+
+def test_no_part_of_the_package_imports_a_paper() -> None:
+    """They are for the study.py of studies. Red: a command that knows a paper."""
+    knowing = [path for path in modules() if "papers" in map(part_of, local_imports(path))]
+    assert {part_of(path) for path in knowing} == {"papers"}
 
 
 @pytest.mark.parametrize("part", FORBIDDEN)

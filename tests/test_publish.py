@@ -12,8 +12,9 @@ from conftest import experiment_tree, measure_runs, write_params
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
 from ncpipe.commands.plot import figures_of_published, plot_published, read_published
-from ncpipe.commands.publish import SHOWN, provenance, publish
+from ncpipe.commands.publish import SHOWN, publish
 from ncpipe.config.params import load_params
+from ncpipe.runs.provenance import provenance
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.training_log import FINISHED, log_time
 from ncpipe.system.artifacts import sha256_of

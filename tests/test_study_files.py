@@ -20,7 +20,7 @@ from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.config.study import load_study, loaded
-from ncpipe.config.study_files import forget_modules
+from ncpipe.config.study_reads import forget_modules
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs import batches
 from ncpipe.runs.fingerprint import code_digest

@@ -1,37 +1,28 @@
 """Copy a sweep's tables and figures with their provenance to a folder for git (`ncpipe publish`)."""
 
 import csv
-import os
-import platform
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pandas as pd
-import psutil
 import typer
 
-from ncpipe import __version__
 from ncpipe.claims.claim import ABSENT
 from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
-from ncpipe.config.params import PARAMS_FILE, Params, load_params
+from ncpipe.config.params import PARAMS_FILE, load_params
 from ncpipe.figures.labels import GAP_COLUMNS
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.sweep import sweep_figures
-from ncpipe.runs.fingerprint import RUN_RECORD
-from ncpipe.runs.training_log import digest_in_log, training_times
+from ncpipe.runs.provenance import provenance
 from ncpipe.system.artifacts import (
     CLAIMS,
     CLAIMS_POINTS,
     CLAIMS_TABLE,
     PROVENANCE,
     RESULTS,
-    RUNS,
     publish_folder,
-    read_json,
     write_json,
 )
 from ncpipe.system.console import say
@@ -44,7 +35,6 @@ SHOWN = {
     *(metric for metric, _ in (*REGRESSION_SERIES, TAG_SERIES)),
     *(column.metric for column in GAP_COLUMNS),
 }
-PACKAGES = ("torch", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib", "dvc")
 RATES = "rates.txt"
 
 
@@ -101,64 +91,6 @@ def _tables_of(experiments: Sequence[str], figures: Sequence[str]) -> dict[str, 
         made[name]()
         found[name] = sorted({"runs", *read})
     return found
-
-
-def provenance(params: Params) -> dict[str, Any]:
-    """Return the source, versions, machine and training times of the sweep's results.
-
-    Raises InputError if a run of the sweep has no folder.
-    """
-    runs = params.grid()
-    records = [read_json(RUNS / run.path / RUN_RECORD) for run in runs]
-    computed_with = [record["computed_with"] for record in records]
-    run_of = {digest_in_log(record): run for record, run in zip(records, runs, strict=True)}
-    return {
-        "source": source(),
-        "trained_with": {key: sorted({str(each[key]) for each in computed_with}) for key in computed_with[0]},
-        "published_with": {"ncpipe": __version__, "python": platform.python_version()},
-        "machine": machine(),
-        "training": training_times(run_of, params.compute.threads),
-    }
-
-
-def machine() -> dict[str, Any]:
-    """Return processor, cores, memory and system of this machine."""
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9),
-        "system": platform.system(),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that affect numbers and figures."""
-    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
-
-
-def source() -> dict[str, Any]:
-    """Return the current commit and the files that differ from it; empty outside a git repository."""
-    try:
-        commit = _git("rev-parse", "HEAD")
-        changed = _git("status", "--porcelain", "--untracked-files=no")
-    except (OSError, subprocess.CalledProcessError):
-        return {}
-    return {"commit": commit, "changed": sorted(line[3:] for line in changed.splitlines())}
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.rstrip()
-
-
-def _processor() -> str:
-    """Return the processor's name, as far as the system reports it."""
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _is_shown(row: Mapping[str, str]) -> bool:

@@ -1,7 +1,7 @@
 """Read each file of code once, so that what runs is what is digested, however late it is imported.
 
 Modules of the package and of a study are imported from the bytes of this process's reading
-(`ncpipe.config.study_files`), so an edit while a command runs concerns the next command alone. A file that
+(`ncpipe.config.study_reads`), so an edit while a command runs concerns the next command alone. A file that
 the study's code opens itself is read when that code likes. A reading keeps the inode, size and times of such
 files, by which `check` finds one that was changed, even if it was put back.
 """

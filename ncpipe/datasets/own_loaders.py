@@ -19,7 +19,8 @@ from ncpipe.config.reading import Reading
 from ncpipe.config.run import Run
 from ncpipe.config.specs import OwnTraining
 from ncpipe.config.study import call, loaded, study_errors
-from ncpipe.config.study_files import FETCH, LOOP, PIPELINE, called_by, listed_digests
+from ncpipe.config.study_files import FETCH, LOOP, PIPELINE, listed_digests
+from ncpipe.config.study_reads import called_by
 from ncpipe.datasets.stored import read_facts, store
 from ncpipe.system.artifacts import digest_of, json_text
 from ncpipe.system.errors import InputError

@@ -1,6 +1,6 @@
 """Render the report as one HTML file with all text, figures, tables, charts and the code that draws them.
 
-It has no time, machine or path unless the caller adds them. `ncpipe.commands.report` collects the contents.
+It has no time, machine or path unless the caller adds them. `ncpipe.report.contents` collects the contents.
 """
 
 import functools

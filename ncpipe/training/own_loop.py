@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader
 from ncpipe.config.experiment import OwnLoop, own_loop
 from ncpipe.config.run import Run
 from ncpipe.config.study import call, loaded, study_errors
-from ncpipe.config.study_files import LOOP, called_by
+from ncpipe.config.study_files import LOOP
+from ncpipe.config.study_reads import called_by
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import generator_states, global_generators, set_generator_states
 from ncpipe.training.checkpoints import Checkpoints, State, Stopped

@@ -9,11 +9,11 @@ from collections import Counter
 
 import torch
 
-from ncpipe.metrics.structure import classes_given_up, ranks, structure
+from ncpipe.papers.s24.dufm import LEAST_CLASSES, dnc_loss, equal_decays, srg_loss
 from ncpipe.papers.s24.dufm_numerical import minimise
-from ncpipe.theory.dufm import LEAST_CLASSES, dnc_loss, equal_decays, srg_loss
-from ncpipe.theory.dufm_shapes import largest_points
-from ncpipe.theory.dufm_solutions import Solution, layers
+from ncpipe.papers.s24.dufm_shapes import largest_points
+from ncpipe.papers.s24.dufm_solutions import Solution, layers
+from ncpipe.papers.s24.structure import classes_given_up, ranks, structure
 
 PER_CLASS, DECAY = 50, 0.004
 CASES = [

@@ -71,6 +71,14 @@ def clear_code_digests() -> None:
 
 
 @pytest.fixture
+def low_rank(tmp_path: Path) -> Iterator[None]:
+    """The study.py of stages/low_rank, whose network is dufm."""
+    load_study(Path(__file__).resolve().parents[1] / "stages/low_rank")
+    yield
+    load_study(tmp_path / "nowhere")
+
+
+@pytest.fixture
 def study_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working folder, for a study.py of the test's own, which is forgotten afterwards."""
     monkeypatch.chdir(tmp_path)

@@ -10,7 +10,7 @@ from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_model, input_shape, prepare_split
 from ncpipe.models.network import Network
-from ncpipe.theory.constructions.networks import Choices
+from ncpipe.papers.s25.constructions.networks import Choices
 
 SHARP = Choices("sharp", draws=32, detours=32, attention_exponent=0.25)
 PRINTED = Choices("printed", draws=32, detours=32, attention_exponent=0.25)

@@ -236,8 +236,8 @@ def test_augmentation_has_a_stream_of_its_own() -> None:
 
 
 def test_no_construction_is_made_up_for_them() -> None:
+    from ncpipe.papers.s25.constructions.networks import Choices
     from ncpipe.papers.s25.study_rows import constructed_row
-    from ncpipe.theory.constructions.networks import Choices
 
     choices = Choices("sharp", draws=1, detours=0, attention_exponent=0.25)
     for model in (MLP, RESNET):

@@ -33,8 +33,8 @@ from ncpipe.config.study import load_study
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.figures.claim_panels import claim_panels, verdict_lines
 from ncpipe.papers.k23.calls import CALLS as K23
-from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.papers.s24.calls import CALLS as S24
+from ncpipe.papers.s24.tables.low_rank import claim_numbers
 from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import WeightedRuns, difference_interval, size_difference_interval
 from ncpipe.tables.keys import RUN
@@ -755,7 +755,7 @@ def test_all_calls_are_checked_before_one_is_made(tmp_path, monkeypatch):
 def test_shipped_claims_read_and_fit_their_schema(path, monkeypatch):
     """Red: a claim whose study.py does not have its call."""
     monkeypatch.chdir(path.parent)
-    ledger = load_claims(further=RUN_NUMBERS)
+    ledger = load_claims()
     assert len(ledger) >= len(read_yaml(path))
     load_study(path.parent)
     try:
@@ -935,7 +935,7 @@ def test_the_command_writes_before_it_fails(tmp_path, monkeypatch, capsys):
 
 
 def test_claims_of_s24_are_about_the_runs_of_its_tables(tmp_path, monkeypatch):
-    """The runs of data/low_rank and the series. Red: runs that lose classes; one of the tables alone."""
+    """The runs and the series that the stage claims. Red: runs that lose classes; the runs of the sweep."""
     monkeypatch.chdir(tmp_path)
     write_params([4], [0, 1], a=experiment_tree(), b=experiment_tree())
     about = {"experiment": "b", "quantity": "maximum", "expect": {"at_most": 1}}
@@ -956,9 +956,12 @@ def test_claims_of_s24_are_about_the_runs_of_its_tables(tmp_path, monkeypatch):
         "finished": True, "converged": True, "selected": True, "loss_over_dnc": 0.9, "structure": "other",
         "ranks_before": "5-5-5",
     }  # fmt: skip
-    pd.DataFrame(rows, columns=columns).assign(axis="penalty.value", **same).to_csv(low_rank / "runs.csv")
-    pd.DataFrame(series, columns=columns).assign(**same).to_csv(low_rank / "series.csv")
+    runs = pd.DataFrame(rows, columns=columns).assign(axis="penalty.value", **same)
+    both = pd.concat([runs, pd.DataFrame(series, columns=columns).assign(**same)], ignore_index=True)
+    claim_numbers(both).to_csv(low_rank / "claimed.csv", index=False)
+    Path("study.py").write_text("from ncpipe.papers.s24.stages import STAGES\n", encoding="utf-8")
     claims_command()
+    load_study(tmp_path / "nowhere")
     table = pd.read_csv("data/claims/claims.csv").set_index("id")
     assert table["value"].to_dict() == {"spread": 1, "dnc": 0, "last": 9}
 

@@ -17,9 +17,8 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.table import measure
 from ncpipe.models.build import build_model, input_shape
-from ncpipe.system.errors import InputError
-from ncpipe.theory.constructions.assumptions import check_assumptions, distinct_samples
-from ncpipe.theory.constructions.blocks import (
+from ncpipe.papers.s25.constructions.assumptions import check_assumptions, distinct_samples
+from ncpipe.papers.s25.constructions.blocks import (
     Layout,
     printed_factor,
     stage_one,
@@ -27,13 +26,14 @@ from ncpipe.theory.constructions.blocks import (
     stage_two,
     stage_two_bound,
 )
-from ncpipe.theory.constructions.curves import arc_between, cut_at
-from ncpipe.theory.constructions.embeddings import on_sphere
-from ncpipe.theory.constructions.networks import (
+from ncpipe.papers.s25.constructions.curves import arc_between, cut_at
+from ncpipe.papers.s25.constructions.embeddings import on_sphere
+from ncpipe.papers.s25.constructions.networks import (
     Choices,
     Construction,
     construct,
 )
+from ncpipe.system.errors import InputError
 from ncpipe.theory.gufm import optimal_value
 
 RESNETS = ("L-RN1", "L-RN2")

@@ -14,6 +14,8 @@ from ncpipe.datasets.prepared import Prepared
 from ncpipe.metrics.collapse import within_trace
 from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.metrics.statistics import class_statistics
+from ncpipe.papers.s25.constructions.blocks import idle
+from ncpipe.papers.s25.constructions.networks import block_weights, network_state, optimum_of
 from ncpipe.papers.s25.counterexample import (
     NoiseSubspace,
     aligned_embedding,
@@ -24,8 +26,6 @@ from ncpipe.papers.s25.counterexample import (
     near_collapsed_data,
 )
 from ncpipe.system.errors import InputError
-from ncpipe.theory.constructions.blocks import idle
-from ncpipe.theory.constructions.networks import block_weights, network_state, optimum_of
 from ncpipe.theory.optimum import Optimum
 
 CLASSES, PER_CLASS = 3, 4

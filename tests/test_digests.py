@@ -25,18 +25,16 @@ from ncpipe.runs.code_digests import EXPERIMENT_STAGES, ROOMS, SWEEP_STAGES
 from ncpipe.runs.study_effect import study_effect
 from ncpipe.system.errors import InputError
 
-SWEEP = {"grid", "aggregate", "plot", "claims", "report", "paper"}
-EXPERIMENT = {"fetch", "extract", "measure", "train", "series"}
+SWEEP = {"grid", "aggregate", "plot", "claims", "report"}
+EXPERIMENT = {"fetch", "extract", "measure", "train"}
 ABOVE: dict[str, set[str]] = {  # the stages that count a room
     **dict.fromkeys(("system", "config", "datasets"), SWEEP | EXPERIMENT),
     **{room: SWEEP | EXPERIMENT - {"fetch"} for room in ("models", "training", "runs/run_folder")},
-    "metrics": SWEEP | {"extract", "measure", "series"},
-    **{room: SWEEP - {"grid"} | {"extract", "measure", "series"} for room in ("theory", "features")},
-    "tables": SWEEP - {"grid"} | {"series"},
-    **{room: SWEEP - {"grid", "aggregate"} | {"series"} for room in ("claims", "figures")},
-    **{room: {"claims", "report", "paper", "series"} for room in ("report", "runs", "integrations")},
-    "papers": {"claims", "report"},
-    "commands": {"report"},
+    "metrics": SWEEP | {"extract", "measure"},
+    **{room: SWEEP - {"grid"} | {"extract", "measure"} for room in ("theory", "features")},
+    "tables": SWEEP - {"grid"},
+    **{room: SWEEP - {"grid", "aggregate"} for room in ("claims", "figures")},
+    **{room: {"report"} for room in ("report", "runs", "integrations", "papers", "commands")},
 }
 
 
@@ -46,9 +44,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     root, study = tmp_path / "root/ncpipe", tmp_path / "study"
     names = [room if "/" in room else f"{room}/module" for room in ROOMS]
     stages = [f"commands/{stage}" for stage in (*SWEEP, *EXPERIMENT)]
-    papers = {f"papers/{name}": f"from ncpipe.papers.{name}_part import X\n" for name in ("paper", "series")}
-    text = dict.fromkeys((*names, *stages, "papers/paper_part", "papers/series_part"), "FACTOR = 2\n")
-    write({f"{name}.py": text for name, text in (text | papers).items()}, root)
+    text = dict.fromkeys((*names, *stages, "papers/paper_part"), "FACTOR = 2\n")
+    text["papers/paper"] = "from ncpipe.papers.paper_part import X\n"
+    write({f"{name}.py": own for name, own in text.items()}, root)
     write(
         {"report/templates/page.css": "a {}\n", "__init__.pyi": "from ncpipe.features.module import X\n"},
         root,
@@ -71,19 +69,16 @@ def write(files: dict[str, str], folder: Path = Path()) -> None:
         (folder / name).write_text(text)
 
 
-def experiment(start: str = "random", **records: type) -> Any:
+def experiment(start: str | None = None, **records: type) -> Any:
     """An experiment that picks records of study.py, by the part that names them."""
     parts = {part: object.__new__(record) for part, record in records.items()}
-    return SimpleNamespace(**{"model": SimpleNamespace(start=start)} | parts)
+    return SimpleNamespace(**{"model": None, "start": start} | parts)
 
 
 def digests(**records: type) -> dict[str, dict[str, str]]:
     """Stage -> digests, of the sweep and of an experiment."""
     clear_code_digests()
-    of_sweep = code_digests.sweep_digests({"paper": "ncpipe.papers.paper"})
-    return of_sweep | code_digests.experiment_digests(
-        experiment(**records), {"series": "ncpipe.papers.series"}
-    )
+    return code_digests.sweep_digests() | code_digests.experiment_digests(experiment(**records))
 
 
 def own_and_built_in() -> dict[str, dict[str, str]]:
@@ -120,13 +115,11 @@ def test_a_changed_room_changes_the_stages_above_it_and_none_below(room: str, pa
 
 
 def test_a_stages_own_module_counts_and_the_pages_templates(package: Path) -> None:
-    """Red: a command that writes other tables; a module that a paper's stage imports; the report's style."""
+    """Red: a command that writes other tables; the report's style."""
     for edited, stages in {
         "commands/measure.py": {"measure", "report"},
         "commands/plot.py": {"plot", "report"},
         "commands/train.py": {"report"},  # it decides no number
-        "papers/series.py": {"series", "claims", "report"},
-        "papers/paper_part.py": {"paper", "claims", "report"},
         "report/templates/page.css": ABOVE["report"],
     }.items():
         before = digests()
@@ -135,17 +128,23 @@ def test_a_stages_own_module_counts_and_the_pages_templates(package: Path) -> No
         assert changed(before, digests()) == stages, edited
 
 
-def test_a_run_that_starts_from_a_construction_counts_the_theory(package: Path) -> None:
+def test_a_run_counts_what_its_start_needs(package: Path) -> None:
     """Red: an edited construction whose runs are kept; runs from random weights that train again."""
-    of = [experiment(start=start) for start in ("random", "construction")]
+    start = "def built(run, data):\n    from ncpipe.theory.module import FACTOR\n\n    return {}\n"
+    write({"starts.py": start, "study.py": "from starts import built\n\nSTARTS = {'built': built}\n"})
+    load_study(Path())
+    of = [experiment(start=start) for start in (None, "built")]
     before = [code_digests.training_digests(spec, Reading()) for spec in of]
     (package / "theory/module.py").write_text("FACTOR = 3\n")
     after = [code_digests.training_digests(spec, Reading()) for spec in of]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
+    write({"starts.py": start + "MORE = 1\n"})
+    edited = [code_digests.training_digests(spec, Reading()) for spec in of]
+    assert [one == other for one, other in zip(after, edited, strict=True)] == [True, False]
 
 
 def test_rooms_import_from_those_before_them() -> None:
-    """But for the starts, whose theory counts where it is chosen, and what decides when and where runs train.
+    """But for what decides when and where runs train.
 
     Red: a room that a stage reaches and does not count."""
     last = {f"commands/{stage}": room for stage, room in (*SWEEP_STAGES.items(), *EXPERIMENT_STAGES.items())}
@@ -153,10 +152,8 @@ def test_rooms_import_from_those_before_them() -> None:
         name = path.relative_to(PACKAGE).with_suffix("").as_posix()
         room = name if name in ROOMS else name.partition("/")[0]
         free = {"runs", "commands"} if room in ("commands", "runs", "runs/run_folder") else set()
-        if name == "training/starts":
-            free = {"theory"}
         if "/" in name and (room != "commands" or name in last):
-            counted = {*ROOMS[: ROOMS.index(last.get(name, room)) + 1], "__init__"}
+            counted = {*ROOMS[: ROOMS.index(last.get(name, room)) + 1], "__init__", "study"}
             imported = {
                 other.relative_to(PACKAGE).parts[0].removesuffix(".py") for other in local_imports(path)
             }
@@ -169,7 +166,7 @@ def test_a_reading_has_the_files_as_they_first_were(package: Path) -> None:
     before = code_digests.training_digests(experiment(), reading)
     (package / "models/module.py").write_text("FACTOR = 3\n")
     (package / "training/new.py").write_text("FACTOR = 3\n")
-    assert code_digests.training_digests(experiment(start="construction"), reading).items() > before.items()
+    assert code_digests.training_digests(experiment(), reading) == before
     assert changed(before, code_digests.training_digests(experiment(), Reading())) == {
         "ncpipe/models",
         "ncpipe/training",
@@ -248,7 +245,7 @@ WAYS: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 
-USED = {"own measure", "own extract", "own series", "own train"}  # what a network of the study concerns
+USED = {"own measure", "own extract", "own train"}  # what a network of the study concerns
 EVERY = {f"own {stage}" for stage in EXPERIMENT} | SWEEP | EXPERIMENT
 
 
@@ -327,7 +324,7 @@ def test_the_function_of_an_entry_counts_beside_its_record(
     """And the constants that it holds. Red: a table that a stage reads and its digest does not."""
     write(
         {
-            "records.py": "class Mine:\n    start = 'random'\n",
+            "records.py": "class Mine: ...\n",
             "functions.py": "def function():\n    return 2\n",
         }
     )

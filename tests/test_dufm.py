@@ -5,7 +5,7 @@ The last are those of `ncpipe.papers.s24`, with `ncpipe.papers.s24.head_columns`
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import torch
 from conftest import measure_runs, write_params
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from paper_figure_cases import MEANS, along_axis, dufm_runs
-from training_cases import DUFM, UNEQUAL, free_data, free_run, free_tree
+from training_cases import DUFM, DUFM_STUDY, UNEQUAL, free_data, free_run, free_tree
 
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
@@ -27,29 +28,44 @@ from ncpipe.config.sources.free import FreeData
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared, write_prepared
 from ncpipe.features.extraction import extract
-from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.figures.save import content_digest
 from ncpipe.models.build import build_network
 from ncpipe.models.penalties import strengths
+from ncpipe.papers.s24.dufm_network import DufmModel
+from ncpipe.papers.s24.dufm_runs import levels_of, model_of
+from ncpipe.papers.s24.dufm_shapes import largest_points
+from ncpipe.papers.s24.dufm_solutions import dnc_solution, srg_solution
 from ncpipe.papers.s24.figures.class_means import matrix_of, ordered
 from ncpipe.papers.s24.figures.study import study_figures
+from ncpipe.papers.s24.head_ranks import rank_columns
 from ncpipe.papers.s24.tables.low_rank import (
     best_runs,
     counts_by_value,
-    low_rank_sentence,
     share_interval,
     with_ranks,
 )
-from ncpipe.runs.figure_pool import DrawFigure
 from ncpipe.system.errors import InputError
-from ncpipe.theory.dufm_runs import levels_of, solution_state
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Session
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("low_rank")
 CREEP = {"name": "sgd", "learning_rate": 1e-6, "momentum": 0.0}
-BUILT = {"architecture": "dufm", "width": 24, "columns": "equal", "initialisation": "srg", "noise": 0.0}
+BUILT = DUFM | {"width": 24, "columns": "equal"}
 PLAIN_PENALTY = {"rule": "constant", "value": 0.004, "last_layer": None}
+
+
+def solution_state(run: Run, kind: str) -> dict[str, torch.Tensor]:
+    """Weights of dufm that are DNC or SRG, or SRG with half of the signs."""
+    spec, data, model = run.spec.model, run.spec.data, model_of(run)
+    assert isinstance(spec, DufmModel)
+    assert isinstance(data, FreeData)
+    minus = largest_points(model.classes) // 2 if kind == "srg_k" else 2
+    best = dnc_solution(model, spec.width) if kind == "dnc" else srg_solution(model, minus, spec.width)
+    rows, scale = (1, data.per_class**0.5) if data.reduced else (data.per_class, 1.0)
+    state = {"free": scale * best.features.repeat_interleave(rows, 0)}
+    state |= {f"maps.{index}.weight": weight for index, weight in enumerate(best.weights[:-1])}
+    return state | {"last.weight": best.weights[-1]}
 
 
 def drawn(run: Run) -> dict[str, torch.Tensor]:
@@ -103,13 +119,13 @@ def test_a_built_start_has_the_closed_loss(
     name, classes = start
     values = [float(np.exp(log)) for log in logs]
     run = free_run(
-        BUILT | {"initialisation": name, "columns": "equal" if columns == "reduced" else columns},
+        BUILT | {"columns": "equal" if columns == "reduced" else columns},
         depth=depth,
         data={"classes": classes, "per_class": per_class, "reduced": columns == "reduced"},
         penalty={"rule": "constant", "value": values[0], "last_layer": None, "layers": values[1 : depth + 1]},
     )
     session = Session([run], free_data(run), CPU, torch.float64)
-    session.load_weights([solution_state(run)])
+    session.load_weights([solution_state(run, name)])
     session.record()
     loss = session.rows[-1][1][0].item()
     levels = levels_of(run)
@@ -117,19 +133,6 @@ def test_a_built_start_has_the_closed_loss(
         assert loss == pytest.approx(levels.dnc if name == "dnc" else levels.srg, rel=1e-12)
     elif levels.srg < 0.49:
         assert loss < levels.srg
-
-
-def test_noise_moves_a_start_and_its_seed_says_where() -> None:
-    runs = [free_run(BUILT | {"noise": 0.1}, seed, data={"classes": 6}) for seed in (0, 0, 1)]
-    first, same, other = (solution_state(run) for run in runs)
-    exact = solution_state(free_run(BUILT, data={"classes": 6}))
-    assert all(torch.equal(first[name], same[name]) for name in first)
-    assert not torch.equal(first["free"], other["free"])
-    moved = (first["free"] - exact["free"]).square().mean().sqrt() / exact["free"].square().mean().sqrt()
-    assert 0.05 < moved < 0.2
-    assert torch.equal(first["free"][0], first["free"][1])  # columns: equal
-    own = solution_state(free_run(BUILT | {"noise": 0.1, "columns": "own"}, data={"classes": 6}))
-    assert not torch.equal(own["free"][0], own["free"][1])
 
 
 def test_roles_and_lambdas_by_layer() -> None:
@@ -157,6 +160,16 @@ def test_roles_and_lambdas_by_layer() -> None:
 # ---- Through every stage --------------------------------------------------------------------------------
 
 
+STUDY = f"""{DUFM_STUDY}
+
+def srg(run, data):
+    from test_dufm import solution_state
+
+    return solution_state(run, "srg")
+
+
+STARTS = {{"srg": srg}}
+"""
 SERIES_KEYS = """
 series:
   again: {depth: 4, seeds: [0, 1]}
@@ -164,32 +177,33 @@ series:
 """
 
 
-def write_digests(folder: Path, figures: Mapping[str, DrawFigure]) -> None:
-    """Draw a stage's figures, and write what they show in place of them."""
-    for name, figure in figures.items():
-        (folder / f"{name}.txt").write_text(content_digest(figure()), encoding="utf-8")
+def write_digest(figure: Figure, folder: Path, name: str) -> None:
+    """Write what a figure shows in place of it."""
+    (folder / f"{name}.txt").write_text(content_digest(figure), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A drawn and a built experiment through all stages, in a folder of their own."""
     from ncpipe.commands.aggregate import aggregate
-    from ncpipe.papers.s24.commands.low_rank import low_rank
-    from ncpipe.papers.s24.commands.series import series
+    from ncpipe.commands.stage import write_stage
+    from ncpipe.papers.s24.stages import STAGES
 
     folder = tmp_path_factory.mktemp("chain")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("ncpipe.papers.s24.commands.low_rank.draw", write_digests)
+        patch.setattr("ncpipe.figures.save.save_figure", write_digest)
         patch.setattr("matplotlib.figure.Figure.get_layout_engine", lambda figure: None)  # the slowest part
         short = {"epochs": 10, "log_every": 1, "penalty": PLAIN_PENALTY}
         six = {"classes": 6, "per_class": 4}
         trees = {
             "drawn": free_tree(data=six, **short),
             # hardly moved: SRG is no minimum at K = 6, and ten steps of .5 end .2 % below it
-            "built": free_tree(BUILT | {"width": 12}, data=six | {"reduced": True}, optimizer=CREEP, **short),
+            "built": free_tree(BUILT | {"width": 12}, data=six | {"reduced": True}, optimizer=CREEP, **short)
+            | {"start": "srg"},
         }
         kept = {"metrics": ["rank_means"], "at": [0.0, 0.5, 1.0]}
+        Path("study.py").write_text(STUDY, encoding="utf-8")
         write_params([4], [0, 1], **trees, again=trees["drawn"] | {"history": kept}, wide=trees["drawn"])
         text = Path("params.yaml").read_text(encoding="utf-8")
         text = re.sub(r"(?m)^  - (again|wide)\n", "", text)  # of no sweep
@@ -197,8 +211,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         measure_runs(*trees, depths=[4], seeds=[0, 1])
         aggregate()
         for name in ("again", "wide"):
-            series(name, workers=1)
-        low_rank()
+            write_stage("series", STAGES["series"], {"experiment": name, "workers": 1})
+        write_stage("low_rank", STAGES["low_rank"], {})
         yield folder / "data"
 
 
@@ -249,12 +263,13 @@ def test_runs_say_where_they_stand_beside_dnc_and_srg(results: Path) -> None:
 def test_every_structure_is_named_from_its_features(
     start: str, classes: int, depth: int, named: dict[str, Any]
 ) -> None:
-    own = BUILT | {"initialisation": start.split()[0]}
-    run = free_run(own, depth=depth, epochs=1, log_every=1, penalty=PLAIN_PENALTY, data={"classes": classes})
-    state = solution_state(run)
+    run = free_run(
+        BUILT, depth=depth, epochs=1, log_every=1, penalty=PLAIN_PENALTY, data={"classes": classes}
+    )
+    state = solution_state(run, start.split()[0])
     if "without" in start:
         state["last.weight"][2] = 0
-    row = head_rank_columns(run, extract(run, state, free_data(run), CPU), levels_of(run).dnc)
+    row = rank_columns(run, extract(run, state, free_data(run), CPU))
     assert {name: row[name] for name in named} == named
 
 
@@ -345,6 +360,7 @@ def test_mistakes_in_a_series_are_one_line_that_names_the_key(
     series: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("study.py").write_text(DUFM_STUDY, encoding="utf-8")
     write_params([3], [0], x=free_tree())
     with Path("params.yaml").open("a", encoding="utf-8") as file:
         file.write(f"\nseries: {series}\n")
@@ -379,7 +395,3 @@ def test_runs_that_give_classes_up_are_reported_and_in_no_mean() -> None:
     assert runs["mean_rank"].tolist() == [5, 6, 1, 10, 9]
     assert runs["kept"].tolist() == [True, True, False, True, False]
     assert best_runs(runs)["seed"].tolist() == [0]
-    assert low_rank_sentence(runs) == (
-        "2 of 5 runs below L_DNC, 2 lost classes or samples, or diverged; the lowest at 0.8000 "
-        "L_DNC (ranks 5-5-10, other)"
-    )

@@ -12,9 +12,9 @@ from conftest import vector_data
 from constructions import SHARP, inner_square, small_run
 from mpmath import iv, mp
 
+from ncpipe.papers.s24.dufm import dnc_loss, equal_decays
+from ncpipe.papers.s24.dufm_solutions import srg_solution
 from ncpipe.papers.s25.shifts import shifts
-from ncpipe.theory.dufm import dnc_loss, equal_decays
-from ncpipe.theory.dufm_solutions import srg_solution
 from ncpipe.theory.gufm import optimal_value
 
 DIGITS = 60

@@ -12,13 +12,13 @@ from test_batch_norm_networks import numpy_conv, numpy_norm
 from training_cases import CONV, HEAD, IMAGES, RESNET, run_of
 
 from ncpipe.config.run import Run
-from ncpipe.metrics.structure import rank_gap, ranks
 from ncpipe.models.build import build_model, input_shape
 from ncpipe.models.network import Network
+from ncpipe.papers.s24.dufm import Dufm
+from ncpipe.papers.s24.dufm_runs import head_levels
+from ncpipe.papers.s24.dufm_solutions import dnc_solution, objective, srg_solution
+from ncpipe.papers.s24.structure import rank_gap, ranks
 from ncpipe.system.errors import InputError
-from ncpipe.theory.dufm import Dufm
-from ncpipe.theory.dufm_runs import head_levels
-from ncpipe.theory.dufm_solutions import dnc_solution, objective, srg_solution
 
 NOTHING = {"rule": "constant", "value": 0.02, "last_layer": None}
 

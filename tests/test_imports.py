@@ -121,6 +121,12 @@ def test_no_module_reaches_itself() -> None:
     TopologicalSorter({path: local_imports(path) for path in modules()}).prepare()
 
 
+def test_no_part_of_the_package_imports_a_paper() -> None:
+    """They are for the study.py of studies. Red: a command that knows a paper."""
+    knowing = [path for path in modules() if "papers" in map(part_of, local_imports(path))]
+    assert {part_of(path) for path in knowing} == {"papers"}
+
+
 @pytest.mark.parametrize("part", FORBIDDEN)
 def test_what_a_part_never_imports(part: str) -> None:
     """A changed figure needs no torch; the library trains where neither DVC nor typer is installed."""

@@ -211,7 +211,6 @@ def test_a_word_that_never_comes_is_named() -> None:
     ("changes", "message"),
     [
         ({"loss": "supcon"}, "loss: supcon"),
-        ({"model": replace(PRE, initialisation="construction")}, "construction is for one"),
         ({"model": replace(PRE, patch=2)}, "model.patch does not apply"),
     ],
 )

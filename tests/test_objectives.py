@@ -24,6 +24,7 @@ from training_cases import (
     CONV,
     DIGITS,
     DUFM,
+    DUFM_STUDY,
     ETF,
     FEATURES,
     FREE,
@@ -268,9 +269,7 @@ def test_what_trains_side_by_side() -> None:
 
 PAPER = {"architecture": "L-RN1", "norm": "post", "width": 8, "last_bias": False, "layer_norm_eps": 1e-5,
          "initialisation": "normal", "gain": 1.0}  # fmt: skip
-BUILT = {"initialisation": "construction"}
 EQUAL = DUFM | {"columns": "equal"}
-SRG = {"architecture": "dufm", "width": 24, "columns": "equal", "initialisation": "srg", "noise": 0.0}
 REDUCED = FREE | {"reduced": True}
 GAUSSIANS = experiment_tree()["data"]
 COSINES = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
@@ -293,8 +292,6 @@ COSINES = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
         (SMOOTH | ETF, {"penalty": NOTHING | {"last_layer": 1}}, "penalty.last_layer does not apply: model"),
         (SMOOTH | ETF | {"width": 1}, {}, "3 classes need a width of 2 for a simplex, not 1"),
         (PAPER, {"penalty": FEATURES}, "features does not apply to L-RN1; remove it"),
-        (PAPER | BUILT, {"loss": {"name": "ce", "smoothing": 0.1}}, "`initialisation: construction` is for"),
-        (PAPER | BUILT | ETF, {}, "model.classifier: `initialisation: construction` builds one"),
         (DUFM, {"data": FREE, "loss": {"name": "mse", "smoothing": 0.1}}, "loss: dufm takes plain"),
         (MLP | {"norm": "none"}, {}, "model: batch_norm_eps is a number with `norm: batch` and no key"),
         (RESNET | {"head_layers": 0}, {}, "model: head_width is a number with head_layers and no key"),
@@ -313,19 +310,12 @@ COSINES = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
         (DUFM, {"data": REDUCED}, "data.reduced: one sample stands for n that start equal"),
         (EQUAL, {"data": REDUCED, "batch_size": 2}, "data.reduced: mini-batches move the samples of a class"),
         (EQUAL, {"data": REDUCED, "optimizer": ADAMW}, "data.reduced: exact for gradient descent, not for a"),
-        (SRG, {"data": FREE | {"classes": 5}}, "model.initialisation: srg exists from 6 classes on, not for"),
-        (SRG | {"width": 9}, {"data": FREE | {"classes": 10}},
-         "model.width: 9 is less than the 10 coordinates that srg needs for 10 classes"),
-        (SRG | {"width": 19, "initialisation": "srg_k"}, {"data": FREE | {"classes": 15}},
-         "model.width: 19 is less than the 20 coordinates that srg_k needs"),
-        (SRG | {"gain": 1.0}, {}, "model: gain does not apply to `initialisation: srg`"),
-        (DUFM | {"noise": 1.0}, {}, "model: noise does not apply to `initialisation: normal`"),
-        (DUFM | {"gain": None}, {}, "model: gain is needed with `initialisation: normal`"),
         (DUFM, {"penalty": UNEQUAL | {"last_layer": 0.1}}, "penalty: last_layer does not apply: `layers` sa"),
         (DUFM, {"data": GAUSSIANS}, "dufm learns its features and reads no gaussian_mixture; take `source:"),
         (PAPER, {"data": FREE}, "model.architecture: L-RN1 reads inputs, free data have none"),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("low_rank")
 def test_mistakes_name_their_key(own: dict[str, Any], changes: dict[str, Any], message: str) -> None:
     tree = free_tree(own, **changes) if own["architecture"] == "dufm" else tree_of(own, **changes)
     if changes.get("data", {}).get("source"):
@@ -349,6 +339,7 @@ def test_depths_suit_the_model_and_its_lambdas(
     own: dict[str, Any], depth: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("study.py").write_text(DUFM_STUDY)
     write_params([depth], [0], x=(free_tree if own is DUFM else tree_of)(own))
     with pytest.raises(InputError, match="sweep.depths: " + re.escape(message)):
         load_params()

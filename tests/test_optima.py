@@ -18,13 +18,13 @@ from ncpipe.models.loss_functions import LOSSES
 from ncpipe.papers.k23 import orthoplex, supcon, two_linear
 from ncpipe.papers.k23.calls import CALLS as K23
 from ncpipe.papers.k23.flows.features_model import Flow, aligned_start, integrate
-from ncpipe.papers.s24 import dufm_numerical
+from ncpipe.papers.s24 import dufm, dufm_numerical, dufm_shapes
+from ncpipe.papers.s24.dufm import Dufm, equal_decays
 from ncpipe.papers.s24.dufm_relaxed import relaxed_relu
+from ncpipe.papers.s24.dufm_solutions import dnc_solution
+from ncpipe.papers.s24.dufm_solutions import objective as dufm_objective
 from ncpipe.system.errors import InputError
-from ncpipe.theory import dufm, dufm_shapes, gufm, smoothing, ufm
-from ncpipe.theory.dufm import Dufm, equal_decays
-from ncpipe.theory.dufm_solutions import dnc_solution
-from ncpipe.theory.dufm_solutions import objective as dufm_objective
+from ncpipe.theory import gufm, smoothing, ufm
 from ncpipe.theory.gufm import optimal_value
 from ncpipe.theory.numerical import least, minimise_gufm, minimise_ufm
 from ncpipe.theory.ufm import Decay, Loss, kappa

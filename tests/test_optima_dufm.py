@@ -8,13 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncpipe.metrics.structure import dnc_found, structure
+from ncpipe.papers.s24 import dufm, dufm_shapes
+from ncpipe.papers.s24.dufm import Dufm, equal_decays
 from ncpipe.papers.s24.dufm_numerical import descend, gradient_into, minimise
 from ncpipe.papers.s24.dufm_relaxed import relaxed_relu, within_class_bound
-from ncpipe.system.errors import InputError
-from ncpipe.theory import dufm, dufm_shapes
-from ncpipe.theory.dufm import Dufm, equal_decays
-from ncpipe.theory.dufm_solutions import (
+from ncpipe.papers.s24.dufm_solutions import (
     Solution,
     dnc_solution,
     layers,
@@ -25,6 +23,8 @@ from ncpipe.theory.dufm_solutions import (
     srg_solution,
     srg_with_dnc_solution,
 )
+from ncpipe.papers.s24.structure import dnc_found, structure
+from ncpipe.system.errors import InputError
 
 
 def naive_loss(model: Dufm, solution: Solution) -> float:

@@ -323,7 +323,9 @@ class TestSweep:
         """Red: one experiment that cannot train takes the others with it, or counts as trained."""
         clone = own_copy(swept)
         broken = copy.deepcopy(clone.params()["experiments"]["alpha"])
-        broken["model"]["initialisation"] = "construction"  # of more layers than these have
+        broken["start"] = "construction"  # of more layers than these have
+        study = "from ncpipe.papers.s25.constructions.networks import STARTS\n"
+        (clone.folder / "study.py").write_text(study, encoding="utf-8")
         clone.edit_params("experiments.broken", broken)
         clone.edit_params("sweep.experiments", ["broken", "alpha", "beta"])
         clone.edit_params("sweep.depths", [2])

@@ -562,8 +562,8 @@ FILE = dict(zip(("features", "targets", "weight", "bias"), arrays(), strict=True
     [
         ({"targets": FILE["targets"] * np.nan}, "train targets hold NaN or inf, first in row 0"),
         ({"targets": np.ones((50, 3))}, "train targets are constant in column 0"),
-        ({"targets": np.ones((50, 3), dtype=int)}, "train targets must be floats, not torch.int64"),
-        ({"targets": FILE["targets"][:, 0]}, r"train targets must be \(samples, t\)"),
+        ({"targets": np.ones((50, 3), dtype=int)}, "train targets are of type torch.int64; expected floats"),
+        ({"targets": FILE["targets"][:, 0]}, r"train targets are \(50,\); expected \(N, t\)"),
         ({"labels": np.arange(50) % 3}, "has labels and targets; leave out one"),
         ({"weight": FILE["weight"][:2]}, "weight"),
         ({"test_features": FILE["features"]}, "test_features and test_targets come together"),

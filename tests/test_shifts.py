@@ -9,9 +9,9 @@ from constructions import SHARP, context_run, contexts, inner_square, layers_of,
 
 from ncpipe.metrics.losses import prediction_error, unregularised_loss
 from ncpipe.metrics.table import measure
+from ncpipe.papers.s25.constructions.embeddings import on_sphere
 from ncpipe.papers.s25.shifts import merge_classes, shifts
 from ncpipe.system.errors import InputError
-from ncpipe.theory.constructions.embeddings import on_sphere
 from ncpipe.theory.gufm import optimal_value
 
 

@@ -16,9 +16,9 @@ from ncpipe.commands.cli import run_cli
 from ncpipe.commands.code import write_code
 from ncpipe.commands.json_schema import schema_text
 from ncpipe.commands.new import create_study
-from ncpipe.commands.report import _stage_grids, _stage_pictures
 from ncpipe.config.params import load_params, params_type, parse_params
-from ncpipe.config.study import load_study
+from ncpipe.config.study import load_study, loaded
+from ncpipe.report.contents import contents
 from ncpipe.system.errors import InputError
 from ncpipe.system.tensor_files import load_tensors
 from ncpipe.tables.stage_tables import stage_table
@@ -62,8 +62,13 @@ def square(run, features):
     return features.weight.square().sum()
 
 
+def two(run, features):
+    return {"kind": run.spec.loss_name, "twice": 2 * square(run, features)}
+
+
+WORDS = {"known": ["norm"]}  # which no experiment picks
 STAGES = {"norms": Stage(norms), "limits": Stage(limits, report=False)}
-RUN_COLUMNS = {"square": square, "kind": lambda run, features: run.spec.loss_name}
+RUN_COLUMNS = {"square": square, ("kind", "twice"): two}
 PARAMS = Limits
 """
 FURTHER = {"limit": 2.5}
@@ -113,8 +118,7 @@ def test_a_stage_for_each_experiment_writes_its_rows(measured: None, monkeypatch
     pd.testing.assert_frame_equal(both[2:].reset_index(drop=True), own, check_dtype=False)
     tables = object.__new__(Tables)
     pd.testing.assert_frame_equal(tables.stage("norms"), both)
-    load_params()
-    shown = {grid.name: grid for grid in _stage_grids()}
+    shown = {grid.name: grid for grid in contents(None, [], [Path("data/norms")], {}).grids}
     assert list(shown) == ["norms-norms"]
     assert len(shown["norms-norms"].rows) == 4
 
@@ -126,11 +130,12 @@ def test_columns_of_runs_are_the_studys(measured: None) -> None:
         for _, row in runs.iterrows():
             w = load_tensors(Path(f"data/runs/{name}/L2/s{row['seed']}/model.safetensors"))["last.weight"]
             assert row["square"] == pytest.approx((w.double().numpy() ** 2).sum(), rel=1e-12)
+            assert row["twice"] == 2 * row["square"]
             assert row["kind"] == {"one": "ce", "two": "mse"}[name]
 
 
 def test_a_stage_of_the_sweep_reads_the_studys_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files are one folder, of equal bytes each time. Red: keys that are lost; a figure in the report."""
+    """Its files are one folder, of equal bytes each time. Red: lost keys; a figure no report shows."""
     folders = []
     for _ in "ab":
         assert run(monkeypatch, "limits", "--factor", "2") in (0, None)
@@ -138,8 +143,9 @@ def test_a_stage_of_the_sweep_reads_the_studys_keys(monkeypatch: pytest.MonkeyPa
     assert folders[0] == folders[1]
     assert set(folders[0]) == {"limits.csv", "line.png", "line.svg"}
     assert folders[0]["limits.csv"] == b"limit\n5.0\n"
-    load_params()
-    assert _stage_pictures() == []
+    page = contents(None, [], [Path("data/limits")], {})
+    assert [picture.name for picture in page.pictures] == ["limits-line"]
+    assert {name: stage.report for name, stage in loaded().stages.items()} == {"norms": True, "limits": False}
 
 
 def test_keys_of_the_study_are_read_checked_and_explained() -> None:
@@ -261,6 +267,8 @@ def test_the_help_of_a_stage_is_its_functions(
     [
         ('{"loss": square}', "RUN_COLUMNS: the column 'loss' exists already; take another name"),
         ('{"square": lambda run, features: features.weight}', "<lambda> gives Tensor for one L=2 seed=0"),
+        ('{("a", "b"): lambda run, features: {"a": 1}}', "gives dict for one L=2 seed=0; return a dict with"),
+        ('{("a", "b"): lambda run, features: 1.0}', "gives float for one L=2 seed=0; return a dict with a"),
         ('{"square": lambda run, features: 1 / 0}', "<lambda>: ZeroDivisionError: division by zero"),
     ],
 )  # fmt: skip
@@ -273,7 +281,7 @@ def test_a_wrong_column_is_one_line(columns: str, words: str) -> None:
 
 
 def test_the_digest_of_a_stage_is_of_its_code() -> None:
-    """A stage of a module counts by study and function. Red: an edit that no stage of DVC runs again for."""
+    """A stage counts by its function's file. Red: an edit that no stage runs for, or that trains again."""
     Path("dvc.yaml").write_text("stages:\n  code: {cmd: ncpipe code, always_changed: true}\n")
     Path("ours.py").write_text("def limits(factor: float):\n    return [{'limit': factor}]\n")
     text = STUDY.replace("def limits(", "def unused(").replace(

@@ -6,7 +6,7 @@ import networkx
 import pytest
 import torch
 
-from ncpipe.metrics.structure import classes_given_up, dnc_found, ranks, structure
+from ncpipe.papers.s24.structure import classes_given_up, dnc_found, ranks, structure
 
 
 def incidence(graph: networkx.Graph) -> torch.Tensor:

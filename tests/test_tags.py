@@ -25,7 +25,7 @@ from ncpipe.config.run import Run
 from ncpipe.config.sources.arrays import ArraysData
 from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.datasets.prepared import TagSplit, read_prepared, write_prepared
-from ncpipe.datasets.tags import wrong_tags
+from ncpipe.datasets.targets import wrong_tags
 from ncpipe.metrics.hooks import measure_multilabel_model
 from ncpipe.metrics.table import Measurement, measure
 from ncpipe.system.errors import InputError

@@ -6,13 +6,13 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from ncpipe.papers.s24 import calls as low_rank
-from ncpipe.papers.s24 import dufm_relaxed
+from ncpipe.papers.s24 import dufm, dufm_relaxed
 from ncpipe.papers.s24.dufm_numerical import minimise
 from ncpipe.papers.s25 import calls as deep
 from ncpipe.papers.s25.counterexample import near_collapsed_data
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.system.errors import InputError
-from ncpipe.theory import dufm, gufm
+from ncpipe.theory import gufm
 
 
 def test_free_columns_end_at_the_closed_optimum_and_collapse() -> None:

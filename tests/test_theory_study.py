@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -12,16 +13,15 @@ from constructions import SHARP, small_run
 from paper_figure_cases import made_networks
 
 from ncpipe.commands.fetch import fetch
+from ncpipe.config.params import load_params
 from ncpipe.features.extraction import extract
 from ncpipe.metrics.collapse import nc1_trace_ratio
-from ncpipe.papers.s25.commands.construct import construct as construct_stage
-from ncpipe.papers.s25.commands.counterexample import write_counterexample
+from ncpipe.papers.s25.constructions.networks import construct
 from ncpipe.papers.s25.proof_networks import constructed_slopes, trained_means, with_nc2
 from ncpipe.papers.s25.shifts import shifts
+from ncpipe.papers.s25.stages import constructed, counterexample
 from ncpipe.papers.s25.study_rows import Kind, constructed_row, counterexample_rows
-from ncpipe.papers.stages import EXPERIMENT_STAGES, SWEEP_STAGES
 from ncpipe.system.errors import InputError
-from ncpipe.theory.constructions.networks import construct
 
 # ---- Rows -----------------------------------------------------------------------------------------------
 
@@ -125,6 +125,7 @@ def write_study(theory: str) -> None:
         "rn1": experiment_tree(data=data, model=model),
         "rn2": experiment_tree(data=data, model=two, loss="mse"),
     }
+    shutil.copy(Path(__file__).resolve().parents[1] / "stages/theory/study.py", "study.py")
     write_params([2], [0], **trees)
     with Path("params.yaml").open("a", encoding="utf-8") as file:
         file.write(theory)
@@ -136,8 +137,9 @@ def test_depths_that_are_too_small_are_said_and_left_out(
     monkeypatch.chdir(tmp_path)
     write_study(THEORY)
     fetch("rn1", None)
-    construct_stage("rn1")
-    networks, met = (pd.read_csv(f"data/constructed/rn1/{name}.csv") for name in ("networks", "assumptions"))
+    load_params()
+    tables = constructed("rn1")
+    networks, met = (pd.DataFrame(tables[name]) for name in ("networks", "assumptions"))
     assert [*zip(networks["kind"], networks["depth"], strict=True)] == [
         ("printed", 24),
         ("sharp", 24),
@@ -146,16 +148,10 @@ def test_depths_that_are_too_small_are_said_and_left_out(
     ]
     assert "too shallow for 6 distinct samples" in capsys.readouterr().err
     assert met["problem"].isna().all()
-    write_counterexample()
-    assert set(pd.read_csv("data/counterexample.csv")["place"]) == {"within", "beside"}
+    assert {row["place"] for row in counterexample()} == {"within", "beside"}
     write_study(THEORY.replace("[12, 24]", "[4]"))
     with pytest.raises(InputError, match=r"theory\.constructed\.depths"):
-        construct_stage("rn1")
+        constructed("rn1")
     write_study("")
     with pytest.raises(InputError, match="theory: missing"):
-        write_counterexample()
-
-
-def test_digests_begin_with_the_stages_own_modules() -> None:
-    assert EXPERIMENT_STAGES["construct"] == construct_stage.__module__
-    assert SWEEP_STAGES["counterexample"] == write_counterexample.__module__
+        load_params()

@@ -279,6 +279,7 @@ PLAIN_LOOPS: dict[str, tuple[Run, Prepared]] = {
 
 
 @pytest.mark.parametrize("name", PLAIN_LOOPS)
+@pytest.mark.usefixtures("low_rank")
 def test_training_is_the_plain_loop(name: str) -> None:
     """To rounding: optimizer, penalty, schedule, loss, order of batches, and the history's last row."""
     run, data = PLAIN_LOOPS[name]
@@ -295,6 +296,7 @@ def test_training_is_the_plain_loop(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PLAIN_LOOPS)
+@pytest.mark.usefixtures("low_rank")
 def test_the_gradients_norm_is_the_plain_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In parts of five samples. Red: what compares samples taken part by part; a fixed layer's gradient."""
     run, data = PLAIN_LOOPS[name]

@@ -17,7 +17,7 @@ from ncpipe.config.records import read
 from ncpipe.config.run import Run
 from ncpipe.config.sources.free import FreeData
 from ncpipe.config.sources.generated import TeacherData
-from ncpipe.config.study import load_study
+from ncpipe.config.study import NO_STUDY, load_study, loaded
 from ncpipe.datasets.markov import prepare_markov
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
@@ -26,6 +26,8 @@ from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
 
 CPU = torch.device("cpu")
+LOW_RANK = Path(__file__).resolve().parents[1] / "stages/low_rank"
+DUFM_STUDY = (LOW_RANK / "study.py").read_text(encoding="utf-8")
 VECTORS, IMAGES = vector_data(), image_data(side=8, per_class=6)
 IMAGES.train.inputs.copy_((64 * IMAGES.train.inputs).round() / 64)  # means of 4 pixels are exact in float32
 DIGITS = {"source": "digits", "per_class": 6, "test_per_class": 3, "seed": 0, "normalisation": "standardise"}
@@ -187,7 +189,13 @@ def kind_of(kind: str, **changes: Any) -> Run:
 
 
 def free_run(own: dict[str, Any] = DUFM, seed: int = 0, depth: int = 3, **changes: Any) -> Run:
-    return Run("x", depth, seed, read(Experiment, free_tree(own, **changes), "experiments.x"))
+    """A run of dufm; what trains it needs the study that has dufm (the fixture `low_rank`)."""
+    if without := loaded() is NO_STUDY:
+        load_study(LOW_RANK)
+    spec = read(Experiment, free_tree(own, **changes), "experiments.x")
+    if without:
+        load_study(LOW_RANK / "nowhere")
+    return Run("x", depth, seed, spec)
 
 
 def free_data(run: Run) -> Prepared:
@@ -237,7 +245,7 @@ NETWORKS = [
     ("L-T22", "pre", token_data()),
     ("L-T11", "post", token_data(context=70)),  # beyond 64 tokens, which take the fused attention
 ]
-FREE_DATA = free_data(free_run())
+FREE_DATA = prepare(FreeData("free", 4, 3), Path(), None, progress=False)
 TEACHER = {
     "source": "teacher", "dimension": 6, "covariance": [[1.0, 0.5], [0.5, 0.8]], "hidden": 10, "samples": 24,
     "test_samples": 8, "seed": 0,
@@ -261,8 +269,10 @@ CASES: dict[str, Case] = {
     "augmentation": case(CONV, IMAGES, augmentation=AUGMENTATION),
     "augmentation, full": case(CONV, IMAGES, augmentation=AUGMENTATION, batch_size="full"),
     "conv_net": case(CONV, IMAGES, loss="mse", penalty=HEAD),
-    "dufm": Case(lambda seed: free_run(seed=seed, epochs=5, log_every=2), FREE_DATA),
-    "dufm, batches": Case(lambda seed: free_run(seed=seed, epochs=5, log_every=2, batch_size=5), FREE_DATA),
+    "dufm": Case(lambda seed: free_run(seed=seed, epochs=5, log_every=2), FREE_DATA, DUFM_STUDY),
+    "dufm, batches": Case(
+        lambda seed: free_run(seed=seed, epochs=5, log_every=2, batch_size=5), FREE_DATA, DUFM_STUDY
+    ),
     "next_tokens": Case(lambda seed: test_next_tokens.run(seed, epochs=5),
      prepare_markov(test_next_tokens.LANGUAGE)),
     "a study's loss": case(study=OWN_TRAINING, loss={"name": "poly", "epsilon": 1.0}),

@@ -30,7 +30,6 @@ from ncpipe.commands.plot import figures_of_published, read_published
 from ncpipe.config.params import Convergence, Slopes, load_params
 from ncpipe.config.records import read
 from ncpipe.figures.save import save_figure
-from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.tables.convergence import GRADIENT, LOSS_MOVING, with_gradient
 from ncpipe.tables.keys import run_keys
 from ncpipe.tables.points import LAST, SERIES, usable_points
@@ -139,7 +138,7 @@ def claims_of(folder: Path) -> Sequence[Claim]:
     """Return the claims of the study that a folder was published from."""
     studies = yaml.safe_load((FOLDER / "ledger.yaml").read_text(encoding="utf-8"))["studies"]
     study = ROOT / studies.get(folder.name, ".")
-    return load_claims(study / "claims.yaml", lambda: load_params(study / "params.yaml"), RUN_NUMBERS)
+    return load_claims(study / "claims.yaml", lambda: load_params(study / "params.yaml"))
 
 
 def _commit(folder: Path) -> str:

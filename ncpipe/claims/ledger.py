@@ -26,20 +26,17 @@ RECORDS = {word: record for record in records_of(AnyClaim) for word in values_of
 RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that can be a claim's metric
     "loss", "fit", "last_penalty", "inner_penalty", "loss_optimum", "loss_gap", "gap_gufm", "gap_fit",
     "gap_last_penalty", "train_error", "test_error", "last_train_error", "gradient_norm", "effective_depth",
-    # of networks with a head:
-    "loss_over_dnc", "loss_over_srg", "classes_given_up", "low_rank_over_dnc", "mean_rank", "dnc_found",
 )  # fmt: skip
 
 
 def load_claims(
     path: Path = CLAIMS_FILE,
     params: Callable[[], Params] = load_params,
-    further: Iterable[str] = (),
 ) -> tuple[Claim, ...]:
     """Return the claims of a file; check those about runs against params.yaml.
 
-    params: returns params.yaml; called if any claim is about runs. further: numbers of runs besides
-    RUN_NUMBERS. Raises InputError with one line per mistake, which begins with the claim's id and the key.
+    params: returns params.yaml; called if any claim is about runs. Raises InputError with one line per
+    mistake, which begins with the claim's id and the key.
     """
     if not path.is_file():
         raise InputError(f"{path}: not found; run this in a folder with a claims.yaml (see docs/claims.md)")
@@ -50,7 +47,7 @@ def load_claims(
     claims, mistakes = parse_claims(tree)
     if any(isinstance(claim, RunClaim) for claim in claims):
         known = params()
-        metrics = _known_metrics(known, further)
+        metrics = _known_metrics(known)
         claims = tuple(own for claim in claims for own in _of_each(claim, known.sweep.experiments))
         of_runs = [claim for claim in claims if isinstance(claim, RunClaim)]
         mistakes += dict.fromkeys(
@@ -112,10 +109,11 @@ def _of_each(claim: Claim, experiments: Iterable[str]) -> list[Claim]:
     return [replace(claim, id=f"{claim.id}-{name}", experiment=name) for name in experiments]
 
 
-def _known_metrics(params: Params, further: Iterable[str]) -> list[str]:
+def _known_metrics(params: Params) -> list[str]:
     """Return every name that a claim's `metric` may be."""
-    own = [*(metric.name for metric in own_metrics()), *loaded().run_columns]
-    return [*CATALOGUE, *own, *_of_shots(params), *RUN_NUMBERS, *further]
+    own = [*(metric.name for metric in own_metrics()), *loaded().columns]
+    claimed = [name for stage in loaded().stages.values() for name in stage.claimed]
+    return [*CATALOGUE, *own, *_of_shots(params), *RUN_NUMBERS, *claimed]
 
 
 def _unknown(claim: RunClaim, params: Params, known: list[str]) -> Iterator[str]:

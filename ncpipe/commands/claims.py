@@ -12,9 +12,7 @@ from ncpipe.claims.quantities import check_calls
 from ncpipe.claims.selections import judge_by_selection
 from ncpipe.claims.verdicts import Judged, answer, counts, judge, ledger_page, ledger_table, line
 from ncpipe.config.params import load_params
-from ncpipe.config.study import load_study, study_errors
-from ncpipe.papers.outputs import RUN_NUMBERS
-from ncpipe.papers.s24.tables.low_rank import claim_runs
+from ncpipe.config.study import load_study, loaded, study_errors
 from ncpipe.system.artifacts import (
     CLAIMS,
     CLAIMS_FILE,
@@ -27,6 +25,7 @@ from ncpipe.system.artifacts import (
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.tables.files import read_table
+from ncpipe.tables.stage_tables import stage_table
 
 
 def claims() -> None:
@@ -36,7 +35,7 @@ def claims() -> None:
     panels.csv. If a claim that is a proven identity does not hold, raises InputError after everything is
     written.
     """
-    ledger = load_claims(further=RUN_NUMBERS)
+    ledger = load_claims()
     load_study(Path())  # which may have further calls
     check_calls(ledger)
     theories = [claim for claim in ledger if not isinstance(claim, RunClaim)]
@@ -66,11 +65,12 @@ def claims() -> None:
 
 
 def _tables() -> Tables:
-    """Return the tables of the sweep, with the runs of a paper's own stage if there are any."""
+    """Return the tables of the sweep, with the runs of a stage of the study if it has `claimed` ones."""
     names = [field.name for field in dataclasses.fields(Tables) if field.name != "rule"]
     tables = {name: read_table(RESULTS / f"{name}.csv", "aggregate") for name in names}
-    if (runs := claim_runs()) is not None:
-        tables["runs"] = runs
+    for name, stage in loaded().stages.items():
+        if stage.claimed:
+            tables["runs"] = stage_table(name, "claimed")
     return Tables(**tables, rule=load_params().slopes)
 
 

@@ -13,17 +13,9 @@ from safetensors import SafetensorError
 
 from ncpipe import __version__
 from ncpipe.commands.options import Group, add
-from ncpipe.papers.outputs import PARENTS
 from ncpipe.system.artifacts import remove_tried_links
 from ncpipe.system.errors import InputError
 from ncpipe.system.signals import came_of_interrupt, install_signal_handlers
-
-PAPERS = {
-    "s25": "Stages of S25: collapse is optimal in deep ResNets and transformers (stages/theory).",
-    "s24": "Stages of S24: low-rank solutions with a lower loss than collapse "
-    "(stages/low_rank, low_rank_real).",
-    "k23": "Stages of the review K23: its models without networks (stages/regimes_models).",
-}
 
 app = typer.Typer(
     cls=Group,
@@ -31,9 +23,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-papers = {name: typer.Typer(cls=Group, help=about, no_args_is_help=True) for name, about in PAPERS.items()}
-for name, paper in papers.items():
-    app.add_typer(paper, name=name, rich_help_panel="Stages of one paper's studies")
 
 
 def print_version(given: bool) -> None:
@@ -81,13 +70,6 @@ command("status", "commands.status:status")
 command("repair", "commands.repair:repair")
 command("new", "commands.new:create_study")
 command("schema", "commands.json_schema:write_schema")
-add(papers["s25"], "construct", "commands.paper_commands:construct", torch=True)
-add(papers["s25"], "counterexample", "papers.s25.commands.counterexample:write_counterexample", torch=True)
-add(papers["s25"], "theory", "papers.s25.commands.theory:theory")
-add(papers["s24"], "series", "commands.paper_commands:series", torch=True)
-add(papers["s24"], "low-rank", "papers.s24.commands.low_rank:low_rank")
-add(papers["s24"], "low-rank-real", "papers.s24.commands.low_rank_real:low_rank_real")
-add(papers["k23"], "models", "papers.k23.commands:write_models", torch=True)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -113,7 +95,7 @@ def run_cli() -> None:
     """Run the program; report mistakes of the user and a full disk in one line, without a traceback."""
     install_signal_handlers()
     if "DVC_STAGE" in os.environ:
-        remove_tried_links(PARENTS)
+        remove_tried_links()
     try:
         app(prog_name="ncpipe")
     except InputError as error:

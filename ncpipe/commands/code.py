@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ncpipe.config.params import PARAMS_FILE, Params, load_params_if_any
 from ncpipe.config.reading import PACKAGE, ROOT, at_start
-from ncpipe.config.study import load_study, loaded
+from ncpipe.config.study import PARTS, load_study, loaded
 from ncpipe.config.study_files import (
     FILE,
     LOOP,
@@ -21,8 +21,6 @@ from ncpipe.config.study_files import (
     study_modules,
 )
 from ncpipe.config.yaml_file import read_yaml, shared_mappings
-from ncpipe.papers import stages
-from ncpipe.papers.outputs import RUN_NUMBERS
 from ncpipe.runs.code_digests import TRAIN, experiment_digests, files_digest, stage_digests, sweep_digests
 from ncpipe.runs.dvc_dependencies import check_dependency, check_reruns
 from ncpipe.runs.fingerprint import shared_inputs
@@ -60,7 +58,7 @@ def write_code() -> None:
     if Path(FILE).is_file():
         _check_files()
     if params is not None:
-        check_study(params, RUN_NUMBERS)
+        check_study(params)
     with publish_folder(CODE) as folder:
         (folder / CODE_FILES.name).write_text(files_digest(), encoding="utf-8")
         for stage, text in _digest_files(params).items():
@@ -109,7 +107,7 @@ def check_params_unedited(params: Params, experiments: Iterable[str]) -> None:
 
 def _digest_files(params: Params | None) -> dict[Stage, str]:
     """Return the content of every stage's file."""
-    digests = sweep_digests(stages.SWEEP_STAGES)
+    digests = sweep_digests()
     files: dict[Stage, str] = {(stage, None): _lines(modules) for stage, modules in digests.items()}
     own = loaded().stages
     for name, stage in own.items():
@@ -118,7 +116,7 @@ def _digest_files(params: Params | None) -> dict[Stage, str]:
     if params is None:
         return files
     for name, spec in params.experiments.items():
-        digests = experiment_digests(spec, stages.EXPERIMENT_STAGES)
+        digests = experiment_digests(spec)
         files |= {(stage, name): _lines(modules) for stage, modules in digests.items()}
         files |= {
             (stage, name): _lines(stage_digests(entry, spec))
@@ -214,7 +212,7 @@ def _check_files() -> None:
     for path in named_files():
         if not any(paths is None or is_within(os.path.realpath(path), paths) for paths in listed):
             check_dependency("code", path.as_posix())
-    if effect := study_effect(at_start()):
+    if effect := study_effect(at_start(), shared=any(map(loaded().tables.get, PARTS.values()))):
         say(f"{effect}: does more than define, so an edit of the study's code reruns every experiment")
 
 

@@ -8,7 +8,6 @@ import typer
 
 from ncpipe.config.params import PARAMS_FILE, load_params, load_params_if_any
 from ncpipe.config.study import load_study, loaded
-from ncpipe.papers.outputs import REPORTED
 from ncpipe.report.contents import contents
 from ncpipe.report.page import render
 from ncpipe.runs.fingerprint import RUN_RECORD
@@ -59,7 +58,7 @@ def _write(target: Path, here: Mapping[str, str]) -> None:
     if params is None:
         load_study(Path())
     records = [] if params is None else [read_json(RUNS / run.path / RUN_RECORD) for run in params.grid()]
-    stages = [*REPORTED, *(DATA / name for name, stage in loaded().stages.items() if stage.report)]
+    stages = [DATA / name for name, stage in loaded().stages.items() if stage.report]
     with publish_file(target) as partial:
         page = render(contents(params, records, stages, here))
         partial.write_text(page, encoding="utf-8", newline="\n")

@@ -27,7 +27,7 @@ KNOWN = {
     "workers": Workers,
     "checkpoint_seconds": CheckpointSeconds,
 }
-WRITTEN = "rows (dicts), a DataFrame, or a dict of these and of matplotlib Figures by name"
+WRITTEN = "rows (dicts), a DataFrame, or a dict of these, of matplotlib Figures and of pairs of both by name"
 
 
 def run_stage(
@@ -102,7 +102,9 @@ def write_stage(name: str, stage: Stage, options: Mapping[str, Any]) -> None:
         for key, part in parts.items():
             if not (isinstance(key, str) and key.isidentifier()):
                 raise _wrong(name, f"the name {key!r}; write letters, digits and _")
-            _write(folder, key, part, partial(_wrong, name))
+            pair = isinstance(part, tuple) and len(part) == 2 and not isinstance(part[1], Mapping)
+            for one in part if pair else (part,):
+                _write(folder, key, one, partial(_wrong, name))
     say(f"{name}: {target} has {', '.join(parts)}")
 
 

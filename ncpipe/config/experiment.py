@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from ncpipe.config.architectures.conv_net import ConvNetModel
-from ncpipe.config.architectures.dufm import DufmModel
 from ncpipe.config.architectures.mlp import MLPModel
 from ncpipe.config.architectures.resnet import ResNetModel
 from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
@@ -40,7 +39,7 @@ Data = (
 )
 
 
-Model = ResNetModel | TransformerModel | MLPModel | CifarResNetModel | ConvNetModel | DufmModel
+Model = ResNetModel | TransformerModel | MLPModel | CifarResNetModel | ConvNetModel
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,7 @@ class Experiment:
     log_every: epochs between two rows of the history.
     augmentation: random changes of the training images; none by default.
     history: metrics through training; without it the history has losses and errors.
+    start: weights that training starts from, an entry of STARTS in study.py; random ones by default.
     """
 
     data: Annotated[Data, TaggedBy("source")]
@@ -101,6 +101,7 @@ class Experiment:
     log_every: Epochs
     augmentation: Augmentation | None = None
     history: History | None = None
+    start: str | None = None
 
     def __post_init__(self) -> None:
         problem = (
@@ -164,11 +165,6 @@ class Experiment:
             return f"loss: {needed}, and the targets are {targets}; take `{fitting}`"
         if targets == "vectors" and self.model.has_fixed_classifier:
             return "model.classifier: a simplex is for classes, and the targets are vectors; remove it"
-        if self.model.starts_built:
-            return (
-                f"model.initialisation: {self.model.initialisation} is for classes, and the targets are "
-                f"{targets}; take `normal`"
-            )
         return ""
 
     def _data_incompatibility(self) -> str:

@@ -147,8 +147,6 @@ def _loss_incompatibility(experiment: Any) -> str:
         return f"loss: {name} does not apply to next tokens; take `ce` or `mse`"
     if model.has_free_features and not is_plain(experiment.loss):
         return f"loss: {model.architecture} takes plain `ce` or `mse`"
-    if model.starts_built and not is_plain(experiment.loss):
-        return f"loss: `initialisation: {model.initialisation}` is for plain `ce` or `mse`"
     if name == "dot_regression" and not model.has_fixed_classifier:
         return "loss: dot_regression needs fixed rows; write `classifier: {kind: etf, length: 1.0}` in model"
     if has_cosines(experiment.loss) and model.last_bias:
@@ -187,8 +185,6 @@ def _classifier_incompatibility(experiment: Any) -> str:
     classes, width = getattr(experiment.data, "classes", None), model.feature_width
     if classes and width and (problem := too_narrow(classes, width)):
         return problem
-    if model.starts_built:
-        return f"model.classifier: `initialisation: {model.initialisation}` builds one; remove one of them"
     if experiment.penalty.last_layer is not None:
         return "penalty.last_layer does not apply: model.classifier is fixed; write null"
     return ""

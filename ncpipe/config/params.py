@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from ncpipe.config.bounds import Bound, Depth, Draws, Fraction, Index, NonNegative, Number, Positive
+from ncpipe.config.bounds import Depth, Fraction, Index, NonNegative, Number, Positive
 from ncpipe.config.experiment import AnyExperiment, Experiment
 from ncpipe.config.records import check, joined, read
 from ncpipe.config.run import Compute, Device, Run, as_json
@@ -95,85 +95,6 @@ class EffectiveDepth:
 
 
 @dataclass(frozen=True)
-class Constructed:
-    """Networks built from the proofs of collapse, for every experiment of the sweep.
-
-    kinds: `printed` has the strengths of the printed proof and `sharp` the least that suffice; `shifts` has
-    biases alone.
-    depths: L; those that are too small for a kind are left out.
-    draws: first layers that are tried for a ResNet.
-    detours: arcs that are tried where a geodesic passes too near to a sample.
-    attention_exponent: p of gamma(L) = L^-p in a transformer's first block.
-    seed: seed of the first layer.
-    """
-
-    kinds: tuple[Literal["printed", "sharp", "shifts"], ...]
-    depths: tuple[Depth, ...]
-    draws: Draws
-    detours: Draws
-    attention_exponent: Positive
-    seed: Index
-
-
-@dataclass(frozen=True)
-class Counterexample:
-    """Nearly collapsed data, whose collapse by two-layer blocks costs more than it gains.
-
-    experiment: an L-RN2 that provides model, loss and lambda; its data are not used.
-    classes: K.
-    per_class: n.
-    sizes: epsilon; depths are varied at the first size.
-    depths: L; sizes are varied at the first depth.
-    seed: seed of the perturbation.
-    """
-
-    experiment: str
-    classes: Annotated[int, Bound(2, 64)]  # a Newton step has the square of K d unknowns
-    per_class: Annotated[int, Bound(2, 10_000)]  # the proof's blocks serve each sample
-    sizes: tuple[Positive, ...]
-    depths: tuple[Annotated[int, Bound(2, 10_000)], ...]
-    seed: Index
-
-
-@dataclass(frozen=True)
-class Theory:
-    """Networks to compare with trained ones.
-
-    constructed: networks built from the proofs of collapse.
-    counterexample: nearly collapsed data, whose collapse costs more than it gains.
-    """
-
-    constructed: Constructed
-    counterexample: Counterexample
-
-
-@dataclass(frozen=True)
-class Series:
-    """Further runs of one experiment, trained and measured in one stage, in a study that has it.
-
-    depth: L.
-    seeds: seeds of the initial weights.
-    axis: a key of the experiment to vary, as model.width; without it nothing is varied.
-    values: numbers that it takes.
-    """
-
-    depth: Depth
-    seeds: tuple[Index, ...]
-    axis: str | None = None
-    values: tuple[Number, ...] = ()
-
-    def __post_init__(self) -> None:
-        for key, needed in (("seeds", True), ("values", self.axis is not None)):
-            listed = getattr(self, key)
-            if needed and not listed:
-                raise ValueError(f"{key}: empty, so there is nothing to run; list at least one")
-            if len(set(listed)) < len(listed):
-                raise ValueError(f"{key}: one is listed twice; remove it")
-        if self.values and self.axis is None:
-            raise ValueError("values without an axis; name the key whose values these are, or remove them")
-
-
-@dataclass(frozen=True)
 class Purpose:
     """Purpose of an experiment, for the report and published figures; no result depends on it.
 
@@ -201,8 +122,6 @@ class Params:
     effective_depth: when a layer counts as separating the classes.
     experiments: every setting of a run but its depth and seed, by the experiment's name.
     about: question, expectation, label and scale of each experiment; an edit regenerates the report alone.
-    theory: networks to compare with trained ones, for studies that do so.
-    series: further runs of an experiment, by its name, for studies that have them.
     """
 
     sweep: Sweep
@@ -212,35 +131,10 @@ class Params:
     effective_depth: EffectiveDepth
     experiments: dict[str, AnyExperiment]
     about: dict[str, Purpose] | None = None
-    theory: Theory | None = None
-    series: dict[str, Series] | None = None
 
     def compute_on(self, device: Device | None) -> Compute:
         """Return how runs are computed, on another device if one is given."""
         return self.compute if device is None else dataclasses.replace(self.compute, device=device)
-
-    def study(self) -> Theory:
-        """Return what the key `theory` has; raise InputError without it."""
-        if self.theory is None:
-            raise InputError("theory: missing; this command needs the key in params.yaml")
-        return self.theory
-
-    def series_runs(self, name: str) -> tuple[Run, ...]:
-        """Return the runs of a series, by value and seed; raise InputError if there is no such series."""
-        if self.series is None:
-            raise InputError("series: missing; this command needs the key in params.yaml")
-        if name not in self.series:
-            raise InputError(cut(f"series: unknown {shown(name)}; {suggest(name, self.series)}"))
-        own, spec = self.series[name], self.experiments[name]
-        specs: dict[Number | None, Experiment] = {None: spec}
-        if own.axis:
-            varied = {value: _varied(name, spec, own.axis, value, f"series.{name}") for value in own.values}
-            specs = {value: typing.cast(Experiment, varied[value][0]) for value in sorted(varied)}
-        return tuple(
-            Run(name, own.depth, seed, spec, own.axis, value)
-            for value, spec in specs.items()
-            for seed in sorted(own.seeds)
-        )
 
     def grid(self) -> tuple[Run, ...]:
         """Return all runs of the sweep: experiments in the file's order; depths, values, seeds ascending."""
@@ -276,10 +170,10 @@ class Params:
             )
         if axis is None or value is None:
             return spec
-        varied, mistakes = _varied(name, spec, axis, value)
+        found, mistakes = varied(name, spec, axis, value)
         if mistakes:
             raise InputError("\n".join(map(cut, mistakes)))
-        return typing.cast(Experiment, varied)
+        return typing.cast(Experiment, found)
 
     def run(self, experiment: str, depth: int, seed: int, value: Number | None = None) -> Run:
         """Return one run, in the sweep or not. A value is written as in the sweep: 1 where 1.0 is given."""
@@ -387,33 +281,19 @@ def parse_params(tree: object, kind: type[Params] = Params) -> Params:
         rule = check(Convergence, _mapping_at(tree, "convergence"))[0]
     else:
         sweep, specs, rule = vars(params.sweep), params.experiments, params.convergence
-        mistakes += _theory_mistakes(params)
-        mistakes += _series_mistakes(params)
     mistakes += map(cut, dict.fromkeys(_sweep_mistakes(sweep, specs, rule)))
+    mistakes += map(cut, _start_mistakes(specs))
     if mistakes:
         raise InputError("\n".join(mistakes))
     return params
 
 
-def _theory_mistakes(params: Params) -> list[str]:
-    if params.theory is None or (name := params.theory.counterexample.experiment) in params.experiments:
-        return []
-    return [
-        cut(f"theory.counterexample.experiment: unknown {shown(name)}; {suggest(name, params.experiments)}")
-    ]
-
-
-def _series_mistakes(params: Params) -> Iterator[str]:
-    """Yield mistakes in `series`."""
-    for name, own in (params.series or {}).items():
-        spec, key = params.experiments.get(name), f"series.{name}"
-        if spec is None:
-            yield cut(f"{key}: no experiment of this name; {suggest(name, params.experiments)}")
-            continue
-        varied = [_varied(name, spec, own.axis, value, key) for value in own.values] if own.axis else []
-        yield from dict.fromkeys(cut(mistake) for _, mistakes in varied for mistake in mistakes)
-        for each in [found for found, _ in varied if found] if own.axis else [spec]:
-            yield from map(cut, _depth_mistake(name, each, own.depth, f"{key}.depth"))
+def _start_mistakes(specs: Mapping[Any, AnyExperiment | None]) -> Iterator[str]:
+    for name, spec in specs.items():
+        start, starts = getattr(spec, "start", None), loaded().starts
+        if start is not None and start not in starts:
+            known = suggest(start, starts) if starts else "no study.py beside this file has STARTS"
+            yield f"experiments.{name}.start: unknown {shown(start)}; {known}"
 
 
 def _about_mistakes(about: Iterable[object], experiments: Collection[object]) -> list[str]:
@@ -472,9 +352,9 @@ def _sweep_mistakes(
             continue
         specs = [experiments[name]]
         if axis and specs[0]:
-            varied = [_varied(name, specs[0], axis, value) for value in values_of_axis or ()]
-            specs = [spec for spec, _ in varied]
-            for mistake in (mistake for _, mistakes in varied for mistake in mistakes):
+            at_values = [varied(name, specs[0], axis, value) for value in values_of_axis or ()]
+            specs = [spec for spec, _ in at_values]
+            for mistake in (mistake for _, mistakes in at_values for mistake in mistakes):
                 if (same := mistake.replace(f"experiments.{name}", "", 1)) not in reported:
                     reported.add(same)
                     yield mistake
@@ -485,7 +365,7 @@ def _sweep_mistakes(
                 yield from _log_every_mistake(name, spec, rule)
 
 
-def _varied(
+def varied(
     name: str, spec: Experiment, axis: str, value: Number, where: str = "sweep"
 ) -> tuple[Experiment | None, list[str]]:
     """Return an experiment with the value at the axis, a dotted key; or None and the mistakes.

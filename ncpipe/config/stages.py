@@ -20,15 +20,17 @@ TAKEN = frozenset(
 class Stage:
     """A stage of a study's own: its entry in STAGES, by the stage's name in dvc.yaml.
 
-    function: returns rows (dicts), a DataFrame, or a dict of these and of matplotlib Figures by name, which
-    are written to data/NAME as CSV, PNG and SVG; rows alone as NAME.csv. Its parameters are the options of
-    `ncpipe stage NAME`. With a parameter `experiment` it runs once for each, and writes to
+    function: returns rows (dicts), a DataFrame, or a dict of these, of figures, and of pairs of a table and a
+    figure, by name. They are written to data/NAME as CSV, PNG and SVG; rows alone as NAME.csv. Its parameters
+    are the options of `ncpipe stage NAME`. With a parameter `experiment` it runs once for each, and writes to
     data/NAME/EXPERIMENT.
     report: whether the report shows its tables and figures.
+    claimed: columns of its table `claimed` that claims may be about; it has the runs in place of runs.csv.
     """
 
     function: Callable[..., Any]
     report: bool = True
+    claimed: tuple[str, ...] = ()
 
     @property
     def per_experiment(self) -> bool:

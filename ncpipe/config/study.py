@@ -18,7 +18,8 @@ CALLS     name -> functions of the arguments of a claim with `quantity: theory`:
 FIGURES   name -> function of `table`, which returns a table of data/results by its name; returns a Figure
 STAGES    name -> Stage (`ncpipe.config.stages`), which `ncpipe stage NAME` runs
 STARTS    name -> function of (run, data) that gives the initial weights of a network by name
-RUN_COLUMNS  name -> function of (run, features) that gives the run's value in this column of runs.csv
+RUN_COLUMNS  name -> function of (run, features) that gives the run's value in this column of runs.csv; or a
+          tuple of names -> a function that gives a dict of their values
 
 PARAMS is a frozen dataclass, no table: its fields are further keys of params.yaml (`Params.study_keys`).
 
@@ -114,6 +115,12 @@ class Study:
     def tables(self) -> Mapping[str, Table]:
         """The tables by name."""
         return {name: getattr(self, name.lower()) for name in TABLES}
+
+    @property
+    def columns(self) -> tuple[object, ...]:
+        """The names of the columns that RUN_COLUMNS adds."""
+        keys = (key if isinstance(key, tuple) else (key,) for key in self.run_columns)
+        return tuple(name for names in keys for name in names)
 
     @property
     def records(self) -> tuple[tuple[type, type], ...]:
@@ -254,8 +261,8 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
         _check_stage(study, name, stage)
     if study.params is not None and not _is_frozen_record(study.params):
         raise study.mistake(PARAMS, "PARAMS is no frozen dataclass; its fields are keys of params.yaml")
-    for table in ("STARTS", "RUN_COLUMNS"):
-        for name in study.tables[table]:
+    for table, keys in (("STARTS", study.starts), ("RUN_COLUMNS", study.columns)):
+        for name in keys:
             if not isinstance(name, str) or not name.isidentifier():
                 raise study.mistake(table, f"{table} has the key {name!r}, which is no name")
     for name in ("DATA", "LOSSES", "OPTIMIZERS", "METRICS", "FIGURES", "STARTS", "RUN_COLUMNS"):

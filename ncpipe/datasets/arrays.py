@@ -17,7 +17,7 @@ from ncpipe.datasets.array_files import Names, named_tensors, read_arrays
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.outliers import with_outliers
 from ncpipe.datasets.prepared import FORMS, Prepared, Split, draw_balanced
-from ncpipe.datasets.tags import check_tags
+from ncpipe.datasets.targets import check_not_constant, check_tags, check_vectors
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators, seeded_generator
@@ -42,16 +42,6 @@ def _check_labels(labels: Tensor, name: str) -> None:
         raise InputError(f"{name} has shape {tuple(labels.shape)}; expected (N,) with N > 0")
     if labels.is_floating_point():
         raise InputError(f"{name} is of type {_type(labels)}; expected whole numbers, one for each class")
-
-
-def _check_targets(targets: Tensor, name: str) -> None:
-    if not targets.is_floating_point():
-        raise InputError(
-            f"{name} is of type {_type(targets)}; expected floats, as .astype(float32) makes them"
-        )
-    if targets.dim() != 2 or 0 in targets.shape:
-        hint = "; .reshape(-1, 1) makes a column" if targets.dim() == 1 else ""
-        raise InputError(f"{name} has shape {tuple(targets.shape)}; expected (N, t), neither of them 0{hint}")
 
 
 OUTLIERS = "ood_inputs"
@@ -201,10 +191,8 @@ def _checked_vectors(targets: Tensor, name: str, length: int) -> Tensor:
     if targets.shape[1] != length:
         raise InputError(f"{name} has {targets.shape[1]} numbers a sample, and targets {length}")
     values = _as_float32(targets, name)
-    if len(constant := torch.nonzero((values == values[:1]).all(0))) and name == "targets":
-        raise InputError(
-            f"{name} are constant in column {int(constant[0])} (from 0); leave it out, a bias fits it"
-        )
+    if name == "targets":
+        check_not_constant(values, name)
     return values
 
 
@@ -237,7 +225,7 @@ def _checked_classes(labels: Tensor, name: str, classes: int) -> Tensor:
 # By what the targets are: a check of type and shape, and the labels of a split from the array.
 CHECKS: dict[str, tuple[Callable[[Tensor, str], None], Callable[[Tensor, str, int], Tensor]]] = {
     "classes": (_check_labels, _checked_classes),
-    "vectors": (_check_targets, _checked_vectors),
+    "vectors": (check_vectors, _checked_vectors),
     "tags": (check_tags, _checked_tags),
 }
 

@@ -30,15 +30,12 @@ def counted(classes: int, train: Split, test: Split | None) -> dict[str, object]
     """Return the part of `describe` that is about the samples."""
     splits = {"train": train} if test is None else {"train": train, "test": test}
     shared = {} if test is None else {"shared": count_shared(train, test)}
-    own: dict[str, object] = {"samples": {name: len(split) for name, split in splits.items()}}
-    if not train.row:
-        counts = {name: torch.bincount(split.labels, minlength=classes) for name, split in splits.items()}
-        own = {"counts": {name: count.tolist() for name, count in counts.items()}}
-    return {
-        **own,
-        "duplicates": count_duplicates(train),
-        **shared,
+    counts = {
+        name: len(split) if split.row else torch.bincount(split.labels, minlength=classes).tolist()
+        for name, split in splits.items()
     }
+    what = "samples" if train.row else "counts"
+    return {what: counts, "duplicates": count_duplicates(train), **shared}
 
 
 def count_duplicates(split: Split) -> dict[str, int]:

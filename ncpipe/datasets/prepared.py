@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ncpipe.config.reading import Reading
 from ncpipe.datasets.stored import FACTS, TENSORS, read_facts, store
-from ncpipe.datasets.tags import wrong_tags
+from ncpipe.datasets.targets import wrong_tags
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.errors import InputError
 from ncpipe.system.machine import free_memory

@@ -16,20 +16,12 @@ from ncpipe.features.forward import layer_positions, layers_by_batch, load_netwo
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.rank_bound import MatrixRank, matrix_ranks
 from ncpipe.metrics.kept_pass import KEEP, KeptPass
-from ncpipe.metrics.sample_statistics import Batches, SampleStatistics, first_pass, second_pass
+from ncpipe.metrics.sample_statistics import Batches, LayerOnSplit, first_pass, second_pass
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
 from ncpipe.models.build import prepare_split
 from ncpipe.models.network import Network, Role
 from ncpipe.models.penalties import head_input_strength, penalties
-
-
-@dataclass(frozen=True)
-class LayerOnSplit:
-    """One layer on one split: its classes, and how its samples lie about them and the train means."""
-
-    statistics: ClassStatistics
-    samples: SampleStatistics
 
 
 @dataclass(frozen=True)
@@ -102,34 +94,27 @@ def extract(
         layers = functools.partial(layers_by_batch, network, run, data, split, device)
         return KeptPass(layers, f"{run.name}, {name}", keep)
 
-    every = {name: layers_of(split, name) for name, split in splits.items()}
+    runs = {name: layers_of(split, name) for name, split in splits.items()}
     kept: dict[str, list[Tensor]] = {split: [] for split in splits}
     squares: dict[str, list[float]] = {split: [] for split in splits}  # |h|^2 of what may be penalised
-
-    def keeping(split: str) -> Batches:
-        return _keeping(every[split](), kept[split], network.head_input_layer or LAST_LAYER, squares[split])
-
-    layers: dict[str, dict[str, LayerOnSplit]] = {}
-    of_classes = every
+    entry = network.head_input_layer or LAST_LAYER
+    for split, run_through in runs.items():
+        run_through.select = functools.partial(
+            _keeping, kept=kept[split], entry=entry, squares=squares[split]
+        )
     if data.train.row:  # not all samples have a class, or none has
-        for split in splits:
-            collections.deque(keeping(split), maxlen=0)
-        of_classes = {n: layers_of(some, n) for n, split in splits.items() if (some := split.of_classes())}
-    if of_classes:
-        seen = {split: first_pass(of_classes[split](), data.classes) for split in splits}
-        about = {
-            split: second_pass(
-                of_classes[split]() if data.train.row else keeping(split),
-                seen[split],
-                {LAST_LAYER: (weight, bias)},
-                seen[TRAIN] if split == TEST else None,
-            )
-            for split in splits
-        }
-        layers = {
-            name: {split: LayerOnSplit(seen[split][name], about[split][name]) for split in splits}
-            for name in seen[TRAIN]
-        }
+        for run_through in runs.values():
+            collections.deque(run_through(), maxlen=0)
+        runs = {n: layers_of(some, n) for n, split in splits.items() if (some := split.of_classes())}
+    layers: dict[str, dict[str, LayerOnSplit]] = {}
+    learned: dict[str, ClassStatistics] | None = None
+    for split, run_through in runs.items():
+        seen = first_pass(run_through(), data.classes)
+        learned = learned or seen  # of the training samples, which come first
+        about = learned if split == TEST else None
+        samples = second_pass(run_through(), seen, {LAST_LAYER: (weight, bias)}, about)
+        for name in seen:
+            layers.setdefault(name, {})[split] = LayerOnSplit(seen[name], samples[name])
     roles = network.roles()
     last_penalty, inner_penalty = penalties(run.spec.penalty, run.depth, roles, state)
     if strength := head_input_strength(run.spec, run.depth):
@@ -169,6 +154,8 @@ def _keeping(batches: Batches, kept: list[Tensor], entry: str, squares: list[flo
 
     The last layer's features (B, d) go into `kept`; `squares` gets the sum of |h|^2 at the layer `entry`.
     """
+    kept.clear()  # of the pass before
+    squares.clear()
     for layers, labels in batches:
         kept.append(layers[LAST_LAYER].cpu())
         squares.append(layers[entry].square().sum().item())

@@ -9,9 +9,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ncpipe.datasets.prepared import FORMS, Split
-from ncpipe.features.extraction import Features, LayerOnSplit, NetworkMetadata
+from ncpipe.features.extraction import Features, NetworkMetadata
 from ncpipe.features.rank_bound import MatrixRank
-from ncpipe.metrics.sample_statistics import SampleStatistics
+from ncpipe.metrics.sample_statistics import LayerOnSplit, SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import TEST, TRAIN, TRUE
 from ncpipe.system.errors import InputError

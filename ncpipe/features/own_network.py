@@ -4,6 +4,7 @@ N  samples    K  classes    d  width
 """
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator
 
@@ -14,12 +15,11 @@ from ncpipe.config.experiment import own_loop
 from ncpipe.config.run import Run
 from ncpipe.datasets.own_loaders import REPEAT, measured_loaders
 from ncpipe.datasets.prepared import Split
-from ncpipe.features.extraction import Features, LayerOnSplit, NetworkMetadata
-from ncpipe.metrics.checks import check_statistics
+from ncpipe.features.extraction import Features, NetworkMetadata
 from ncpipe.metrics.classifier import Classifier
 from ncpipe.metrics.hooks import passes
-from ncpipe.metrics.kept_pass import KEEP, KeptPass
-from ncpipe.metrics.sample_statistics import first_pass, same_samples, second_pass
+from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass, both_passes
+from ncpipe.metrics.sample_statistics import first_pass
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN
 from ncpipe.models.network import Role, embedding_parameters
 from ncpipe.system.errors import InputError
@@ -71,24 +71,17 @@ def extract_own(run: Run, state: dict[str, Tensor], device: torch.device, keep: 
     with own_passes(run, state, device, keep=keep) as (model, head, found):
         other = found.pop(OOD, None)
         kept: dict[str, list[tuple[Tensor, Tensor]]] = {split: [] for split in found}
-        seen = {}
         for split, run_through in found.items():
-            seen[split] = first_pass(_keeping(run_through, kept[split]), head.classes, split)
+            run_through.select = functools.partial(_keeping, kept=kept[split])
+        learned = first_pass(found[TRAIN](), head.classes, TRAIN)
         weight, bias = head.weight.detach(), None if head.bias is None else head.bias.detach()
-        about = {}
-        for split, run_through in found.items():
-            for layer, statistics in seen[split].items():
-                check_statistics(split, layer, statistics)
-            train = seen[TRAIN] if split == TEST else None
-            about[split] = second_pass(run_through(), seen[split], {LAST_LAYER: (weight, bias)}, train)
-            rounding = head.rounding(model)
-            for layer, statistics in seen[split].items():
-                if run_through.runs > 1 and not same_samples(statistics, about[split][layer], rounding):
-                    raise InputError(f"the {split} loader gave other samples in a second pass; {REPEAT}")
+        again = f"the {{}} loader gave other samples in a second pass; {REPEAT}"
+        last = {LAST_LAYER: (weight, bias)}
+        layers = both_passes(found, learned, last, again, head.rounding(model))
+        layers[LAST_LAYER] = layers.pop(LAST_LAYER)
         outliers = []
         if other is not None:
             outliers = [(layers[LAST_LAYER].cpu().double(), labels.cpu()) for layers, labels in other()]
-        names = [name for name in seen[TRAIN] if name != LAST_LAYER] + [LAST_LAYER]
         splits = {split: Split(*map(torch.cat, zip(*parts, strict=True))) for split, parts in kept.items()}
         return Features(
             splits[TRAIN],
@@ -98,14 +91,11 @@ def extract_own(run: Run, state: dict[str, Tensor], device: torch.device, keep: 
             math.nan,
             math.nan,
             math.nan,
-            {
-                name: {split: LayerOnSplit(seen[split][name], about[split][name]) for split in found}
-                for name in names
-            },
+            layers,
             NetworkMetadata(
                 False,
                 roles(model, head.module),
-                {name: place * run.depth / len(names) for place, name in enumerate(names, 1)},
+                {name: place * run.depth / len(layers) for place, name in enumerate(layers, 1)},
             ),
             ood=Split(*map(torch.cat, zip(*outliers, strict=True))) if outliers else None,
         )
@@ -132,10 +122,9 @@ def roles(model: nn.Module, classifier: nn.Module) -> dict[str, Role]:
     return found
 
 
-def _keeping(
-    run_through: KeptPass, kept: list[tuple[Tensor, Tensor]]
-) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-    """Yield the same batches, and keep the last layer's features (N, d) and the labels."""
-    for layers, labels in run_through():
+def _keeping(batches: Iterator[Batch], kept: list[tuple[Tensor, Tensor]]) -> Iterator[Batch]:
+    """Yield the same batches, and keep the last layer's features (N, d) and the labels, of one pass."""
+    kept.clear()
+    for layers, labels in batches:
         kept.append((layers[LAST_LAYER].cpu().double(), labels.cpu()))
         yield layers, labels

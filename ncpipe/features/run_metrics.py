@@ -18,7 +18,6 @@ from ncpipe.config.study import call, loaded
 from ncpipe.datasets.prepared import TagSplit, VectorSplit
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.extraction import Features
-from ncpipe.features.head_ranks import head_rank_columns
 from ncpipe.features.layer_samples import WeightsAndData, measure_all_tokens, measure_samples
 from ncpipe.features.objective import fit_of
 from ncpipe.features.own_metrics import own_measurements
@@ -236,9 +235,7 @@ def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[s
     """
     if loop := own_loop(run.spec):
         return _describe_own(loop, features, outcome)
-    layer = (features.weight, features.bias)
-    train = features.train
-    objective = Objective(fit_of(run, train, *layer), features.last_penalty, features.inner_penalty)
+    train, objective = features.train, objective_of(run, features)
     reached = TrainedState(
         "mse" if run.spec.loss_name == "mse" else "ce",  # any other is beyond the bound
         objective,
@@ -254,7 +251,7 @@ def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[s
     return {
         "architecture": run.spec.model.architecture,
         "norm": run.spec.model.norm,
-        "initialisation": run.spec.model.initialisation,
+        "initialisation": run.spec.start or run.spec.model.initialisation,
         "source": run.spec.data.source,
         "loss_name": run.spec.loss_name,
         "last_bias": run.spec.model.last_bias,
@@ -271,26 +268,39 @@ def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[s
         **asdict(objective),
         **asdict(gap_to_optimum(run.name, reached)),
         **_errors(features),
-        **(head_rank_columns(run, features, objective.loss) if _has_ranks(run) else {}),
     }
+
+
+def objective_of(run: Run, features: Features) -> Objective:
+    """Return a run's regularised loss on its training set, by its terms."""
+    fit = fit_of(run, features.train, features.weight, features.bias)
+    return Objective(fit, features.last_penalty, features.inner_penalty)
 
 
 def study_columns(run: Run, features: Features, taken: Collection[str]) -> dict[str, Any]:
     """Return a run's values in the columns that RUN_COLUMNS of study.py adds to runs.csv.
 
-    taken: the columns that exist already. Raises InputError for one of these, and for what is no number,
-    text, truth value or None.
+    taken: the columns that exist already. Raises InputError for one of these, for a dict without the columns
+    that it has to have, and for a value that is no number, text, truth value or None.
     """
     row: dict[str, Any] = {}
-    for name, function in loaded().run_columns.items():
-        if name in taken:
-            raise loaded().mistake("RUN_COLUMNS", f"the column {name!r} exists already; take another name")
-        value = call(function, run, features)
-        value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-        if not (value is None or isinstance(value, bool | int | float | str)):
-            what = f"gives {type(value).__name__} for {run.name}; return a number, a text or None"
+    for key, function in loaded().run_columns.items():
+        names = key if isinstance(key, tuple) else (key,)
+        if known := [name for name in names if name in taken]:
+            what = f"the column {known[0]!r} exists already; take another name"
+            raise loaded().mistake("RUN_COLUMNS", what)
+        found = call(function, run, features)
+        values = found if isinstance(key, tuple) else {key: found}
+        if not isinstance(values, Mapping) or values.keys() != {*names}:
+            what = f"gives {type(found).__name__} for {run.name}; return a dict with {', '.join(names)}"
             raise loaded().mistake_of(function, what)
-        row[name] = value
+        for name in names:
+            value = values[name]
+            value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+            if not (value is None or isinstance(value, bool | int | float | str)):
+                what = f"gives {type(value).__name__} for {run.name}; return a number, a text or None"
+                raise loaded().mistake_of(function, what)
+            row[name] = value
     return row
 
 
@@ -303,13 +313,10 @@ def _describe_own(loop: OwnLoop, features: Features, outcome: Mapping[str, Any])
     return {
         "architecture": loop.training.name,
         "norm": "none",
-        "initialisation": OWN_LOOP,
         "source": "own loaders",
-        "loss_name": OWN_LOOP,
         "last_bias": features.bias is not None,
-        "penalty_rule": OWN_LOOP,
         "penalty_biases": False,
-        "penalty_scope": OWN_LOOP,
+        **dict.fromkeys(("initialisation", "loss_name", "penalty_rule", "penalty_scope"), OWN_LOOP),
         "finished": outcome["finished"],
         "diverged_at_epoch": outcome["diverged_at_epoch"],
         **dict.fromkeys(unknown, math.nan),
@@ -327,11 +334,3 @@ def _errors(features: Features) -> dict[str, float]:
         else split.misses(logits_of(split.inputs, *layer)).double().mean().item()
         for name, split in ((TRAIN, features.train), (TEST, features.test))
     }
-
-
-def _has_ranks(run: Run) -> bool:
-    """Return whether the ranks of [S24] apply: free features, or a deep head under squared error."""
-    model = run.spec.model
-    if run.spec.data.targets == "vectors":
-        return False
-    return model.has_free_features or (run.spec.loss == "mse" and model.has_head)

@@ -12,7 +12,6 @@ from ncpipe.metrics.geometry import simplex_fits
 from ncpipe.metrics.sample_statistics import check_classifier
 from ncpipe.metrics.statistics import (
     REGRESSION,
-    ClassStatistics,
     check_batch,
     check_every_class,
 )
@@ -124,16 +123,6 @@ def check_widths(splits: Sequence[Tensor], what: str = "features") -> None:
     widths = [array.shape[1] for array in splits if array.ndim == 2]  # others are refused by their own shape
     if len(set(widths)) > 1:
         raise InputError(f"train and test {what} differ in width: {widths[0]} and {widths[1]}")
-
-
-def check_statistics(split: str, layer: str, seen: ClassStatistics) -> None:
-    """Raise InputError for what `check_arrays` finds, of features that came in batches."""
-    if seen.classes < 2:
-        raise InputError(f"{split} labels name {seen.classes} class; collapse needs at least 2")
-    if not bool(seen.squares.isfinite().all()):
-        raise InputError(
-            f"the {split} features of layer {layer} hold NaN or inf; there is nothing to measure"
-        )
 
 
 def count_classes(labels: Tensor, weight: Tensor | None = None) -> int:

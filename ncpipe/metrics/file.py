@@ -114,15 +114,13 @@ def measure_named(
     if ignored:
         found.insert(0, f"ignored {', '.join(ignored)}; the known arrays are {', '.join(NAMES.known)}")
     samples, width = arrays["features"].shape
-    facts = {"samples": samples, "width": width}
-    if answers != LABELS:
-        sizes = {"target_length" if answers == VECTORS else "classes": arrays[answers[0]].shape[1]}
-        return MeasuredFile(values, found, facts | sizes)
-    if present is None:
-        return MeasuredFile(values, found, facts | {"classes": _count_classes(arrays)})
-    counted = values.select(split=TRAIN)
-    facts |= {"samples": int(counted["tokens"]), "classes": int(counted["classes"])}
-    return MeasuredFile(values, found, facts)
+    if present is not None:
+        counted = values.select(split=TRAIN)
+        samples, classes = int(counted["tokens"]), int(counted["classes"])
+    else:
+        classes = _count_classes(arrays) if answers == LABELS else arrays[answers[0]].shape[1]
+    what = "target_length" if answers == VECTORS else "classes"
+    return MeasuredFile(values, found, {"samples": samples, "width": width, what: classes})
 
 
 def _answers(

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ncpipe.metrics.checks import check_finite, check_outliers, check_statistics, data_warnings
+from ncpipe.metrics.checks import check_finite, check_outliers, data_warnings
 from ncpipe.metrics.classifier import Classifier, find_classifier
 from ncpipe.metrics.eval_mode import eval_mode
-from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
+from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass, both_passes
 from ncpipe.metrics.loaders import Forward, batches_of, call, check_loader, to_device
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.parts import parts_of
 from ncpipe.metrics.regression import measure_regression, measure_vectors
-from ncpipe.metrics.sample_statistics import Classifiers, accumulate, first_pass, same_samples, second_pass
+from ncpipe.metrics.sample_statistics import accumulate, first_pass
 from ncpipe.metrics.selection import (
     IGNORE_INDEX,
     Classes,
@@ -31,6 +31,7 @@ from ncpipe.metrics.selection import (
     renumber,
     select_classes,
 )
+from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure, measure_layer, measure_weights
 from ncpipe.models.hook_points import HookPoint, Select, hook_points, reading, unwrapped
 from ncpipe.system.errors import InputError, shown, warn
@@ -40,6 +41,10 @@ Targets = Literal["classes", "vectors", "tags"]
 ARRAYS = {"classes": "labels", "vectors": "targets", "tags": "tags"}  # by what is predicted
 ENTRIES = {"vectors": "floats", "tags": "0 and 1"}  # of a row (n, K)
 ARGUMENTS = {TRAIN: "loader", TEST: "test_loader", OOD: "ood_loader"}
+AGAIN = (
+    "the {} loader gave other samples in its second pass; turn off random augmentation, sampling with "
+    "replacement and drop_last, in low precision shuffling too, or raise `keep`"
+)
 MOVED = {
     "targets": "; take nc.measure_regression_model",
     "tags": "; take nc.measure_multilabel_model",
@@ -190,9 +195,9 @@ def collect_features(
         labels_key=labels_key, keep=0, progress=progress,
     ) as (head, runs):  # fmt: skip
         for split, run in runs.items():
-            parts = zip(*((values[LAST_LAYER].cpu(), own.cpu()) for values, own in run()), strict=True)
-            for name, tensors in zip(("features", ARRAYS[targets]), parts, strict=True):
-                arrays[name if split == TRAIN else f"{split}_{name}"] = _to_numpy(torch.cat(tensors))
+            values, answers = _joined(run())
+            for name, tensor in (("features", values[LAST_LAYER]), (ARRAYS[targets], answers)):
+                arrays[name if split == TRAIN else f"{split}_{name}"] = _to_numpy(tensor)
         arrays["weight"] = _to_numpy(head.weight)
         if head.bias is not None:
             arrays["bias"] = _to_numpy(head.bias)
@@ -358,44 +363,31 @@ def _measure(
 ) -> Measurements:
     """Measure all hook points together: the features of a split are read twice."""
     total = head.classes
-
-    def batches(split: str) -> Iterable[Batch]:
-        batches = runs[split]()
-        return batches if len(chosen) == total else _of_classes(batches, ARGUMENTS[split], chosen, total)
-
+    learned: dict[str, ClassStatistics] | None = None
     if isinstance(classes, str) and classes == "present":
         accumulators = accumulate(runs[TRAIN](), total)
         chosen = present_classes(accumulators[LAST_LAYER].counts)
         learned = {layer: each.result_of(chosen) for layer, each in accumulators.items()}
     else:
         chosen = select_classes(classes, total)
-        learned = first_pass(batches(TRAIN), len(chosen), TRAIN)
+    for split in runs.keys() & {TRAIN, TEST} if len(chosen) < total else ():
+        runs[split].select = functools.partial(_of_classes, name=ARGUMENTS[split], chosen=chosen, total=total)
+    learned = learned or first_pass(runs[TRAIN](), len(chosen), TRAIN)
     weight, bias = _rows(head, chosen)
-    classifiers: Classifiers = {LAST_LAYER: (weight, bias)}
-    results: dict[str, list[Measurement]] = {LAST_LAYER: list(measure_weights(weight))}
-    rounding, parts = head.rounding(model), {}
-    for split in (split for split in (TRAIN, TEST) if split in runs):
-        seen = learned if split == TRAIN else first_pass(batches(split), len(weight), split)
-        for layer, statistics in seen.items():
-            check_statistics(split, layer, statistics)
-        for message in data_warnings(split, seen[LAST_LAYER].counts, weight.shape[1], chosen):
+    known = {split: run for split, run in runs.items() if split != OOD}
+    layers = both_passes(known, learned, {LAST_LAYER: (weight, bias)}, AGAIN, head.rounding(model), by_sample)
+    for split, on in layers[LAST_LAYER].items():
+        for message in data_warnings(split, on.statistics.counts, weight.shape[1], chosen):
             warn(message)
-        about = None if split == TRAIN else learned
-        samples = second_pass(batches(split), seen, classifiers, about, by_sample)
-        for layer, statistics in seen.items():
-            if runs[split].runs > 1 and not same_samples(statistics, samples[layer], rounding):
-                raise InputError(
-                    f"the {split} loader gave other samples in its second pass; turn off random "
-                    "augmentation, sampling with replacement and drop_last, in low precision shuffling too, "
-                    "or raise `keep`"
-                )
-            own = weight if layer == LAST_LAYER else None
-            rows = measure_layer(layer, split, statistics, samples[layer], learned[layer], own)
-            results.setdefault(layer, []).extend(rows)
-            parts[layer, split] = parts_of(statistics, samples[layer], chosen)
+    rows, parts = list(measure_weights(weight)), {}
+    for layer, splits in layers.items():
+        own = weight if layer == LAST_LAYER else None
+        for split, on in splits.items():
+            rows += measure_layer(layer, split, on.statistics, on.samples, learned[layer], own)
+            parts[layer, split] = parts_of(on.statistics, on.samples, chosen)
     if OOD in runs:
-        results[OOD] = list(_outliers((batches(TRAIN), batches(TEST), runs[OOD]()), weight, bias))
-    return Measurements((row for rows in results.values() for row in rows), parts)
+        rows += _outliers((run() for run in runs.values()), weight, bias)
+    return Measurements(rows, parts)
 
 
 def _outliers(

@@ -4,8 +4,17 @@ Metrics of single samples need the class means of all samples, so they read the 
 was read is kept for them in its own type while it fits into memory.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
+from ncpipe.metrics.sample_statistics import (
+    FLOAT32_ROUNDING,
+    Classifiers,
+    LayerOnSplit,
+    first_pass,
+    same_samples,
+    second_pass,
+)
+from ncpipe.metrics.statistics import ClassStatistics, check_statistics
 from ncpipe.system.errors import InputError, shown, warn
 from ncpipe.system.lazy_torch import Tensor, torch
 
@@ -22,8 +31,8 @@ class KeptPass:
         keep: share of the free memory that the batches may take: on their device, then on the host. Beyond it
             every call runs the network, with a MeasurementWarning. 0 keeps nothing.
 
-    `runs` counts the passes of the network. Raises InputError for a `keep` that is no share, and for a pass
-    without samples.
+    `runs` counts the passes of the network; `select` is what each call makes of the batches. Raises
+    InputError for a `keep` that is no share, and for a pass without samples.
     """
 
     def __init__(self, run: Callable[[], Iterator[Batch]], name: str, keep: float = KEEP) -> None:
@@ -31,10 +40,14 @@ class KeptPass:
             raise InputError(f"keep: a share of the free memory, from 0 to 1, not {shown(keep)}")
         self._run, self._name, self._keep = run, name, keep
         self._batches: list[Batch] | None = None  # of a whole pass
+        self.select: Callable[[Iterator[Batch]], Iterator[Batch]] = iter
         self.runs = 0
 
     def __call__(self) -> Iterator[Batch]:
         """Yield each batch's values by layer, and its labels."""
+        return self.select(self._read())
+
+    def _read(self) -> Iterator[Batch]:
         if self._batches is not None:
             yield from self._batches
             return
@@ -75,6 +88,33 @@ class KeptPass:
                 # Copies: a loader may fill its tensors again, and a part would keep the whole in memory.
                 return {layer: _copy(value, device) for layer, value in values.items()}, _copy(labels, device)
         return None
+
+
+def both_passes(
+    runs: Mapping[str, KeptPass],
+    learned: Mapping[str, ClassStatistics],
+    classifiers: Classifiers,
+    again: str,
+    rounding: float = FLOAT32_ROUNDING,
+    by_sample: bool = False,
+) -> dict[str, dict[str, LayerOnSplit]]:
+    """Return by layer and split what two passes over each run find; `test` about the train means.
+
+    learned: the first pass over `train`. again: what a message says of a split whose second pass had other
+    samples, and what to do. rounding, by_sample: as in `same_samples` and `second_pass`.
+    """
+    found: dict[str, dict[str, LayerOnSplit]] = {layer: {} for layer in learned}
+    for split, run in runs.items():
+        classes = len(next(iter(learned.values())).counts)
+        seen = learned if split == "train" else first_pass(run(), classes, split)
+        for layer, statistics in seen.items():
+            check_statistics(split, layer, statistics)
+        samples = second_pass(run(), seen, classifiers, learned if split == "test" else None, by_sample)
+        for layer, statistics in seen.items():
+            if run.runs > 1 and not same_samples(statistics, samples[layer], rounding):
+                raise InputError(again.format(split))
+            found[layer][split] = LayerOnSplit(statistics, samples[layer])
+    return found
 
 
 def _copy(values: Tensor, device: torch.device) -> Tensor:

@@ -19,51 +19,41 @@ Arrays = dict[str, np.ndarray]
 def parts_of(
     statistics: ClassStatistics, samples: SampleStatistics, numbers: Tensor | None = None
 ) -> tuple[Arrays, Arrays]:
-    """Return `class_parts` and `sample_parts`; numbers: 0 to K-1 by default."""
-    numbers = torch.arange(statistics.classes, device="cpu") if numbers is None else numbers
-    return class_parts(statistics, samples, numbers), sample_parts(statistics, samples, numbers)
+    """Return arrays (K,) of the measured classes, and (N,) of the samples, in the order of reading.
 
-
-def class_parts(statistics: ClassStatistics, samples: SampleStatistics, numbers: Tensor) -> Arrays:
-    """Return arrays (K,) of the measured classes, whose numbers are `numbers` (K,).
+    numbers (K,): of the classes; 0 to K-1 by default. Samples have {} unless they were kept.
 
     class and samples: a class's number and size. nc1_trace_ratio: its mean of |h - mu_k|^2 over tr(Sigma_B);
     the mean over all samples is the metric. mean_length: |mu_k - mu_G|. nc3_cosine: its mean of
     1 - cos(h, w_k), where single samples were kept and there is a classifier.
+
+    label: the number of a sample's class. nc1_trace_ratio: |h - mu_y|^2 over tr(Sigma_B). nc3_cosine:
+    1 - cos(h, w_y); margin: f_y less the largest other logit; both with a classifier. The mean of each is the
+    metric of that name.
     """
-    counts = statistics.counts
-    parts = {
+    numbers = torch.arange(statistics.classes, device="cpu") if numbers is None else numbers
+    counts, between = statistics.counts, between_trace(statistics)
+    lengths = torch.linalg.vector_norm(statistics.centred_means(), dim=1)
+    of_classes: dict[str, Tensor | None] = {
         "class": numbers,
         "samples": counts,
-        "nc1_trace_ratio": _over(statistics.squares / counts, between_trace(statistics)),
-        "mean_length": times_two_to(
-            torch.linalg.vector_norm(statistics.centred_means(), dim=1), statistics.exponent
-        ),
+        "nc1_trace_ratio": _over(statistics.squares / counts, between),
+        "mean_length": times_two_to(lengths, statistics.exponent),
     }
-    if samples.cosines is not None and samples.labels is not None:
-        # On the CPU: a GPU adds in another order every time.
-        sums = torch.zeros(len(counts), dtype=torch.float64, device="cpu")
-        sums.index_add_(0, samples.labels.cpu(), samples.cosines.cpu())
-        parts["nc3_cosine"] = sums / counts.cpu()
-    return _arrays(parts)
-
-
-def sample_parts(statistics: ClassStatistics, samples: SampleStatistics, numbers: Tensor) -> Arrays:
-    """Return arrays (N,) of the samples, in the order in which they were read; {} unless they were kept.
-
-    label: the class's number. nc1_trace_ratio: |h - mu_y|^2 over tr(Sigma_B). nc3_cosine: 1 - cos(h, w_y);
-    margin: f_y less the largest other logit; both with a classifier. The mean of each is the metric of that
-    name.
-    """
     if samples.labels is None or samples.squares is None:
-        return {}
-    parts = {
+        return _arrays(of_classes), {}
+    of_samples = {
         "label": numbers.to(samples.labels.device)[samples.labels],
-        "nc1_trace_ratio": _over(samples.squares, between_trace(statistics)),
+        "nc1_trace_ratio": _over(samples.squares, between),
         "nc3_cosine": samples.cosines,
         "margin": samples.margins,
     }
-    return _arrays({name: values for name, values in parts.items() if values is not None})
+    if samples.cosines is not None:
+        # On the CPU: a GPU adds in another order every time.
+        sums = torch.zeros(len(counts), dtype=torch.float64, device="cpu")
+        sums.index_add_(0, samples.labels.cpu(), samples.cosines.cpu())
+        of_classes["nc3_cosine"] = sums / counts.cpu()
+    return _arrays(of_classes), _arrays(of_samples)
 
 
 def _over(values: Tensor, between: Tensor) -> Tensor:
@@ -71,5 +61,5 @@ def _over(values: Tensor, between: Tensor) -> Tensor:
     return values / between if between != 0 else torch.full_like(values, torch.inf)
 
 
-def _arrays(parts: Mapping[str, Tensor]) -> Arrays:
-    return {name: values.cpu().numpy() for name, values in parts.items()}
+def _arrays(parts: Mapping[str, Tensor | None]) -> Arrays:
+    return {name: values.cpu().numpy() for name, values in parts.items() if values is not None}

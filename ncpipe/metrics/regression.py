@@ -6,9 +6,9 @@ N  samples    d  feature width    t  numbers of a target
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from ncpipe.datasets.targets import check_not_constant, check_vectors
 from ncpipe.datasets.tensors import Array
 from ncpipe.metrics.catalogue import REGRESSION_FAMILIES
 from ncpipe.metrics.checks import (
@@ -79,27 +79,15 @@ def measure_vectors(
         yield from rows_of(layer, split, values_of(OF_SAMPLES, **given))
 
 
-def check_targets(targets: Tensor, name: str = TRAIN) -> None:
-    """Raise InputError unless targets (N, t) are finite floats that are not constant."""
-    if not targets.is_floating_point():
-        raise InputError(f"{name} targets must be floats, not {targets.dtype}; whole numbers name classes")
-    if targets.ndim != 2 or 0 in targets.shape:
-        raise InputError(
-            f"{name} targets must be (samples, t), neither of them 0, not {tuple(targets.shape)}"
-        )
-    check_finite(f"{name} targets", targets)
-    if name == TRAIN and len(constant := torch.nonzero((targets == targets[:1]).all(0))):
-        raise InputError(
-            f"{name} targets are constant in column {int(constant[0])} (from 0); leave it out, a bias fits it"
-        )
-
-
 def _check_split(
     features: Tensor, targets: Tensor, weight: Tensor | None, bias: Tensor | None, name: str
 ) -> None:
     """Raise InputError unless features (N, d) and targets (N, t) of a split fit each other and the layer."""
     check_shape(features, name)
-    check_targets(targets, name)
+    check_vectors(targets, f"{name} targets")
+    check_finite(f"{name} targets", targets)
+    if name == TRAIN:
+        check_not_constant(targets, f"{name} targets")
     if len(features) != len(targets):
         raise InputError(f"{len(features)} {name} features and {len(targets)} targets; they belong together")
     check_classifier(targets.shape[1], features.shape[1], weight, bias)

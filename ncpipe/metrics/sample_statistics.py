@@ -66,6 +66,14 @@ class SampleStatistics:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
+@dataclass(frozen=True)
+class LayerOnSplit:
+    """One layer on one split: its classes, and how its samples lie about them and the train means."""
+
+    statistics: ClassStatistics
+    samples: SampleStatistics
+
+
 class SampleAccumulator:
     """Accumulate SampleStatistics of batches (B, d) in a second pass.
 

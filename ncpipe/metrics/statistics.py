@@ -356,6 +356,16 @@ def check_every_class(counts: Tensor, name: str = "") -> None:
         raise InputError(f"class {empty[0]} has no {f'{name} ' if name else ''}samples; {found}")
 
 
+def check_statistics(split: str, layer: str, seen: ClassStatistics) -> None:
+    """Raise InputError for one class alone, and for features with NaN or inf."""
+    if seen.classes < 2:
+        raise InputError(f"{split} labels name {seen.classes} class; collapse needs at least 2")
+    if not bool(seen.squares.isfinite().all()):
+        raise InputError(
+            f"the {split} features of layer {layer} hold NaN or inf; there is nothing to measure"
+        )
+
+
 def _expected_labels(labels: list[int], classes: int) -> str:
     """Describe the labels found and expected, for an error; at most SHOWN are listed one by one."""
     listed = ", ".join(map(str, labels))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ncpipe.datasets.tags import check_tags, wrong_tags
+from ncpipe.datasets.targets import check_tags, wrong_tags
 from ncpipe.datasets.tensors import Array, as_tensor
 from ncpipe.metrics.catalogue import FAMILIES, TAG_FAMILIES
 from ncpipe.metrics.checks import (
@@ -19,20 +19,19 @@ from ncpipe.metrics.checks import (
     check_arrays,
     check_finite,
     check_outliers,
-    check_statistics,
     check_widths,
     count_classes,
     is_count,
 )
 from ncpipe.metrics.entry import Family
 from ncpipe.metrics.geometry import simplex_fits
-from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
+from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass, both_passes
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.parts import parts_of
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
-from ncpipe.metrics.sample_statistics import SampleStatistics, first_pass, same_samples, second_pass
+from ncpipe.metrics.sample_statistics import SampleStatistics, first_pass
 from ncpipe.metrics.statistics import REGRESSION, ClassStatistics
 from ncpipe.metrics.token_collapse import TokenMeans
 from ncpipe.metrics.transfer import EPISODES, check_shots, transfer_metrics
@@ -202,18 +201,13 @@ def measure_batches(
         for split, batches in ((TRAIN, train), (TEST, test))
         if batches is not None
     }
-    learned = _first_pass(layer, TRAIN, passes[TRAIN], num_classes)
+    learned = first_pass(passes[TRAIN](), num_classes, TRAIN)
+    again = "{}(): its second pass gave other samples; start the same pass each time, or raise `keep`"
+    layers = both_passes(passes, learned, {layer: (weight, bias)}, again, by_sample=by_sample)
     rows = [] if weight is None else list(measure_weights(weight, layer))
-    parts = {}
-    for split, batches in passes.items():
-        seen = learned if split == TRAIN else _first_pass(layer, split, batches, num_classes)
-        about = None if split == TRAIN else {layer: learned}
-        samples = second_pass(batches(), {layer: seen}, {layer: (weight, bias)}, about, by_sample)[layer]
-        if batches.runs > 1 and not same_samples(seen, samples):
-            what = f"{split}(): its second pass gave other samples"
-            raise InputError(f"{what}; start the same pass each time, or raise `keep`")
-        rows += measure_layer(layer, split, seen, samples, learned, weight)
-        parts[layer, split] = parts_of(seen, samples)
+    for split, on in layers[layer].items():
+        rows += measure_layer(layer, split, on.statistics, on.samples, learned[layer], weight)
+    parts = {(layer, split): parts_of(on.statistics, on.samples) for split, on in layers[layer].items()}
     return Measurements(rows, parts)
 
 
@@ -283,12 +277,6 @@ def values_of(
     for each in families:
         if each.needs <= given.keys() and not (each.many and few):
             yield from each.values(given)
-
-
-def _first_pass(layer: str, split: str, batches: KeptPass, classes: int) -> ClassStatistics:
-    statistics = first_pass(batches(), classes, split)[layer]
-    check_statistics(split, layer, statistics)
-    return statistics
 
 
 def _named(layer: str, batches: Batches) -> Iterator[Batch]:

@@ -89,7 +89,7 @@ def tags_nc1(features: Tensor, tags: Tensor) -> float:
 def tags_error(missed: Tensor) -> float:
     """Return the share of samples whose m largest logits are not those of their m tags.
 
-    missed (N,): which samples those are, by `ncpipe.datasets.tags.wrong_tags`.
+    missed (N,): which samples those are, by `ncpipe.datasets.targets.wrong_tags`.
     """
     return missed.double().mean().item()
 

@@ -20,7 +20,6 @@ from ncpipe.metrics.checks import (
     by_split,
     check_finite,
     check_integers,
-    check_statistics,
     check_widths,
     is_count,
 )
@@ -28,7 +27,7 @@ from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.sample_statistics import SampleAccumulator, check_classifier
 from ncpipe.metrics.selection import IGNORE_INDEX, measured_entries
-from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
+from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, check_statistics
 from ncpipe.metrics.table import (
     LAST_LAYER,
     OF_SAMPLES,
@@ -154,7 +153,11 @@ def measure_vocabulary(
         if weight is not None:
             given["weight"] = weight[own.to(weight.device)].to(statistics.means.device)
         values = {
-            **_position_counts(seen, statistics),
+            "classes": statistics.classes,
+            "tokens": statistics.samples,
+            "left_out_rare": int(seen.accumulator.counts.sum()) - statistics.samples,
+            "left_out_ignored": seen.ignored,
+            "left_out_masked": seen.masked,
             **dict(values_of((*OF_STATISTICS, *OF_SAMPLES), **given)),
             **_decision_values(seen, classes, learned, weight, bias),
         }
@@ -227,17 +230,6 @@ def _frequent_tokens(counts: Tensor, least: int, split: str) -> Tensor:
             "tokens"
         )
     return found
-
-
-def _position_counts(seen: TokenPass, statistics: ClassStatistics) -> dict[str, float]:
-    every = int(seen.accumulator.counts.sum())
-    return {
-        "classes": statistics.classes,
-        "tokens": statistics.samples,
-        "left_out_rare": every - statistics.samples,
-        "left_out_ignored": seen.ignored,
-        "left_out_masked": seen.masked,
-    }
 
 
 def _decision_values(

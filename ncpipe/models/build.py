@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.config.architectures.conv_net import ConvNetModel
-from ncpipe.config.architectures.dufm import DufmModel
 from ncpipe.config.architectures.mlp import MLPModel
 from ncpipe.config.architectures.resnet import ResNetModel
 from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
@@ -22,9 +21,8 @@ from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models import conv_net, resnet_cifar, transformer
 from ncpipe.models.conv_net import ConvNet
-from ncpipe.models.dufm import Dufm
 from ncpipe.models.heads import check_simplex_fits, configure_for_loss, set_simplex
-from ncpipe.models.inputs import InputShape, flatten, unchanged
+from ncpipe.models.inputs import InputShape, flatten
 from ncpipe.models.mlp import MLP
 from ncpipe.models.network import Family, Network
 from ncpipe.models.resnet import ResNet
@@ -39,7 +37,6 @@ FAMILIES: Mapping[type[Architecture], Family] = MappingProxyType(
         MLPModel: Family(flatten, MLP),
         CifarResNetModel: Family(resnet_cifar.reshape_inputs, CifarResNet),
         ConvNetModel: Family(conv_net.reshape_inputs, ConvNet),
-        DufmModel: Family(unchanged, Dufm),
     }
 )
 

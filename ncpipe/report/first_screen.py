@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from ncpipe.report import words
 from ncpipe.tables.headlines import GNC2, headline_series
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
 from ncpipe.tables.points import LAST
@@ -18,25 +19,22 @@ from ncpipe.tables.rates import p_text, power, series_rows, short_answer, tenden
 ARROWS = {"improve": "↓", "worsen": "↑", "show": "→", "go": "", "have": ""}
 WORDS = {"improve": "falls", "worsen": "rises", "show": "no clear change", "go": "", "have": ""}
 MOST_LINES = 6  # of the experiments that the first screen names
-S25_NETWORKS = "L-"  # of the names of S25's architectures
+PROVEN = "L-"  # how the names of the architectures begin that `theorem` in words.yaml is about
 TWO_LAYERS = ("L-RN2", "L-T12", "L-T22")  # two linear maps a block
 
 
 def asked(runs: pd.DataFrame, questions: Mapping[str, str]) -> list[str]:
-    """Return the study's question, what S25 proves if its networks are trained, and each experiment's.
+    """Return the study's question, what is proven of their networks, and each experiment's.
 
     questions: by experiment.
     """
     of = "the depth L of the network" if x_column(runs) == "depth" else symbol(runs)
     depends = f", and does it depend on {of}" if at_several(runs) else ""
     lines = [f"How far do trained networks collapse{depends}?"]
-    if (theirs := runs["architecture"].str.startswith(S25_NETWORKS)).any():
+    if (theirs := runs["architecture"].str.startswith(PROVEN)).any():
         two = runs.loc[theirs, "architecture"].isin(TWO_LAYERS).any()
         condition = ", with two linear maps a block if the inner λ falls as 1/L" if two else ""
-        lines.append(
-            "S25 (Súkeník, Lampert, Mondelli 2025) proves that global optima, networks of the least loss, "
-            f"collapse as L grows{condition}. Training need not find them, so trained networks are measured."
-        )
+        lines.append(words.WORDS["theorem"].format(condition=condition))
     named = [f"{name}: {question}" for name, question in questions.items() if question]
     return lines + (named if len(named) <= MOST_LINES else [])
 

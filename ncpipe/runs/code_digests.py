@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ncpipe.config.experiment import Experiment, own_loop
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.reading import PACKAGE, ROOT, Reading, at_start
 from ncpipe.config.stages import Stage
 from ncpipe.config.study import PARTS, loaded
@@ -38,14 +38,12 @@ ROOMS = (
 )
 # The last room that a stage counts: stages of the whole sweep, then of an experiment.
 SWEEP_STAGES: Mapping[str, str] = MappingProxyType(
-    {"grid": "metrics", "aggregate": "tables", "plot": "figures", "claims": "papers", "report": "commands"}
+    {"grid": "metrics", "aggregate": "tables", "plot": "figures", "claims": "figures", "report": "commands"}
 )
 EXPERIMENT_STAGES: Mapping[str, str] = MappingProxyType(
     {"fetch": "datasets", "extract": "features", "measure": "features"}
 )
 TRAIN, TRAINED = "train", "runs/run_folder"
-STARTED = "theory"  # the last room of a run that does not start from random weights
-PAPER = "integrations"  # the last room of a paper's stage, whose modules of `papers` count one by one
 FETCHED = ("DATA", "TRAININGS")  # the tables whose entries the stage fetch calls
 TEMPLATES = "report/templates"  # every byte of these counts
 ALL = object()  # the entries of a stage that counts all of the study
@@ -60,18 +58,12 @@ class Module(NamedTuple):
     names: frozenset[str]
 
 
-def sweep_digests(further: Mapping[str, str] = MappingProxyType({})) -> dict[str, dict[str, str]]:
-    """Return the digests of the stages that run once for a sweep, by stage and by room or file.
-
-    further: the modules of papers' stages, by stage.
-    """
-    stages = {stage: _stage(last, ALL, at_start(), stage) for stage, last in SWEEP_STAGES.items()}
-    return stages | {stage: _stage(PAPER, ALL, at_start(), module) for stage, module in further.items()}
+def sweep_digests() -> dict[str, dict[str, str]]:
+    """Return the digests of the stages that run once for a sweep, by stage and by room or file."""
+    return {stage: _stage(last, ALL, at_start(), stage) for stage, last in SWEEP_STAGES.items()}
 
 
-def experiment_digests(
-    spec: Experiment, further: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, dict[str, str]]:
+def experiment_digests(spec: Experiment) -> dict[str, dict[str, str]]:
     """Return the digests of an experiment's stages, `train` among them, by stage and by room or file."""
     picked = picked_entries(spec)
     entries: dict[str, object] = {
@@ -79,8 +71,8 @@ def experiment_digests(
         "measure": (picked, loaded().metrics, loaded().run_columns),
     }
     stages = {
-        stage: _stage(last, entries.get(stage, picked), at_start(), further.get(stage, stage))
-        for stage, last in {**EXPERIMENT_STAGES, **dict.fromkeys(further, PAPER)}.items()
+        stage: _stage(last, entries.get(stage, picked), at_start(), stage)
+        for stage, last in EXPERIMENT_STAGES.items()
     }
     return stages | {TRAIN: training_digests(spec, at_start())}
 
@@ -98,8 +90,8 @@ def stage_digests(stage: Stage, spec: Experiment | None = None) -> dict[str, str
 
 def training_digests(spec: Experiment, reading: Reading) -> dict[str, str]:
     """Return the digests of the code that decides a run's numbers, by room or file."""
-    random = own_loop(spec) or spec.model.start == "random"
-    return _stage(TRAINED if random else STARTED, picked_entries(spec), reading)
+    start = loaded().starts.get(getattr(spec, "start", None))
+    return _stage(TRAINED, picked_entries(spec) if start is None else (picked_entries(spec), start), reading)
 
 
 def picked_entries(spec: Experiment) -> dict[str, tuple[type, object]]:
@@ -120,16 +112,12 @@ def entry_digests(entries: object, reading: Reading | None = None) -> dict[str, 
 
 
 def _stage(last: str, entries: object, reading: Reading, module: str = "") -> dict[str, str]:
-    """Return the digests of the rooms up to a last one, of a stage's module and of what its entries need.
-
-    module: a name in `ncpipe.commands`, or of a paper's module with dots.
-    """
+    """Return the digests of the rooms up to a last one, of a command's module and of what entries need."""
     study, reached = _of_study(entries, reading)
-    paper, reached_by_paper = _followed([(module, "")] if "." in module else [], reading)
-    rooms = [*ROOMS[: 1 + max(ROOMS.index(last), reached, reached_by_paper)]]
-    if module and not paper:
+    rooms = [*ROOMS[: 1 + max(ROOMS.index(last), reached)]]
+    if module:
         rooms.append(f"commands/{module}")
-    return {f"{PACKAGE}/{room}": _room(room, reading) for room in rooms} | paper | study
+    return {f"{PACKAGE}/{room}": _room(room, reading) for room in rooms} | study
 
 
 def _room(room: str, reading: Reading) -> str:
@@ -151,9 +139,10 @@ def _of_study(entries: object, reading: Reading) -> tuple[dict[str, str], int]:
     """Return the digests of what entries need of a study and of papers, and the last room that they need."""
     if not Path(FILE).is_file():
         return {}, 0
-    homes, whole = set[Path | tuple[str, str]](), entries is ALL or study_effect(reading) is not None
-    constants = []
-    for part in () if whole else _parts(entries):
+    parts = [] if entries is ALL else list(_parts(entries))
+    whole = entries is ALL or study_effect(reading, shared=bool(parts)) is not None
+    homes, constants = set[Path | tuple[str, str]](), []
+    for part in () if whole else parts:
         module = getattr(part, "__module__", None) if callable(part) else None
         if isinstance(part, CONSTANTS):
             constants.append(part)

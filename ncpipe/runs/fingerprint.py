@@ -147,7 +147,7 @@ def is_current(folder: Path, fingerprint: RunFingerprint) -> bool:
 def code_digest(spec: Experiment) -> str:
     """Return the digest of the code that affects the numbers of an experiment's runs."""
     records = (record for record, _ in picked_entries(spec).values())
-    key = Path.cwd(), *records, own_loop(spec) is None and spec.model.start
+    key = Path.cwd(), *records, getattr(spec, "start", None)
     if key not in at_start().known:
         at_start().known[key] = digest_of(training_digests(spec, at_start()))
     return at_start().known[key]

@@ -3,7 +3,6 @@
 The stage `code` runs this (`ncpipe.commands.code`). `ncpipe.runs.trial_step` takes the step.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from ncpipe.config.arguments import argument_names
@@ -22,17 +21,14 @@ from ncpipe.system.errors import InputError, cut, shown, suggest
 TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS")  # of study.py, for model, data, loss and optimizer
 
 
-def check_study(params: Params, run_numbers: Iterable[str] = ()) -> None:
-    """Raise InputError for the first mistake that a run would meet later.
-
-    run_numbers: numbers of runs that claims may be about, besides those of every sweep.
-    """
+def check_study(params: Params) -> None:
+    """Raise InputError for the first mistake that a run would meet later."""
     check_metrics(params)
     if CLAIMS_FILE.is_file():
         from ncpipe.claims.ledger import load_claims  # pandas takes half a second to import
         from ncpipe.claims.quantities import Computed, check_calls
 
-        claims = load_claims(CLAIMS_FILE, lambda: params, run_numbers)
+        claims = load_claims(CLAIMS_FILE, lambda: params)
         check_calls(claim for claim in claims if isinstance(claim, Computed))
     for name in params.sweep.experiments:
         spec = params.experiments[name]

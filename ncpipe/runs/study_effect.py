@@ -33,16 +33,19 @@ UNSEEN = IMPORTERS | {
 }
 
 
-def study_effect(reading: Reading) -> str | None:
-    """Return where a study's modules first do more than define things; None if they do not."""
+def study_effect(reading: Reading, shared: bool = True) -> str | None:
+    """Return where a study's modules first do more than define things; None if they do not.
+
+    shared: whether a dict or list that the study keeps counts, by which one entry may change another.
+    """
     for path in (Path(FILE), *study_modules([Path(FILE)], reading.content)) if Path(FILE).is_file() else ():
         tree = parsed(reading.content(path))
-        for node in _effects(tree, TABLES if path == Path(FILE) else ()):
+        for node in _effects(tree, TABLES if path == Path(FILE) else (), shared):
             return f"{path.as_posix()}: line {getattr(node, 'lineno', 1)}"
     return None
 
 
-def _effects(tree: ast.Module, tables: Collection[str]) -> Iterator[ast.AST]:
+def _effects(tree: ast.Module, tables: Collection[str], shared: bool) -> Iterator[ast.AST]:
     """Yield the parts of a module that may change other code: when it is imported, or by assignment later."""
     origins = {
         alias.asname or alias.name.partition(".")[0]: getattr(node, "module", None) or alias.name
@@ -64,19 +67,19 @@ def _effects(tree: ast.Module, tables: Collection[str]) -> Iterator[ast.AST]:
     for node in _at_import(tree):
         decorators = [each for each in getattr(node, "decorator_list", []) if not isinstance(each, ast.Call)]
         if not (
-            (isinstance(node, ast.Dict | ast.List) and id(node) in written)
+            (isinstance(node, ast.Dict | ast.List) and (not shared or id(node) in written))
             or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
             or (isinstance(node, ast.Call) and makes(node.func))
             or (isinstance(node, (*DEFINES, *VALUES, *PARTS, *SIGNS)) and all(map(makes, decorators)))
         ) or (isinstance(node, ast.ClassDef) and node.keywords):
             yield node
     for node in ast.walk(tree):
-        shared = isinstance(node, ast.Attribute | ast.Subscript) and _root(node) in {"", *origins, *defined}
+        known = isinstance(node, ast.Attribute | ast.Subscript) and _root(node) in {"", *origins, *defined}
         typed = getattr(node, "annotation", None)  # as a text, it may be evaluated too
         calls = any("(" in str(getattr(each, "value", "")) for each in ast.walk(typed)) if typed else False
         named = (getattr(node, field, None) for field in ("id", "attr", "name", "module"))
         unseen = {str(name).partition(".")[0] for name in named} & {*UNSEEN, "*"}
-        if isinstance(node, ast.Global) or calls or unseen or (shared and _is_changed(node)):
+        if isinstance(node, ast.Global) or calls or unseen or (known and _is_changed(node)):
             yield node
 
 

@@ -105,14 +105,14 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def remove_tried_links(further: Iterable[Path] = ()) -> None:
+def remove_tried_links() -> None:
     """Delete the files by which a DVC that was killed then tried out links, in folders that are no output.
 
     They would stay for good, and count to what later stages depend on. One that is younger than a moment may
-    be of a DVC at work. further: such folders besides those of every sweep.
+    be of a DVC at work.
     """
     levels = [folder for below in ("*", "*/L*", "*/L*/x*") for folder in RUNS.glob(below)]
-    for folder in (RUNS, *levels, METRICS, FEATURES, PREPARED, *further):
+    for folder in (*levels, *RUNS.parent.glob("*")):
         for path in folder.glob(".*.tmp"):
             with contextlib.suppress(OSError):  # of another one at work: gone by now
                 if TRIED_LINK.fullmatch(path.name) and time.time() - path.lstat().st_mtime > MOMENT:

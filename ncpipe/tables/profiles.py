@@ -1,6 +1,7 @@
 """Summarise collapse by layer in the runs used: profiles, law of data separation, effective depths."""
 
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,11 @@ from ncpipe.tables.points import in_order, usable_points
 from ncpipe.tables.slopes import least_squares_line
 
 LAYER_KEYS = ["layer", "position", "split", "metric"]
-LAW_METRICS = ("nc1_trace_ratio", "nc1_pinv", "nrc1_variance", "nc1_tokens_of_sample")
+# What is fitted along the layers; few-shot errors have a number of shots behind their names.
+LAW_METRICS = re.compile(
+    r"nc1_trace_ratio|nc1_pinv|nc1_tokens_of_sample|nrc1_variance|(neco|mahalanobis|knn)_auroc"
+    r"|transfer_ncc_error_\d+"
+)
 
 
 def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -41,7 +46,9 @@ def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Dat
 
 
 def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Fit the line log10 value = intercept + slope * position of each run, per split and NC1 metric.
+    """Fit the line log10 value = intercept + slope * position of each run, per split and metric.
+
+    Of NC1, of what takes its place for tokens and vectors, and of scores of other data and transfer.
 
     The law of data separation [He and Su, PNAS 120(36), 2023] is D_l = rho^l D_0 for the separation
     fuzziness D = tr(Sigma_W Sigma_B^+): each layer multiplies it by the same rho = 10^slope. On balanced
@@ -52,7 +59,7 @@ def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Da
     rho: NaN for fewer than two positions. r_squared: 1 - residual/total sum of squares; NaN for fewer than
     three positions, because any line fits two, and if all values are equal.
     """
-    own = measurements[measurements["metric"].isin(LAW_METRICS)]
+    own = measurements[measurements["metric"].str.fullmatch(LAW_METRICS)]
     points = _placed(usable_points(own, runs), places)
     keys = [*run_keys(runs), "split", "metric"]
     used = points[points["selected"] & points["log10"].notna()].groupby(keys)

@@ -1,39 +1,33 @@
 """Return the initial weights of runs that do not start from random ones."""
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from ncpipe.config.run import Run
+from ncpipe.config.study import call, loaded
 from ncpipe.datasets.prepared import Prepared
+from ncpipe.models.build import build_uninitialised_network
 
 
-def starts_of(runs: Sequence[Run], data: Prepared) -> list[dict[str, Tensor]] | None:
-    """Return the initial weights of runs that start from given ones; None if they start from random ones."""
-    start = STARTS.get(runs[0].spec.model.start)
-    return None if start is None else [start(run, data) for run in runs]
+def starts_of(runs: Sequence[Run], data: Prepared) -> list[Mapping[str, Tensor]] | None:
+    """Return the initial weights of runs that start from given ones; None if they start from random ones.
 
-
-def _construction(run: Run, data: Prepared) -> dict[str, Tensor]:
-    from ncpipe.theory.constructions.networks import WARM_START, construct
-
-    return construct(run, data, WARM_START).state
-
-
-def _solution(run: Run, data: Prepared) -> dict[str, Tensor]:
-    from ncpipe.theory.dufm_runs import solution_state
-
-    return solution_state(run)
-
-
-# Functions that return a run's initial weights in place of random ones, by `Architecture.start`.
-STARTS: Mapping[str, Callable[[Run, Prepared], dict[str, Tensor]] | None] = MappingProxyType(
-    {
-        "random": None,
-        "construction": _construction,
-        "dnc": _solution,
-        "srg": _solution,
-        "srg_k": _solution,
+    Raises InputError if the function of study.py gives other names or shapes than the network has.
+    """
+    if runs[0].spec.start is None:
+        return None
+    function = loaded().starts[runs[0].spec.start]
+    shapes = {
+        name: tuple(value.shape)
+        for name, value in build_uninitialised_network(runs[0], data).named_parameters()
     }
-)
+    starts = []
+    for run in runs:
+        weights = call(function, run, data)
+        found = {name: tuple(value.shape) for name, value in weights.items()}
+        if wrong := next((name for name in shapes if found.get(name) != shapes[name]), None):
+            what = f"gives {found.get(wrong, 'nothing')} for {wrong} of {run.name}; expected {shapes[wrong]}"
+            raise loaded().mistake_of(function, what)
+        starts.append(weights)
+    return starts

@@ -9,7 +9,7 @@ FURTHER = {
     "schedule": {"name": "constant"},
     "epochs": ITERATIONS,
     "log_every": ITERATIONS,
-    "history": {"metrics": MEASURED, "at": [n / ITERATIONS for n in (0, 30, 100, ITERATIONS)]},
+    "history": {"metrics": MEASURED, "at": (0, 30 / ITERATIONS, 100 / ITERATIONS, 1)},
 }
 
 

@@ -1,5 +1,7 @@
-"""The numbers of S25's Lemma 4.1 that claims of this study call by name."""
+"""S25's theory: networks of its proofs beside trained ones, App. C's example, Lemma 4.1."""
 
 from ncpipe.papers.s25.calls import CALLS
+from ncpipe.papers.s25.params import PARAMS
+from ncpipe.papers.s25.stages import STAGES
 
-__all__ = ("CALLS",)
+__all__ = ("CALLS", "PARAMS", "STAGES")

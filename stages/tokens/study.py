@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from ncpipe.study import Count, Family, Layer, Network, OwnModel, init_weights, 
 class PooledModel(OwnModel):
     """laplacian: whether one of the two heads gives I - P in place of its attention P [2602.09297]."""
 
+    last_bias: ClassVar = True
     architecture: Literal["pooled"]
     width: Count
     patch: Count

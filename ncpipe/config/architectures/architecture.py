@@ -58,7 +58,6 @@ class Architecture:
 
     norm: kind of normalisation, or `none`. initialisation: origin of the weights. last_bias: whether the last
     layer has a bias. classifier: kind of the last layer, learned if None.
-    starts_built: whether training starts from a construction (`ncpipe.theory.constructions`).
     has_free_features: whether features are parameters, not computed from inputs. bounds_features: whether
     they have norm sqrt(d) for all weights, as after LN. has_head: whether the network ends with a ReLU head
     like S24's. reads_images: whether images reach it as images (N, channels, height, width).
@@ -69,16 +68,10 @@ class Architecture:
     initialisation: str
     last_bias: bool
     classifier: Classifier | None = None
-    starts_built: bool = False
     has_free_features: bool = False
     bounds_features: bool = False
     has_head: bool = False
     reads_images: bool = False
-
-    @property
-    def start(self) -> str:
-        """Return from which weights training starts: the name of a construction, or `random`."""
-        return self.initialisation if self.starts_built else "random"
 
     @property
     def has_fixed_classifier(self) -> bool:

@@ -18,9 +18,7 @@ class PaperArchitecture(Architecture):
     width: d, of every layer.
     last_bias: whether the last layer has a bias; it is not penalised.
     layer_norm_eps: added to the variance that a layer normalisation divides by.
-    initialisation: weights are drawn with variance gain^2 / fan_in, normal or uniform, and biases start at 0;
-    or training starts from the construction of Theorem 4.3 or 4.6, of which only the first layer is drawn
-    (`ncpipe.theory.constructions.networks`).
+    initialisation: weights are drawn with variance gain^2 / fan_in, normal or uniform, and biases start at 0.
     gain: gain of the random initialisation.
     mlp_width: hidden width of two-layer MLPs (L-RN2, L-T12, L-T22); no key of the others.
     classifier: kind of the last layer; learned by default.
@@ -33,7 +31,7 @@ class PaperArchitecture(Architecture):
     width: Annotated[int, Bound(2, 10**6)]
     last_bias: bool
     layer_norm_eps: NonNegative
-    initialisation: Literal["normal", "uniform", "construction"]
+    initialisation: Literal["normal", "uniform"]
     gain: Positive
     mlp_width: Size | None = None
     classifier: Classifier | None = None
@@ -45,10 +43,6 @@ class PaperArchitecture(Architecture):
             raise ValueError(f"mlp_width is needed: {self.architecture} has two-layer MLPs")
         if not two_layers and self.mlp_width is not None:
             raise ValueError(f"mlp_width does not apply: {self.architecture} has one-layer MLPs; remove it")
-
-    @property
-    def starts_built(self) -> bool:  # type: ignore[override]
-        return self.initialisation == "construction"
 
     @property
     def uniform(self) -> bool:

@@ -26,8 +26,6 @@ class TransformerModel(PaperArchitecture):
         return self.architecture in ("L-T21", "L-T22")
 
     def incompatibility(self, kind: Kind, source: str) -> str:
-        if kind == "next_tokens" and self.starts_built:
-            return f"model.initialisation: the construction is for one label a sequence, not for {source}"
         text = kind in ("tokens", "next_tokens")
         if text and self.patch is not None:
             return "model.patch does not apply to token sequences; remove it"

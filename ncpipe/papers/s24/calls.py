@@ -8,11 +8,10 @@ import torch
 from ncpipe.config.bounds import Bound, Count, Index, Positive
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.papers.s24 import dufm_relaxed
+from ncpipe.papers.s24 import dufm, dufm_relaxed
 from ncpipe.papers.s24.dufm_numerical import descend, minimise
-from ncpipe.theory import dufm
-from ncpipe.theory.dufm_shapes import largest_points
-from ncpipe.theory.dufm_solutions import dnc_solution, layers, objective, perturbed, srg_solution
+from ncpipe.papers.s24.dufm_shapes import largest_points
+from ncpipe.papers.s24.dufm_solutions import dnc_solution, layers, objective, perturbed, srg_solution
 
 Classes = Annotated[int, Bound(low=2)]
 Depth = Annotated[int, Bound(low=2)]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ncpipe.papers.s24.dufm import Dufm, equal_strength
+from ncpipe.papers.s24.dufm_solutions import Solution, objective
 from ncpipe.system.errors import InputError
-from ncpipe.theory.dufm import Dufm, equal_strength
-from ncpipe.theory.dufm_solutions import Solution, objective
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-12  # in Adam's denominator; derivatives are about 1e-3

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from ncpipe.papers.s24.dufm import Dufm
 from ncpipe.system.errors import InputError
-from ncpipe.theory.dufm import Dufm
 from ncpipe.theory.numerical import least
 
 

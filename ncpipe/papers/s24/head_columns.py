@@ -1,6 +1,6 @@
 """Yield what figures show of a head, layer by layer: class means, singular values, Gram matrices, spreads.
 
-`ncpipe.features.head_ranks` has the ranks.
+`ncpipe.papers.s24.head_ranks` has the ranks.
 
 K  classes    d  width    L  the head's matrices
 """
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ncpipe.config.run import Run
 from ncpipe.features.extraction import Features
-from ncpipe.features.head_ranks import class_means, head_of
 from ncpipe.metrics.spectrum import singular_values
 from ncpipe.metrics.table import TRAIN, measure_layer
-from ncpipe.theory.dufm_solutions import Solution, layers
+from ncpipe.papers.s24.dufm_solutions import Solution, layers
+from ncpipe.papers.s24.head_ranks import class_means, head_of
 
 SPREADS = ("dnc1_trace_pinv", "nc1_trace_ratio")
 

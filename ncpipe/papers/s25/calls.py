@@ -16,12 +16,12 @@ from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
+from ncpipe.papers.s25.constructions.networks import Choices, optimum_of
 from ncpipe.papers.s25.counterexample import collapse_price, kept_share, motionless, near_collapsed_data
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.papers.s25.study_rows import measured
 from ncpipe.system.errors import InputError
 from ncpipe.theory import gufm
-from ncpipe.theory.constructions.networks import Choices, optimum_of
 from ncpipe.theory.frames import zero_sum_basis
 
 Classes = Annotated[int, Bound(low=2)]

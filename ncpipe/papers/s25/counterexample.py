@@ -23,12 +23,12 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.collapse import within_trace
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.models.loss_functions import LOSSES
+from ncpipe.papers.s25.constructions.assumptions import paper_loss, paper_model
+from ncpipe.papers.s25.constructions.blocks import idle, join, make_plan, stage_two
+from ncpipe.papers.s25.constructions.embeddings import State, starts_of
+from ncpipe.papers.s25.constructions.networks import block_weights, network_state, optimum_of
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
-from ncpipe.theory.constructions.assumptions import paper_loss, paper_model
-from ncpipe.theory.constructions.blocks import idle, join, make_plan, stage_two
-from ncpipe.theory.constructions.embeddings import State, starts_of
-from ncpipe.theory.constructions.networks import block_weights, network_state, optimum_of
 from ncpipe.theory.frames import zero_sum_basis
 from ncpipe.theory.optimum import Optimum
 

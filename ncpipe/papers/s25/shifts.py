@@ -17,17 +17,17 @@ from torch.autograd.functional import jacobian as jacobian_of
 
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.system.errors import InputError
-from ncpipe.system.randomness import seeded_generator
-from ncpipe.theory.constructions.assumptions import check_assumptions, distinct_samples, paper_model
-from ncpipe.theory.constructions.embeddings import State, on_sphere, starts_of
-from ncpipe.theory.constructions.networks import (
+from ncpipe.papers.s25.constructions.assumptions import check_assumptions, distinct_samples, paper_model
+from ncpipe.papers.s25.constructions.embeddings import State, on_sphere, starts_of
+from ncpipe.papers.s25.constructions.networks import (
     Choices,
     embedding_of,
     network_state,
     optimum_of,
     turned_towards,
 )
+from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory.frames import zero_sum_basis
 
 PAIRS = 12  # nearest pairs of a class that are tried for the next merger

@@ -21,6 +21,10 @@ from ncpipe.metrics.statistics import class_statistics
 from ncpipe.models.build import build_model, input_shape, prepare_split
 from ncpipe.models.network import Network
 from ncpipe.models.penalties import penalties
+from ncpipe.papers.s25.constructions.assumptions import paper_loss, paper_model
+from ncpipe.papers.s25.constructions.blocks import stage_one_bound, stage_two_bound
+from ncpipe.papers.s25.constructions.embeddings import State
+from ncpipe.papers.s25.constructions.networks import Choices, construct, moving_blocks, optimum_of
 from ncpipe.papers.s25.counterexample import (
     NoiseSubspace,
     aligned_embedding,
@@ -32,10 +36,6 @@ from ncpipe.papers.s25.counterexample import (
 )
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.system.errors import InputError
-from ncpipe.theory.constructions.assumptions import paper_loss, paper_model
-from ncpipe.theory.constructions.blocks import stage_one_bound, stage_two_bound
-from ncpipe.theory.constructions.embeddings import State
-from ncpipe.theory.constructions.networks import Choices, construct, moving_blocks, optimum_of
 from ncpipe.theory.gap import Objective, TrainedState, gap_to_optimum
 
 Kind = Literal["printed", "sharp", "shifts"]

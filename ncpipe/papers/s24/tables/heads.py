@@ -60,15 +60,3 @@ def best_by_value(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the run of the lowest loss of each experiment and value, of those that keep their classes."""
     kept = runs[runs["kept"]]
     return kept.loc[kept.groupby(SETTING, sort=False)["loss"].idxmin()]
-
-
-def heads_sentence(runs: pd.DataFrame) -> str:
-    """Return the counts of one experiment's runs in words."""
-    low, lost = runs[runs["low_rank"]], int((~runs["kept"]).sum())
-    parts = [f"{len(low)} of {len(runs)} runs of low rank"]
-    if runs["loss_dnc"].notna().any():
-        parts.append(f"{int(low['below_dnc'].sum())} of these below L_DNC")
-    parts.append(f"{lost} lost classes or diverged")
-    means = runs[runs["kept"]].groupby("at")["mean_rank"].mean()
-    ranks = ", ".join(f"{rank:.1f} at {at:g}" for at, rank in means.items())
-    return "; ".join([*parts, f"mean ranks {ranks}" if ranks else "no ranks"])

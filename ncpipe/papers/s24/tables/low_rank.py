@@ -5,11 +5,13 @@ from typing import Any
 import pandas as pd
 from scipy import special
 
-from ncpipe.papers.outputs import LOW_RANK
-from ncpipe.tables.files import read_table
 from ncpipe.tables.keys import run_keys
 
 LEVEL = 0.95  # of intervals of a share
+NUMBERS = (  # columns of `claim_numbers` that claims may be about
+    *("first_rank", "last_rank", "rank_spread", "rank_spread_before", "rank_dip", "relu_rank", "mean_rank"),
+    *("kept_over_dnc", "square", "triangular", "dnc1_layers", "nc1_layers", "fourth_share", "dnc_found"),
+)
 
 
 def with_ranks(runs: pd.DataFrame) -> pd.DataFrame:
@@ -22,14 +24,6 @@ def with_ranks(runs: pd.DataFrame) -> pd.DataFrame:
     kept = runs["finished"].astype(bool) & (runs["classes_given_up"] == 0) & (runs["train_error"] == 0)
     mean_rank = [sum(own) / len(own) for own in _inner(_ranks(runs["ranks"]))]
     return runs.assign(mean_rank=mean_rank, kept=kept)
-
-
-def claim_runs() -> pd.DataFrame | None:
-    """Return the runs of data/low_rank, which have ranks, and its series, with `claim_numbers`, if any."""
-    paths = [path for name in ("runs", "series") if (path := LOW_RANK / f"{name}.csv").is_file()]
-    if not paths:
-        return None
-    return claim_numbers(pd.concat([read_table(path, "low_rank") for path in paths], ignore_index=True))
 
 
 def claim_numbers(runs: pd.DataFrame) -> pd.DataFrame:
@@ -152,15 +146,3 @@ def share_interval(found: int, total: int) -> tuple[float, float]:
     low = 0.0 if found == 0 else float(special.betaincinv(found, total - found + 1, tail))
     high = 1.0 if found == total else float(special.betaincinv(found + 1, total - found, 1 - tail))
     return low, high
-
-
-def low_rank_sentence(runs: pd.DataFrame) -> str:
-    """Return the counts of one experiment's runs and a description of the best one."""
-    kept = runs[runs["kept"]]
-    best = best_runs(runs).iloc[0]
-    found = f"{int((kept['loss_over_dnc'] < 1).sum())} of {len(runs)} runs below L_DNC"
-    gave_up = len(runs) - len(kept)
-    if gave_up:
-        found += f", {gave_up} lost classes or samples, or diverged"
-    name = f"ranks {best['ranks']}, {best['structure']}"
-    return f"{found}; the lowest at {best['loss_over_dnc']:.4f} L_DNC ({name})"

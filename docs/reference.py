@@ -242,7 +242,8 @@ def sentence(text: str) -> str:
 def commands_page() -> str:
     """Return the page of every command: its help, its arguments and its options."""
     lines = ["# Commands", "", NOTE, "Each command prints this text with `ncpipe COMMAND --help`."]
-    for name, lazy in commands("", typer.main.get_command(app)):
+    group: Any = typer.main.get_command(app)
+    for name, lazy in group.commands.items():
         command = lazy.loaded()
         needed = [
             argument(own) if own.param_type_name == "argument" else f"{own.opts[0]} {own.metavar}"
@@ -263,15 +264,6 @@ def commands_page() -> str:
 def argument(own: Any) -> str:
     """Return how the help of a command names one of its arguments."""
     return str(own.metavar or own.name.upper())
-
-
-def commands(path: str, group: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each command of a group with its name, those of a paper as `s24 series`."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(name, command)
-        else:
-            yield f"{path} {name}".strip(), command
 
 
 def paragraphs(text: str) -> str:

@@ -7,21 +7,26 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import clear_code_digests, experiment_tree, measure_runs, params_tree
+from conftest import clear_code_digests, experiment_tree, measure_runs, params_tree, write_params
 from ruamel.yaml import YAML
 from test_study import SCHEMA
 
 from ncpipe.claims.evidence import Tables
 from ncpipe.commands.cli import run_cli
 from ncpipe.commands.code import write_code
+from ncpipe.commands.fetch import fetch
+from ncpipe.commands.grid import write_grid
 from ncpipe.commands.json_schema import schema_text
 from ncpipe.commands.new import create_study
+from ncpipe.commands.train import train
 from ncpipe.config.params import load_params, params_type, parse_params
 from ncpipe.config.study import load_study, loaded
+from ncpipe.datasets.prepare import prepare
 from ncpipe.report.contents import contents
 from ncpipe.system.errors import InputError
 from ncpipe.system.tensor_files import load_tensors
 from ncpipe.tables.stage_tables import stage_table
+from ncpipe.training.starts import starts_of
 
 STUDY = """
 from dataclasses import dataclass
@@ -328,3 +333,67 @@ def test_a_study_with_a_stage_is_created_and_runs(monkeypatch: pytest.MonkeyPatc
 def test_one_study_py_is_made(further: dict[str, bool]) -> None:
     with pytest.raises(InputError, match=r"^--stage: has a study\.py of its own; leave out"):
         create_study("./both", with_stage=True, **further)
+
+
+START = """
+import torch
+
+
+def halves(run, data):
+    shapes = {"lin0.weight": (8, 6), "lin0.bias": (8,), "last.weight": (data.classes, 8)}
+    shapes |= {"blocks.0.lin.weight": (8, 8), "blocks.0.lin.bias": (8,)}
+    return {name: torch.full(shape, 0.5 + run.seed) for name, shape in shapes.items()}
+
+
+STARTS = {"halves": halves}
+"""
+
+
+def start_from(text: str, start: str = "halves") -> None:
+    Path("study.py").write_text(text, encoding="utf-8")
+    history = {"metrics": ["nc2_etf"], "at": [0, 1]}
+    write_params([2], [0, 1], one=experiment_tree(start=start, history=history))
+
+
+def test_runs_start_from_the_weights_of_the_study() -> None:
+    """Each from its own. Red: random weights; those of another seed."""
+    start_from(START)
+    write_grid()
+    fetch("one")
+    train("one", 2, workers=1)
+    for seed in (0, 1):
+        kept = load_tensors(Path(f"data/runs/one/L2/s{seed}/kept/e0.safetensors"))
+        assert {float(value) for weight in kept.values() for value in weight.flatten()} == {0.5 + seed}
+    assert json.loads(Path("data/runs/one/L2/s0/run.json").read_text())["inputs"]["spec"]["start"] == "halves"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (
+            '"halves": halves',
+            '"half": halves',
+            r"experiments\.one\.start: unknown 'halves'; did you mean",
+        ),
+        ("STARTS", "OTHERS", r"experiments\.one\.start: unknown 'halves'; no study\.py beside this file"),
+        ('"halves": halves', '"halves": 3', r"line \d+: STARTS\[halves\] is of type int, no function"),
+        ("(8, 6)", "(6, 8)", r"line \d+: halves gives \(6, 8\) for lin0\.weight of one L=2 seed=0; expected"),
+        (
+            '"last.weight"',
+            '"lost.weight"',
+            r"line \d+: halves gives nothing for last\.weight of one",
+        ),
+        ("    return {", "    {", r"line \d+: halves gives NoneType for one L=2 seed=0; return tensors"),
+        ("    return {", "    1 / 0\n    return {", r"line \d+: halves: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_one_line(before: str, after: str, words: str) -> None:
+    assert before in START
+    start_from(START.replace(before, after))
+    with pytest.raises(InputError, match=rf"^(params\.yaml|study\.py): {words}[^\n]*$"):
+        starts_of_sweep()
+
+
+def starts_of_sweep() -> None:
+    runs = load_params().runs_of("one")
+    starts_of(runs, prepare(runs[0].spec.data, Path("raw"), None, progress=False))

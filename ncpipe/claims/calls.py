@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ncpipe.config.records import check
 from ncpipe.config.study import loaded
-from ncpipe.system.errors import suggest, word
+from ncpipe.system.errors import InputError, cut, suggest, word
 
 GIVEN = ("claim", "tables")  # parameters of a function of runs, before those of claims.yaml
 
@@ -41,10 +41,11 @@ def with_own(calls: Mapping[str, tuple[Callable[..., Any], ...]]) -> Calls:
     return {name: Call(*functions) for name, functions in {**calls, **loaded().calls}.items()}
 
 
-def arguments_of(
-    function: Callable[..., Any], args: Mapping[str, Any], path: str
-) -> tuple[dict[str, Any], list[str]]:
-    """Return arguments, checked with the function's annotations (without one, a number), and the mistakes."""
+def arguments_of(function: Callable[..., Any], args: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return arguments, checked with the function's annotations; without one, a number.
+
+    Raises InputError with a line for each mistake, which begins with the path.
+    """
     signature = inspect.signature(function).parameters
     parameters = {name: each for name, each in signature.items() if name not in GIVEN}
     hints = typing.get_type_hints(function, include_extras=True)
@@ -57,4 +58,6 @@ def arguments_of(
             mistakes += wrong
         elif parameter.default is inspect.Parameter.empty:
             mistakes.append(f"{path}.{name}: missing; add it")
-    return arguments, mistakes
+    if mistakes:
+        raise InputError("\n".join(map(cut, mistakes)))
+    return arguments

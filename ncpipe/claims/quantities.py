@@ -469,10 +469,7 @@ class Called(Claim):
         if call.of_runs != isinstance(self, RunClaim):
             other = "computed" if call.of_runs else "theory"
             self._refuse("quantity", f"{self.call} is a call of `quantity: {other}`")
-        arguments, mistakes = arguments_of(call.number, self.args, f"{self.id}.args")
-        if mistakes:
-            raise InputError("\n".join(cut(f"claims.yaml: {line}") for line in mistakes))
-        return call, arguments
+        return call, arguments_of(call.number, self.args, f"claims.yaml: {self.id}.args")
 
     def _refuse(self, key: str, problem: str) -> None:
         raise InputError(cut(f"claims.yaml: {self.id}.{key}: {problem}"))

@@ -17,8 +17,8 @@ from ncpipe.datasets.own_loaders import REPEAT, measured_loaders
 from ncpipe.datasets.prepared import Split
 from ncpipe.features.extraction import Features, NetworkMetadata
 from ncpipe.metrics.classifier import Classifier
-from ncpipe.metrics.hooks import passes
 from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass, both_passes
+from ncpipe.metrics.loaders import passes
 from ncpipe.metrics.sample_statistics import first_pass
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN
 from ncpipe.models.network import Role, embedding_parameters

@@ -1,21 +1,177 @@
-"""Read inputs and labels from the batches of any loader, call a model on them, and move tensors."""
+"""Pass a model over the batches of loaders: its features at hook points, and the labels that are measured.
+
+n  samples of a batch    K  classes    d  feature width    T  positions of a sequence
+"""
 
 import contextlib
+import functools
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from ncpipe.datasets.tensors import as_tensor
-from ncpipe.metrics.classifier import tensors_in
-from ncpipe.models.hook_points import unwrapped
+from ncpipe.metrics.classifier import Classifier, find_classifier, tensors_in
+from ncpipe.metrics.eval_mode import eval_mode
+from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
+from ncpipe.metrics.selection import IGNORE_INDEX, measured_entries
+from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN
+from ncpipe.models.hook_points import HookPoint, Select, hook_points, reading, unwrapped
 from ncpipe.system.errors import InputError, shown, warn
 
 Forward = Callable[[nn.Module, Any], Any]
+Mask = str | Callable[[Any], Tensor]
+Targets = Literal["classes", "vectors", "tags"]
+ARRAYS = {"classes": "labels", "vectors": "targets", "tags": "tags"}  # by what is predicted
+ENTRIES = {"vectors": "floats", "tags": "0 and 1"}  # of a row (n, K)
+ARGUMENTS = {TRAIN: "loader", TEST: "test_loader", OOD: "ood_loader"}
+
+
+@contextlib.contextmanager
+def passes(
+    model: nn.Module,
+    classifier: str | nn.Module,
+    loaders: Mapping[str, Iterable[Any] | None],
+    layers: Sequence[str] | Mapping[str, Select] = (),
+    device: torch.device | str | None = None,
+    *,
+    names: Mapping[str, str] = ARGUMENTS,
+    targets: Targets = "classes",
+    select: Select | None = None,
+    forward: Forward | None = None,
+    labels_key: str = "labels",
+    ignore_index: int = IGNORE_INDEX,
+    mask: Mask | None = None,
+    keep: float = KEEP,
+    progress: bool | None = None,
+) -> Iterator[tuple[Classifier, dict[str, KeptPass]]]:
+    """Yield the classifier, and by split the pass over its loader, where there is one.
+
+    Each pass yields the values of all layers by name and the labels of a batch, as `measure_model` sees them;
+    the classifier's weight and bias are known once one has begun. names: of the loaders, for messages.
+    Arguments as in `measure_model` and `collect_features`; the model is in eval mode until the block ends.
+    """
+    given: dict[str, Any] = {s: each for s, each in loaders.items() if each is not None or s == TRAIN}
+    for split, loader in given.items():
+        check_loader(names[split], loader)
+    head = find_classifier(model, classifier, least=1 if targets == "vectors" else 2)
+    points = [HookPoint(LAST_LAYER, head.module, select, output=False), *hook_points(model, layers)]
+    read = _Reader(model, head, points, forward or call, labels_key, targets, ignore_index, mask, progress)
+    with eval_mode(unwrapped(model), device, *given.values(), forward), read.open:
+        yield (
+            head,
+            {
+                split: KeptPass(
+                    functools.partial(read.batches, split, names[split], loader),
+                    names[split],
+                    0 if split == OOD else keep,
+                )
+                for split, loader in given.items()
+            },
+        )
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Read the values at the hook points in a forward pass, and which entries of a batch are measured.
+
+    key: of the labels in a mapping; open: passes over loaders, which end with its block, also after an error;
+    the others as in `measure_model` and `collect_features`.
+    """
+
+    model: nn.Module
+    head: Classifier
+    hook_points: Sequence[HookPoint]
+    call: Forward
+    key: str
+    targets: Targets
+    ignore_index: int
+    mask: Mask | None
+    progress: bool | None
+    open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def batches(self, split: str, name: str, loader: Iterable[Any]) -> Iterator[Batch]:
+        """Yield each batch's values by hook point, and its labels; name: of the loader, for messages."""
+        device = self.head.device(self.model)
+        # Apple's GPUs have no float64, in which the metrics are computed.
+        place = torch.device("cpu") if device.type == "mps" else device
+        read, counted = 0, 0
+        batches = batches_of(loader, self.model, self.key, name, self.progress)
+        for inputs, labels in self.open.enter_context(contextlib.closing(batches)):
+            read, inputs = read + 1, to_device(inputs, device)
+            labels, kept = self.entries(labels, inputs, other=split == OOD)
+            values = self.read(inputs, kept)
+            yield (
+                {point: value[kept.to(value.device)].to(place) for point, value in values.items()},
+                labels[kept].to(place),
+            )
+            counted += int(kept.sum())
+        if read and not counted:
+            raise InputError(f"{name}: no sample is left; `ignore_index` or `mask` leaves out all")
+
+    def entries(self, labels: Tensor, inputs: Any, other: bool) -> tuple[Tensor, Tensor]:
+        """Return the labels, or rows of targets, and which of them (n,) or (n, T) are measured.
+
+        other: whether these are samples of other data, whose labels (n,) mean nothing.
+        """
+        if self.targets != "classes":
+            rows = labels.reshape(-1, 1) if labels.dim() == 1 and self.head.classes == 1 else labels
+            name, entries = ARRAYS[self.targets], ENTRIES[self.targets]
+            wrong = self.targets == "vectors" and not rows.is_floating_point()
+            if wrong or rows.dim() != 2 or rows.shape[1] != self.head.classes:
+                raise InputError(
+                    f"{name} are {labels.dtype} {tuple(labels.shape)}; they must be {entries} "
+                    f"(n, {self.head.classes}), as the model's outputs are"
+                )
+            return rows, torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        if labels.dim() not in (1, 2) or labels.is_floating_point():
+            shape = tuple(labels.shape)
+            hint = "; batches of single samples need a DataLoader" if labels.dim() == 0 else ""
+            hint = "; floats (n, t) take nc.measure_regression_model" if labels.is_floating_point() else hint
+            raise InputError(
+                f"labels are {labels.dtype} {shape}; they must be whole numbers (n,) or (n, T){hint}"
+            )
+        if isinstance(self.mask, str) and not (isinstance(inputs, Mapping) and self.mask in inputs):
+            raise InputError(f"mask: the inputs have no {self.mask!r}; name a key or give a function")
+        mask = inputs[self.mask] if isinstance(self.mask, str) else self.mask and self.mask(inputs)
+        if other and labels.dim() == 1:
+            labels = torch.full_like(labels, self.ignore_index + 1)
+        return labels, measured_entries(labels, self.ignore_index, mask)
+
+    @torch.no_grad()
+    def read(self, inputs: Any, entries: Tensor) -> dict[str, Tensor]:
+        """Run one forward pass and return each hook point's values, (n, d) or (n, T, d) as the entries are.
+
+        The first one reads the classifier's W and b, and compares its logits with the model's output.
+        """
+        with self.head.reading() as logits, reading(self.hook_points) as values:
+            output = self.call(self.model, inputs)
+        found = {
+            point.name: point.vectors(values[point.name], inputs, by_position=entries.dim() == 2)
+            for point in self.hook_points
+        }
+        _check_shapes(found, entries)
+        if logits:
+            self.head.check_output(output, logits[0], found[LAST_LAYER])
+        return found
+
+
+def _check_shapes(hook_points: dict[str, Tensor], labels: Tensor) -> None:
+    for name, values in hook_points.items():
+        if values.shape[:-1] != labels.shape:
+            shape, wanted = tuple(values.shape), tuple(labels.shape)
+            count = f"{len(labels)} labels" if labels.dim() == 1 else f"labels of shape {wanted}"
+            hint = (
+                "; one class a sample is (n,), several take nc.measure_multilabel_model"
+                if labels.dim() > values.dim() - 1
+                else ""
+            )
+            raise InputError(f"layer {name!r}: {shape} for {count}; expected one row for each label{hint}")
 
 
 def call(model: nn.Module, inputs: Any) -> Any:

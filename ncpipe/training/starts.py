@@ -25,7 +25,10 @@ def starts_of(runs: Sequence[Run], data: Prepared) -> list[Mapping[str, Tensor]]
     starts = []
     for run in runs:
         weights = call(function, run, data)
-        found = {name: tuple(value.shape) for name, value in weights.items()}
+        if not isinstance(weights, Mapping):
+            what = f"gives {type(weights).__name__} for {run.name}; return tensors by name"
+            raise loaded().mistake_of(function, what)
+        found = {name: tuple(value.shape) for name, value in weights.items() if isinstance(value, Tensor)}
         if wrong := next((name for name in shapes if found.get(name) != shapes[name]), None):
             what = f"gives {found.get(wrong, 'nothing')} for {wrong} of {run.name}; expected {shapes[wrong]}"
             raise loaded().mistake_of(function, what)

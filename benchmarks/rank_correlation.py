@@ -3,7 +3,7 @@
     uv run python benchmarks/rank_correlation.py
 
 Simulates p values of x with n runs each, values = effect * place of x + spread * normal, and prints the
-tables of docs/development.md ("Rank correlation with few runs"), in two minutes. The population rho of such
+tables behind docs/development.md ("Rank correlation with few runs") in 2 minutes. The population rho of such
 a design is that of infinitely many runs at each x. `size` is how often a permutation test (as in
 `ncpipe.tables.ranks`) rejects rho = 0 at 5 % where it is 0, `power` how often it does so with the right sign
 (effects 0.5, 1, 2).

@@ -200,6 +200,27 @@ NAMED = [
         ("tests/test_own_loop.py::test_a_loop_is_edited_as_its_process_starts_and_put_back",),
     ),
     Fault(
+        "a room that a study's module imports from not counted",
+        "runs/code_digests.py",
+        "max(ROOMS.index(last), reached)",
+        "ROOMS.index(last)",
+        ("tests/test_digests.py::test_what_a_study_uses_of_the_package_counts",),
+    ),
+    Fault(
+        "a start of study.py not counted",
+        "runs/code_digests.py",
+        "else (picked_entries(spec), start)",
+        "else picked_entries(spec)",
+        ("tests/test_digests.py::test_a_run_counts_what_its_start_needs",),
+    ),
+    Fault(
+        "constants of an entry not counted",
+        "runs/code_digests.py",
+        "            constants.append(part)\n",
+        "            pass\n",
+        ("tests/test_digests.py::test_the_function_of_an_entry_counts_beside_its_record",),
+    ),
+    Fault(
         "a stored run taken unread",
         "runs/fast_path.py",
         "            verify_stored(store_folder() / key, key)\n",

@@ -197,23 +197,12 @@ def build(spec, shape, classes, depth):
 FAMILY = "from ncpipe.models.network import Family, Network\n"
 TABLE = FAMILY + "NETWORKS = {SineModel: Family(len, build)}\n"
 OTHER = (SPEC + BUILD).replace("Sine", "Other").replace("sine", "other").replace("build", "other_build")
-DATA = SPEC.replace("Sine", "Rings").replace("sine", "rings").replace("OwnModel", "OwnData")
-DATA = (
-    DATA.replace("architecture", "source")
-    .replace("RingsModel", "RingsData")
-    .replace("    source", '    kind = "vector"\n    source')
-)
 HELPER = {"helper.py": SPEC + BUILD}
 PARTS = {"helper.py": BUILD}
 IMPORT = "from helper import SineModel, build\n"
 # A study's files; the number 2 in one of them is edited. In each the network that is built is that number.
 WAYS: dict[str, dict[str, str]] = {
     "in study.py": {"study.py": SPEC + BUILD + TABLE},
-    "module by its name": {
-        "study.py": f"import helper\n{FAMILY}NETWORKS = {{helper.SineModel: Family(len, helper.build)}}\n",
-        **HELPER,
-    },
-    "other name": {"study.py": IMPORT.replace("build", "build as b") + TABLE.replace("build", "b"), **HELPER},
     "module of a module": {
         "study.py": "from first import SineModel, build\n" + TABLE,
         "first.py": "from helper import SineModel, build\n",
@@ -237,20 +226,7 @@ WAYS: dict[str, dict[str, str]] = {
         "study.py": SPEC + "def build(*_):\n    from helper import build\n    return build(*_)\n" + TABLE,
         **PARTS,
     },
-    "importlib": {
-        "study.py": f"import importlib\n{SPEC}build = importlib.import_module('helper').build\n{TABLE}",
-        **PARTS,
-    },
     "table of a module": {"study.py": "from helper import NETWORKS\n", "helper.py": SPEC + BUILD + TABLE},
-    "unpacked": {
-        "study.py": f"{IMPORT}{FAMILY}MORE = {{SineModel: Family(len, build)}}\nNETWORKS = {{**MORE}}\n",
-        **HELPER,
-    },
-    "partial": {
-        "study.py": SPEC + "from functools import partial\nfrom helper import scaled\n"
-        + TABLE.replace("build)", "partial(scaled, 2))"),
-        "helper.py": "def scaled(by, *_):\n    return by\n",
-    },
     "patched from outside": {
         "study.py": f"{IMPORT}import patch\n{TABLE}",
         "helper.py": SPEC + "class Sine:\n    factor = 0\n\ndef build(*_):\n    return Sine.factor\n",
@@ -266,12 +242,6 @@ WAYS: dict[str, dict[str, str]] = {
         "study.py": "from helper import Base, build\nfrom dataclasses import dataclass\n\n"
         f"@dataclass(frozen=True)\nclass SineModel(Base):\n    width: int\n\n{TABLE}",
         "helper.py": SPEC.replace("SineModel", "Base") + BUILD,
-    },
-    "data in another module": {
-        "study.py": f"from helper import SineModel, build\nfrom rings import RingsData, rings\n{TABLE}"
-        "DATA = {RingsData: rings}\n",
-        "rings.py": DATA + "def rings(spec):\n    return {}\n",
-        **HELPER,
     },
 }  # fmt: skip
 

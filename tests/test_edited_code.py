@@ -95,26 +95,6 @@ def edited_while_training(monkeypatch: pytest.MonkeyPatch, change: Callable[[str
     return begun
 
 
-def test_two_batches_train_while_the_code_of_one_is_edited(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They train by the code that they began with. Red: one that is stored as of the edited code, or lost."""
-    before = keys()
-    write_code()
-    both = threading.Barrier(2)
-
-    def change(experiment: str) -> None:
-        if both.wait(60) == 0:
-            edit(project, "models/mlp.py", "x = ", "x = 2 * ")
-        both.wait(60)
-
-    edited_while_training(monkeypatch, change)
-    fill_store(None, 2, 60.0)
-    assert {path.name for path in stored_runs()} == before.keys()
-    assert not before.keys() & keys().keys()
-    assert LINE not in capsys.readouterr().err
-
-
 def test_code_is_edited_while_batches_wait_for_one_core(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,8 @@ class_encodings, codes, heads, imbalance, modular, nc0, paths, regression, shall
     importlib.import_module,
     ("class_encodings", "codes", "heads", "imbalance", "modular", "nc0", "paths", "regression", "shallow"),
 )
+sys.path[0] = str(ROOT / "stages/beyond_simplex")
+simplices = importlib.import_module("simplices")
 sys.path.pop(0)
 
 
@@ -94,16 +96,18 @@ def test_seli_of_equal_classes_is_a_simplex() -> None:
 
 @pytest.mark.parametrize(("classes", "width"), [(5, 2), (4, 3), (6, 4)])
 def test_the_margin_of_a_code_is_that_of_programs(classes: int, width: int) -> None:
-    found = codes.code_margin_numerical(classes, width)
-    assert found == pytest.approx(codes.code_margin(classes, width), abs=1e-6)
+    found = simplices.code_margin_numerical(classes, width)
+    assert found == pytest.approx(simplices.code_margin(classes, width), abs=1e-6)
 
 
 def test_orthogonal_simplices_are_the_least_of_a_descent_where_decay_is_not_small() -> None:
     """Red: classes of one size, and another number of simplices. K = 2d is an orthoplex."""
-    assert codes.simplices_value(6, 4, 0.01) == pytest.approx(codes.simplices_value_numerical(6, 4, 0.01))
-    assert codes.simplices_value(6, 3, 0.01) == pytest.approx(orthoplex_value(6, 1, 0.01), rel=1e-12)
+    assert simplices.simplices_value(6, 4, 0.01) == pytest.approx(
+        simplices.simplices_value_numerical(6, 4, 0.01)
+    )
+    assert simplices.simplices_value(6, 3, 0.01) == pytest.approx(orthoplex_value(6, 1, 0.01), rel=1e-12)
     with pytest.raises(InputError, match="classes: 9, width: 4; orthogonal simplices are d"):
-        codes.simplices_value(9, 4, 0.01)
+        simplices.simplices_value(9, 4, 0.01)
 
 
 def test_cold_losses_prefer_pairs_and_hot_ones_even_simplices() -> None:
@@ -114,8 +118,8 @@ def test_cold_losses_prefer_pairs_and_hot_ones_even_simplices() -> None:
             np.log(np.exp(scale * (cosines - 1)).sum(1)).mean()
             for cosines in (block_diag(tetrahedron, pair), block_diag(triangle, triangle))
         )
-        assert codes.cold_over_even(6, 4, scale) == pytest.approx(cold / even, rel=1e-12)
-    assert codes.cold_over_even(6, 4, 1.0) > 1 > codes.cold_over_even(6, 4, 2.0)
+        assert simplices.cold_over_even(6, 4, scale) == pytest.approx(cold / even, rel=1e-12)
+    assert simplices.cold_over_even(6, 4, 1.0) > 1 > simplices.cold_over_even(6, 4, 2.0)
 
 
 def test_the_simplex_gains_a_constant_and_the_circle_gains_the_classes() -> None:
@@ -194,5 +198,5 @@ def test_no_claim_rests_on_an_abstract_or_on_what_others_report() -> None:
     for path in (root / "claims.yaml", *sorted(root.glob("stages/*/claims.yaml"))):
         for claim in yaml.safe_load(path.read_text(encoding="utf-8")):
             assert not re.search("abstract|report|issue", claim["ref"]), claim["id"]
-            if path.parent.name == "field":
+            if path.parent.name in ("field", "beyond_simplex"):
                 assert f"| {claim['ref'].split()[0]} |" in read, claim["id"]

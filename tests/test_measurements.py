@@ -250,6 +250,8 @@ def test_parts_of_classes_and_samples_average_to_the_metrics() -> None:
             assert samples[name].mean() == pytest.approx(found["last", split, name], rel=1e-12)
         lengths = np.linalg.norm(means - means.mean(0), axis=1)
         np.testing.assert_allclose(classes["mean_length"], lengths, rtol=1e-12)
+        aligned = np.sum(MEANS * (means - means.mean(0)), 1) / lengths / np.linalg.norm(MEANS, axis=1)
+        np.testing.assert_allclose(classes["unc3_cosine"], aligned, rtol=1e-12)
         assert samples["margin"].min() == found["last", split, "margin_min"]
     assert found == values()
 

@@ -264,7 +264,8 @@ def mean(table: pd.DataFrame, rule: Slopes) -> Answer:
         raise NoNumberError("a study with an axis has a mean for each value; name one")
     depth = int(table["depth"].iloc[0])
     if len(used) == 1 and "low" in used:
-        return Answer(*used[["value", "low", "high"]].iloc[0].astype(float), f"1 run at L = {depth}")
+        value, low, high = (float(used[part].iloc[0]) for part in ("value", "low", "high"))
+        return Answer(value, low, high, f"1 run at L = {depth}")
     terms = [WeightedRuns(depth, 1.0, used.sort_values("seed").set_index("seed")["value"])]
     return estimate([], terms, rule, f"{counted(used, table)} at L = {depth}")
 

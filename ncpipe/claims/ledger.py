@@ -111,7 +111,7 @@ def _of_each(claim: Claim, experiments: Iterable[str]) -> list[Claim]:
 
 def _known_metrics(params: Params) -> list[str]:
     """Return every name that a claim's `metric` may be."""
-    own = [*(metric.name for metric in own_metrics()), *loaded().columns]
+    own = [*(metric.name for metric in own_metrics()), *map(str, loaded().columns)]
     claimed = [name for stage in loaded().stages.values() for name in stage.claimed]
     return [*CATALOGUE, *own, *_of_shots(params), *RUN_NUMBERS, *claimed]
 

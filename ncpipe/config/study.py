@@ -262,9 +262,9 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
     if study.params is not None and not _is_frozen_record(study.params):
         raise study.mistake(PARAMS, "PARAMS is no frozen dataclass; its fields are keys of params.yaml")
     for table, keys in (("STARTS", study.starts), ("RUN_COLUMNS", study.columns)):
-        for name in keys:
-            if not isinstance(name, str) or not name.isidentifier():
-                raise study.mistake(table, f"{table} has the key {name!r}, which is no name")
+        for word in keys:
+            if not isinstance(word, str) or not word.isidentifier():
+                raise study.mistake(table, f"{table} has the key {word!r}, which is no name")
     for name in ("DATA", "LOSSES", "OPTIMIZERS", "METRICS", "FIGURES", "STARTS", "RUN_COLUMNS"):
         for key, function in study.tables[name].items():
             what = f"{name}[{getattr(key, '__name__', getattr(key, 'name', key))}]"

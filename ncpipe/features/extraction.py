@@ -5,6 +5,7 @@ N  samples    K  classes    d  width
 
 import collections
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -15,8 +16,8 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layer_positions, layers_by_batch, load_network
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.rank_bound import MatrixRank, matrix_ranks
-from ncpipe.metrics.kept_pass import KEEP, KeptPass
-from ncpipe.metrics.sample_statistics import Batches, LayerOnSplit, first_pass, second_pass
+from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
+from ncpipe.metrics.sample_statistics import LayerOnSplit, first_pass, second_pass
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
 from ncpipe.models.build import prepare_split
@@ -149,7 +150,9 @@ def _last_layer(network: Network, run: Run, data: Prepared, split: Split, device
     return Split(torch.cat(parts), split.targets)
 
 
-def _keeping(batches: Batches, kept: list[Tensor], entry: str, squares: list[float]) -> Batches:
+def _keeping(
+    batches: Iterator[Batch], kept: list[Tensor], entry: str, squares: list[float]
+) -> Iterator[Batch]:
     """Yield the same batches, and keep of each what is asked for later.
 
     The last layer's features (B, d) go into `kept`; `squares` gets the sum of |h|^2 at the layer `entry`.

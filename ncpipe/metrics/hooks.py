@@ -240,7 +240,7 @@ def _measure(
         own = weight if layer == LAST_LAYER else None
         for split, on in splits.items():
             rows += measure_layer(layer, split, on.statistics, on.samples, learned[layer], own)
-            parts[layer, split] = parts_of(on.statistics, on.samples, chosen)
+            parts[layer, split] = parts_of(on.statistics, on.samples, own, chosen)
     if OOD in runs:
         rows += _outliers((run() for run in runs.values()), weight, bias)
     return Measurements(rows, parts)

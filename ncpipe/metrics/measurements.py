@@ -108,7 +108,9 @@ class Measurements:
         """Return arrays (K,) by name, of one value a class: class, samples, nc1_trace_ratio, mean_length.
 
         nc1_trace_ratio is a class's mean squared distance to its mean over tr(Sigma_B), mean_length
-        |mu_k - mu_G|; nc3_cosine, a class's mean of 1 - cos(h, w_k), is there after `by_sample=True`.
+        |mu_k - mu_G|. With a classifier there is unc3_cosine, cos(w_k, mu_k - mu_G), and after
+        `by_sample=True` nc3_cosine, a class's mean of 1 - cos(h, w_k). So
+        `classes["unc3_cosine"][classes["samples"] < 20].mean()` is the alignment of rare classes.
         Raises InputError for a layer or split that was not measured by classes.
         """
         return self._parts_of("by_class", layer, split)[0]

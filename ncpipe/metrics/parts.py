@@ -11,21 +11,27 @@ from ncpipe.metrics.collapse import between_trace
 from ncpipe.metrics.powers_of_two import times_two_to
 from ncpipe.metrics.sample_statistics import SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.metrics.uniformity import alignments
 from ncpipe.system.lazy_torch import Tensor, torch
 
 Arrays = dict[str, np.ndarray]
 
 
 def parts_of(
-    statistics: ClassStatistics, samples: SampleStatistics, numbers: Tensor | None = None
+    statistics: ClassStatistics,
+    samples: SampleStatistics,
+    weight: Tensor | None = None,
+    numbers: Tensor | None = None,
 ) -> tuple[Arrays, Arrays]:
     """Return arrays (K,) of the measured classes, and (N,) of the samples, in the order of reading.
 
-    numbers (K,): of the classes; 0 to K-1 by default. Samples have {} unless they were kept.
+    weight (K, d): of the classifier. numbers (K,): of the classes; 0 to K-1 by default. Samples have {}
+    unless they were kept.
 
     class and samples: a class's number and size. nc1_trace_ratio: its mean of |h - mu_k|^2 over tr(Sigma_B);
-    the mean over all samples is the metric. mean_length: |mu_k - mu_G|. nc3_cosine: its mean of
-    1 - cos(h, w_k), where single samples were kept and there is a classifier.
+    the mean over all samples is the metric. mean_length: |mu_k - mu_G|. unc3_cosine:
+    cos(w_k, mu_k - mu_G), with a classifier. nc3_cosine: its mean of 1 - cos(h, w_k), where single samples
+    were kept too.
 
     label: the number of a sample's class. nc1_trace_ratio: |h - mu_y|^2 over tr(Sigma_B). nc3_cosine:
     1 - cos(h, w_y); margin: f_y less the largest other logit; both with a classifier. The mean of each is the
@@ -40,6 +46,8 @@ def parts_of(
         "nc1_trace_ratio": _over(statistics.squares / counts, between),
         "mean_length": times_two_to(lengths, statistics.exponent),
     }
+    if weight is not None:
+        of_classes["unc3_cosine"] = alignments(statistics, weight.to(counts.device))
     if samples.labels is None or samples.squares is None:
         return _arrays(of_classes), {}
     of_samples = {

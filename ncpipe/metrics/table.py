@@ -207,7 +207,9 @@ def measure_batches(
     rows = [] if weight is None else list(measure_weights(weight, layer))
     for split, on in layers[layer].items():
         rows += measure_layer(layer, split, on.statistics, on.samples, learned[layer], weight)
-    parts = {(layer, split): parts_of(on.statistics, on.samples) for split, on in layers[layer].items()}
+    parts = {
+        (layer, split): parts_of(on.statistics, on.samples, weight) for split, on in layers[layer].items()
+    }
     return Measurements(rows, parts)
 
 

@@ -556,7 +556,7 @@ class Theory(Called):
         """Return the functions that may be called: the package's and the study's."""
         from ncpipe.claims.theory_calls import THEORY_CALLS  # imports torch
 
-        return with_own(THEORY_CALLS)
+        return with_own({**RUN_CALLS, **THEORY_CALLS})  # those of runs too, whose names are taken
 
     def checked(self) -> tuple[Call, dict[str, Any]]:
         """Return the call and its arguments; raise InputError with a line for each mistake."""

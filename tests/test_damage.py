@@ -176,7 +176,8 @@ def test_what_a_killed_dvc_tried_links_by_goes(
     monkeypatch.chdir(tmp_path)
     folders = ["runs", "runs/one", "runs/one/L2", "runs/one/L2/x0.1", "metrics", "series", "constructed"]
     name = ".Rf22zXYH0J-2ytw2vqcZ_g.tmp"
-    kept = ["runs/one/L2/.mine.tmp", "runs/one/L2/s0/" + name, "results/" + name, "runs/one/" + name[1:]]
+    kept = ["runs/one/L2/.mine.tmp", "runs/one/L2/s0/" + name, "runs/one/" + name[1:]]
+    kept += [f"{folder}/{name}" for folder in ("results", "figures", "claims", "raw")]
     gone = [f"{folder}/{name}" for folder in folders]
     for each in (*gone, *kept):
         path = Path("data", each)

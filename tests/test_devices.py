@@ -143,6 +143,7 @@ MEASURED: dict[str, Callable[[Path], object]] = {
     "extreme": lambda _: nc.measure(1e200 * ROWS, CLASSES, HEAD, None, HELD_OUT, CLASSES[:12]),
     "one sample": lambda _: nc.measure(ROWS[:3], CLASSES[:3], HEAD),
     "tags": lambda _: nc.measure(ROWS, TAGS, HEAD, BIAS),
+    "tokens": lambda _: nc.measure_tokens(ROWS.reshape(6, 5, 4), CLASSES[:6], [5, 1, 4, 2, 3, 5]),
     "regression": lambda _: nc.measure_regression(ROWS, HELD_OUT.repeat(3, 1)[:30, :3], HEAD, BIAS),
     "batches": lambda _: nc.measure_batches(lambda: BATCHES, 3, lambda: TESTS, HEAD, BIAS),
     "file": of_a_file,

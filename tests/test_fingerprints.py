@@ -28,6 +28,7 @@ OTHER: dict[str, list[Any]] = {
     "batch_size": [6],
     "log_every": [4],
     "history": [{"at": [0.5], "metrics": ["nc2_etf"]}],
+    "start": ["halves"],
 }
 BESIDE: dict[str, list[Any]] = {  # what runs of one batch may differ in
     "penalty": [

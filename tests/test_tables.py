@@ -11,7 +11,6 @@ import pytest
 from made_study import tables as made_tables
 from made_tables import DEPTHS, grid, measure, noisy, set_converged
 
-from ncpipe.claims import published
 from ncpipe.commands.compare import parse_table
 from ncpipe.config.params import Convergence, Slopes
 from ncpipe.system.errors import InputError
@@ -32,7 +31,7 @@ READERS = {
     "of runs": lambda path: read_table(path, "aggregate"),
     "of a paper": lambda path: read_table(path, "series"),
     "of a revision": lambda path: parse_table("HEAD", path.read_text()),
-    "published": published._table,
+    "published": lambda path: read_table(path, "publish"),
 }
 
 RULE = Convergence(train_error=0.0, window=0.1, tolerance=0.01)

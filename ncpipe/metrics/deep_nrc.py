@@ -124,5 +124,6 @@ def intrinsic_dimension(features: Tensor) -> float:
     count = int(KEPT * len(ratios))
     if not count:
         return math.nan
-    heights = -torch.log1p(-torch.arange(1, count + 1, dtype=torch.float64) / len(ratios)).to(ratios.device)
+    places = torch.arange(1, count + 1, dtype=torch.float64, device=ratios.device)
+    heights = -torch.log1p(-places / len(ratios))
     return float((ratios[:count] @ heights) / ratios[:count].square().sum())

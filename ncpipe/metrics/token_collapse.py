@@ -65,7 +65,8 @@ class TokenMeans:
         rows = tokens.double()
         real = rows.new_ones(rows.shape[:2])
         if lengths is not None:
-            real = (torch.arange(rows.shape[1]).to(lengths) < lengths.unsqueeze(1)).to(rows)
+            places = torch.arange(rows.shape[1], device=lengths.device)
+            real = (places < lengths.unsqueeze(1)).to(rows)
         shares = (real / real.sum(1, keepdim=True)).unsqueeze(2)
         means = (rows * shares).sum(1)
         spreads = ((rows - means.unsqueeze(1)).square() * shares).sum((1, 2))

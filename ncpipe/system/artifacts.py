@@ -109,10 +109,11 @@ def remove_tried_links() -> None:
     """Delete the files by which a DVC that was killed then tried out links, in folders that are no output.
 
     They would stay for good, and count to what later stages depend on. One that is younger than a moment may
-    be of a DVC at work.
+    be of a DVC at work. A study names its folders of outputs itself, so all count but a sweep's outputs.
     """
     levels = [folder for below in ("*", "*/L*", "*/L*/x*") for folder in RUNS.glob(below)]
-    for folder in (*levels, *RUNS.parent.glob("*")):
+    kept = (RESULTS, FIGURES, CLAIMS, RAW)
+    for folder in (*levels, *(folder for folder in RUNS.parent.glob("*") if folder not in kept)):
         for path in folder.glob(".*.tmp"):
             with contextlib.suppress(OSError):  # of another one at work: gone by now
                 if TRIED_LINK.fullmatch(path.name) and time.time() - path.lstat().st_mtime > MOMENT:

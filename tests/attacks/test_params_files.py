@@ -22,12 +22,28 @@ from one_line import refusal
 
 from ncpipe.__main__ import main
 from ncpipe.commands.json_schema import json_schema
-from ncpipe.config.params import Params, load_params, parse_params
+from ncpipe.config.params import load_params, params_type, parse_params
+from ncpipe.config.study import load_study
 from ncpipe.config.yaml_file import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 Path_ = tuple[str | int, ...]
 Tree = dict[str, Any]
+
+# The networks and the keys of the papers' studies too: records of a study.py are read as the package's.
+STUDY = """from dataclasses import dataclass
+
+from ncpipe.papers.s24.dufm_network import NETWORKS
+from ncpipe.papers.s24.params import SeriesParams
+from ncpipe.papers.s25.params import TheoryParams
+
+
+@dataclass(frozen=True)
+class PARAMS(SeriesParams, TheoryParams):
+    def __post_init__(self):
+        SeriesParams.__post_init__(self)
+        TheoryParams.__post_init__(self)
+"""
 
 IMAGES = {"source": "digits", "per_class": 2, "test_per_class": 2, "seed": 0, "normalisation": "unit"}
 ARRAYS = {"source": "arrays", "file": "x.npz", "kind": "vector", "per_class": None, "test_per_class": None,
@@ -121,6 +137,20 @@ WRONG = [None, True, 0, -1, 0.5, "text", [], [None], {}, {"a": 1}, [[[]]], math.
 LARGE = [2**31, 2**32, 2**63, 2**64, 10**18, 10**400, -(10**400), 1e39, 1e308]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """That of the study, which every file of this module is read in."""
+    path = tmp_path_factory.mktemp("study")
+    (path / "study.py").write_text(STUDY)
+    load_study(path)
+    yield path
+    load_study(path / "nowhere")
+
+
+def parsed(tree: object) -> object:
+    return parse_params(tree, params_type())
+
+
 def paths(tree: object, above: Path_ = ()) -> Iterator[Path_]:
     """Every place of a tree but its root."""
     entries = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
@@ -166,11 +196,11 @@ for place in PLACES:
 
 def test_the_base_is_good_and_has_every_record_of_the_schema() -> None:
     """Red: a record of which nothing here makes damages."""
-    assert refusal(lambda: parse_params(BASE)) is None
+    assert refusal(lambda: parsed(BASE)) is None
     values = [functools.reduce(operator.getitem, path, BASE) for path in [(), *PLACES]]  # type: ignore
     seen = [set(value) for value in values if isinstance(value, dict)]
     count = 0
-    for record in records_of(json_schema(Params)):
+    for record in records_of(json_schema(params_type())):
         required, known = set(record["required"]), set(record["properties"])
         if {"training", "classifier"} & known:  # of a loop of study.py: tests/test_own_loop.py has them
             continue
@@ -194,7 +224,7 @@ def records_of(node: Any) -> Iterator[dict[str, Any]]:
 @functools.cache
 def limits() -> list[float]:
     """`bounds_of` the schema, each once."""
-    return sorted({limit for pair in bounds_of(json_schema(Params)) for limit in pair})
+    return sorted({limit for pair in bounds_of(json_schema(params_type())) for limit in pair})
 
 
 def bounds_of(node: Any) -> Iterator[tuple[float, float]]:
@@ -224,7 +254,7 @@ def test_every_number_of_the_schema_has_both_ends() -> None:
             for value in node:
                 yield from numbers(value, key)
 
-    for key, node in numbers(json_schema(Params)):
+    for key, node in numbers(json_schema(params_type())):
         low = {"minimum", "exclusiveMinimum"} & set(node)
         high = {"maximum", "exclusiveMaximum"} & set(node)
         assert key in ("values", "covariance") or (low and high), f"{key}: {node}"
@@ -240,11 +270,11 @@ def test_a_missing_or_an_unknown_key_is_named(part: str) -> None:
         whole = own_part(path)
         above = functools.reduce(operator.getitem, path[:-1], whole)  # type: ignore[arg-type]
         value = above.pop(key)  # type: ignore[attr-defined]
-        message = refusal(lambda whole=whole: parse_params(whole))  # type: ignore[misc]
+        message = refusal(lambda whole=whole: parsed(whole))  # type: ignore[misc]
         assert message is None or key in message, path
         above[f"{key}x"] = value  # type: ignore[call-overload]
         if path[:-1] != ("experiments",):  # where any name is good, if nothing asks for the other
-            assert refusal(lambda whole=whole: parse_params(whole), key) is not None, path  # type: ignore[misc]
+            assert refusal(lambda whole=whole: parsed(whole), key) is not None, path  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -256,7 +286,7 @@ def test_a_wrong_value_is_named_with_its_key(part: str) -> None:
     for path in PARTS[part]:
         good = functools.reduce(operator.getitem, path, BASE)  # type: ignore[arg-type]
         for value in WRONG if isinstance(good, str | dict) else [*WRONG, *LARGE, *limits()]:
-            message = refusal(lambda path=path, value=value: parse_params(changed(path, value)))  # type: ignore[misc]
+            message = refusal(lambda path=path, value=value: parsed(changed(path, value)))  # type: ignore[misc]
             assert message is None or last_name(path) in message, (path, value, message)
             if message is None and value in HOSTILE[:5]:
                 assert last_name(path) in ("file", "tokenizer", "metrics", *ABOUT), (path, value)
@@ -268,10 +298,10 @@ def test_a_wrong_value_is_named_with_its_key(part: str) -> None:
      "measure --experiment one", "aggregate", "plot"],
 )  # fmt: skip
 def test_every_command_refuses_before_it_does_anything(
-    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A sample of the damages, through the program. Red: a command that reads less of the file."""
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["ncpipe", *arguments.split()])
     generator = random.Random(arguments)
     for _ in range(40):
@@ -280,7 +310,7 @@ def test_every_command_refuses_before_it_does_anything(
             generator.choice([v for v in WRONG if v == v and v != math.inf]),
         )
         whole = changed(path, value)
-        if refusal(lambda: parse_params(whole)) is None:  # noqa: B023
+        if refusal(lambda: parsed(whole)) is None:  # noqa: B023
             continue
         Path("params.yaml").write_text(json.dumps(whole), encoding="utf-8")
         with pytest.raises(SystemExit) as stop:
@@ -288,12 +318,12 @@ def test_every_command_refuses_before_it_does_anything(
         assert isinstance(stop.value.code, str)
         assert all(line.startswith("ncpipe: params.yaml: ") for line in stop.value.code.splitlines())
         assert last_name(path) in stop.value.code
-        assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["params.yaml"]
+        assert {file.name for file in folder.rglob("*") if file.is_file()} == {"params.yaml", "study.py"}
 
 
 def test_names_that_no_terminal_shows_are_written_out() -> None:
     """Also where they are offered in place of another. Red: a control character in a message."""
-    message = refusal(lambda: parse_params(changed(("experiments",), {"\x1b[2J": None})))
+    message = refusal(lambda: parsed(changed(("experiments",), {"\x1b[2J": None})))
     assert message is not None
     assert "\\x1b" in message
 
@@ -305,14 +335,14 @@ YAML_TEXT = st.text(alphabet="ab:{}[],-&*!<>|%@`'\"#?~ \n\t01.eE_\0\u2028\ud7ff"
 @given(YAML_TEXT)
 def test_any_text(text: str) -> None:
     """Red: an exception of the parser's."""
-    refusal(lambda: parse_params(parse_yaml(text)))
+    refusal(lambda: parsed(parse_yaml(text)))
 
 
-def test_flipped_bits_of_the_file(tmp_path: Path) -> None:
+def test_flipped_bits_of_the_file(folder: Path) -> None:
     """Each of a byte's eight in turn. Red: bytes that are no UTF-8 in a message."""
     content = (ROOT / "params.yaml").read_bytes()
     for place in range(0, 3000, 97):
         damaged = bytearray(content)
         damaged[place] ^= 1 << place % 8
-        (tmp_path / "params.yaml").write_bytes(damaged)
-        refusal(lambda: load_params(tmp_path / "params.yaml"))
+        (folder / "params.yaml").write_bytes(damaged)
+        refusal(lambda: load_params(folder / "params.yaml"))

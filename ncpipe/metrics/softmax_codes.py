@@ -9,14 +9,14 @@ K  classes    d  feature width    u_k  a vector of length 1
 
 import math
 from collections.abc import Iterator
-
-import numpy as np
+from typing import Any
 
 from ncpipe.metrics.entry import Metric, family
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.statistics import ClassStatistics
-from ncpipe.system.lazy_torch import Tensor
+from ncpipe.system.lazy_torch import Tensor, torch
 
+Array = Any  # of NumPy, which commands that only read the entries above do not wait for
 EPS = 2.0**-52
 MOST = 256  # classes, of each of which a quadratic program is solved
 NOTE = f"; of at most {MOST} classes"
@@ -41,8 +41,8 @@ def _entries(matrix: str, name: str, which: str) -> Iterator[Metric]:
 @family(*_entries("weights", "weights", "W's rows"), many=True, note=NOTE)
 def weight_margin(weight: Tensor) -> tuple[float, float]:
     """Return the `margin` of the rows of W (K, d), and its distance to that of a softmax code."""
-    rounding = np.full(len(weight), max(weight.shape) * EPS)
-    return _with_distance(unit_rows(weight.double()), rounding)
+    rounding = torch.full((len(weight),), max(weight.shape) * EPS, dtype=torch.float64, device="cpu")
+    return _with_distance(unit_rows(weight.double()), rounding.numpy())
 
 
 @family(*_entries("means", "class means", "μ_k − μ_G"), many=True, note=NOTE)
@@ -62,11 +62,13 @@ def code_margin(classes: int, width: int) -> float:
     return 1.0 if classes <= 2 * width else math.nan
 
 
-def margin(directions: np.ndarray, rounding: np.ndarray) -> float:
+def margin(directions: Array, rounding: Array) -> float:
     """Return min_k dist(u_k, conv{u_j, j != k}) of unit vectors u (K, d).
 
     0 where two of them are at most rounding_i + rounding_j apart. NaN where one is, and for K > MOST.
     """
+    import numpy as np
+
     if len(directions) > MOST or not np.isfinite(directions).all():
         return math.nan
     found = math.inf
@@ -78,11 +80,13 @@ def margin(directions: np.ndarray, rounding: np.ndarray) -> float:
     return found
 
 
-def _least_norm(points: np.ndarray) -> float:
+def _least_norm(points: Array) -> float:
     """Return the least length in the convex hull of points (m, d), by Lawson and Hanson's NNLS.
 
     The x >= 0 nearest to |P^T x|^2 + (sum x - 1)^2 = 0 is a multiple of the weights of that point.
     """
+    import numpy as np
+
     rows = np.hstack([points, np.ones((len(points), 1))])
     goal = np.eye(rows.shape[1])[-1]
     used: list[int] = []
@@ -108,6 +112,6 @@ def _least_norm(points: np.ndarray) -> float:
         used, x, blocked = trial, best, []
 
 
-def _with_distance(directions: Tensor, rounding: np.ndarray) -> tuple[float, float]:
+def _with_distance(directions: Tensor, rounding: Array) -> tuple[float, float]:
     found = margin(directions.cpu().numpy(), rounding)
     return found, 1 - found / code_margin(*directions.shape)

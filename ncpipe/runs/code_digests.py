@@ -101,16 +101,6 @@ def picked_entries(spec: Experiment) -> dict[str, tuple[type, object]]:
     return {table: (records[table], entry) for table, entry in entries.items() if entry is not None}
 
 
-def entry_digests(entries: object, reading: Reading | None = None) -> dict[str, str]:
-    """Return the digests of the files that define entries of study.py, and of what they import, by path.
-
-    The files are of the study and of `ncpipe.papers`; the entries' constants have a digest together. All of
-    the study counts if it does more than define, or if an entry holds an object that is none of these.
-    entries: functions, classes, constants, and dataclasses and containers of these.
-    """
-    return _of_study(entries, reading or at_start())[0]
-
-
 def _stage(last: str, entries: object, reading: Reading, module: str = "") -> dict[str, str]:
     """Return the digests of the rooms up to a last one, of a command's module and of what entries need."""
     study, reached = _of_study(entries, reading)
@@ -136,7 +126,11 @@ def _digest(path: Path, reading: Reading) -> str:
 
 
 def _of_study(entries: object, reading: Reading) -> tuple[dict[str, str], int]:
-    """Return the digests of what entries need of a study and of papers, and the last room that they need."""
+    """Return the digests of what entries need of a study and of papers, and the last room that they need.
+
+    The files that define the entries count, and what these import; the entries' constants have a digest
+    together. All of the study counts if it does more than define, or if an entry holds another object.
+    """
     if not Path(FILE).is_file():
         return {}, 0
     parts = [] if entries is ALL else list(_parts(entries))

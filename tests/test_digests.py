@@ -7,7 +7,6 @@ Each test's docstring ends with the fault that would turn it red.
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,6 @@ from test_imports import PACKAGE, local_imports, modules
 
 from ncpipe.commands.code import write_code
 from ncpipe.config.reading import Reading, at_start
-from ncpipe.config.study import PARTS as TABLE_OF
 from ncpipe.config.study import load_study, loaded
 from ncpipe.runs import code_digests
 from ncpipe.runs.code_digests import EXPERIMENT_STAGES, ROOMS, SWEEP_STAGES
@@ -318,9 +316,7 @@ def test_an_edit_counts_where_it_is_used(edit: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["model", "data", "loss", "optimizer"])
-def test_the_function_of_an_entry_counts_beside_its_record(
-    part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_function_of_an_entry_counts_beside_its_record(part: str) -> None:
     """And the constants that it holds. Red: a table that a stage reads and its digest does not."""
     write(
         {
@@ -331,16 +327,15 @@ def test_the_function_of_an_entry_counts_beside_its_record(
     write({"study.py": "import records\nimport functions\n\nNAMES = ('a',)\n"})
     load_study(Path())
     record, function = sys.modules["records"].Mine, sys.modules["functions"].function
-    study = replace(loaded(), **{TABLE_OF[part].lower(): {record: (function, ("a", 1.5))}})
-    monkeypatch.setattr(code_digests, "loaded", lambda: study)
+    record.study_entry = (function, ("a", 1.5))
     before = digests(**{part: record})
     assert {*before["train"]} & {"study.py", "functions.py", "records.py"} == {"functions.py", "records.py"}
     write({"functions.py": "def function():\n    return 3\n"})
     after = digests(**{part: record})
     assert changed(before, after) - SWEEP == EXPERIMENT - ({"fetch"} if part != "data" else set())
-    study.tables[TABLE_OF[part]][record] = (function, ("a", 2.5))
+    record.study_entry = (function, ("a", 2.5))
     assert changed(after, digests(**{part: record})) == changed(before, after) - SWEEP
-    study.tables[TABLE_OF[part]][record] = (function, iter("a"))  # what no file is known to define
+    record.study_entry = (function, iter("a"))  # what no file is known to define
     assert "study.py" in digests(**{part: record})["train"]
 
 

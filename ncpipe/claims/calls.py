@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ncpipe.config.records import check
-from ncpipe.config.study import loaded
+from ncpipe.config.study import loaded, mistake
 from ncpipe.system.errors import InputError, cut, suggest, word
 
 GIVEN = ("claim", "tables")  # parameters of a function of runs, before those of claims.yaml
@@ -37,7 +37,7 @@ def with_own(calls: Mapping[str, tuple[Callable[..., Any], ...]]) -> Calls:
     Raises InputError if the study has one of the same name.
     """
     for name in calls.keys() & loaded().calls.keys():
-        raise loaded().mistake("CALLS", f"the call {name!r} exists already, in the package; rename it")
+        raise mistake("CALLS", f"the call {name!r} exists already, in the package; rename it")
     return {name: Call(*functions) for name, functions in {**calls, **loaded().calls}.items()}
 
 

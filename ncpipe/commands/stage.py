@@ -13,7 +13,7 @@ from ncpipe.commands.options import CheckpointSeconds, Command, Device, Experime
 from ncpipe.config.params import PARAMS_FILE, load_params
 from ncpipe.config.records import read
 from ncpipe.config.stages import PER_EXPERIMENT, Stage
-from ncpipe.config.study import FILE, load_study, loaded, study_errors
+from ncpipe.config.study import FILE, load_study, loaded, mistake_of, study_errors
 from ncpipe.config.study_reads import called_by
 from ncpipe.system.artifacts import publish_folder
 from ncpipe.system.console import say
@@ -132,4 +132,4 @@ def _write(folder: Path, key: str, part: Any, wrong: Callable[[str], InputError]
 
 def _wrong(name: str, what: str) -> InputError:
     function = loaded().stages[name].function
-    return loaded().mistake_of(function, f"gives {what}")
+    return mistake_of(function, f"gives {what}")

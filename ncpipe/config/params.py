@@ -15,7 +15,7 @@ from ncpipe.config.bounds import Depth, Fraction, Index, NonNegative, Number, Po
 from ncpipe.config.experiment import AnyExperiment, Experiment
 from ncpipe.config.records import check, joined, read
 from ncpipe.config.run import Compute, Device, Run, as_json
-from ncpipe.config.study import PARAMS, load_study, loaded
+from ncpipe.config.study import PARAMS, load_study, loaded, mistake
 from ncpipe.config.yaml_file import key_lines, read_yaml
 from ncpipe.system.errors import LINE, InputError, cut, shown, suggest
 
@@ -181,8 +181,8 @@ class Params:
         spec = self.experiment(experiment, value)
         read(Depth, depth, "depth")
         read(Index, seed, "seed")
-        for mistake in _depth_mistake(experiment, spec, depth, "depth"):
-            raise InputError(mistake)
+        for problem in _depth_mistake(experiment, spec, depth, "depth"):
+            raise InputError(problem)
         return Run(experiment, depth, seed, spec, self.sweep.axis, value)
 
 
@@ -196,10 +196,8 @@ def params_type() -> type[Params]:
         return Params
     for field in dataclasses.fields(record):
         if hasattr(Params, field.name) or field.name in Params.__dataclass_fields__:
-            raise loaded().mistake(
-                record.__name__,
-                f"{PARAMS} has the key {field.name!r}, which exists already; take another name",
-            )
+            what = f"{PARAMS} has the key {field.name!r}, which exists already; take another name"
+            raise mistake(record, what, PARAMS)
     return _joined(record)
 
 

@@ -1,6 +1,6 @@
 """Define what the records of a study.py build on; it takes the types of their numbers from here, too."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ncpipe.config.architectures.architecture import Architecture, Kind
 from ncpipe.config.bounds import (
@@ -63,6 +63,7 @@ class OwnData(DataSpec):
     targets (N, t) in place of labels; `tags` where it gives tags (N, K).
     """
 
+    study_entry: ClassVar[Any]
     kind: Kind
 
 
@@ -73,6 +74,7 @@ class OwnLoss:
     mean over the batch, and otherwise a number for each sample.
     """
 
+    study_entry: ClassVar[Any]
     compares_samples: ClassVar[bool] = False
     name: str
 
@@ -83,6 +85,7 @@ class OwnOptimizer:
     state: names of what the optimizer keeps of each parameter, which is 0 at first.
     """
 
+    study_entry: ClassVar[Any]
     state: ClassVar[tuple[str, ...]] = ()
     name: str
     learning_rate: float
@@ -94,5 +97,6 @@ class OwnTraining:
     epochs: what the loop counts, at least 1.
     """
 
+    study_entry: ClassVar[Any]
     name: str
     epochs: int

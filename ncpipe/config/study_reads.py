@@ -166,6 +166,15 @@ def _writes(mode: object, flags: object) -> bool:
     return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_CREAT))
 
 
+def is_of_study(file: str) -> bool:
+    """Return whether a file is code of the study that is loaded."""
+    return _watched is not None and _is_code(file, _watched)
+
+
+def _is_code(file: str, watched: _Watched) -> bool:
+    return is_within(file, watched.code) and INSTALLED.isdisjoint(file.split(os.sep))
+
+
 def _frame_of_study(frame: FrameType | None, watched: _Watched) -> FrameType | None:
     """Return the innermost frame of the study's code; None if there is none, the package reads an official
     data set for it, or Python reads the lines of a traceback, as PyTorch has it do."""
@@ -173,7 +182,7 @@ def _frame_of_study(frame: FrameType | None, watched: _Watched) -> FrameType | N
         name = frame.f_code.co_filename
         if name == linecache.__file__:
             return None
-        if is_within(name, watched.code) and not INSTALLED.intersection(name.split(os.sep)):
+        if _is_code(name, watched):
             return frame
         if name.startswith(OFFICIAL) and not os.path.basename(name).startswith("array"):
             return None
@@ -205,9 +214,7 @@ def _counts(module: str, file: str) -> bool:
     """Return whether a module is the package's, or one of the study that is loaded."""
     if module.partition(".")[0] == PACKAGE:
         return True
-    if _watched is None or not INSTALLED.isdisjoint(file.split(os.sep)):
-        return False
-    return is_within(os.path.realpath(file), _watched.code)
+    return INSTALLED.isdisjoint(file.split(os.sep)) and is_of_study(os.path.realpath(file))
 
 
 def import_as_read() -> None:

@@ -18,7 +18,7 @@ from ncpipe.config.experiment import own_loop
 from ncpipe.config.reading import Reading
 from ncpipe.config.run import Run
 from ncpipe.config.specs import OwnTraining
-from ncpipe.config.study import call, loaded, study_errors
+from ncpipe.config.study import call, mistake_of, study_errors
 from ncpipe.config.study_files import FETCH, LOOP, PIPELINE, listed_digests
 from ncpipe.config.study_reads import called_by
 from ncpipe.datasets.stored import read_facts, store
@@ -154,12 +154,12 @@ def _add(digest: Any, value: Any) -> None:
 
 
 def _mistake(run: Run, what: str) -> InputError:
-    return loaded().mistake_of(_loaders_of(run)[1], what)
+    return mistake_of(_loaders_of(run)[1], what)
 
 
 def _loaders_of(run: Run) -> tuple[OwnTraining, Callable[..., Any]]:
     """Return the keys of a run's loop, and the function of study.py that gives its loaders."""
     loop = own_loop(run.spec)
     assert loop is not None
-    function: Callable[..., Any] = loaded().trainings[type(loop.training)].loaders
+    function: Callable[..., Any] = loop.training.study_entry.loaders
     return loop.training, function

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ncpipe.config.arguments import argument_names
 from ncpipe.config.run import Run
-from ncpipe.config.study import call, loaded
+from ncpipe.config.study import call, mistake
 from ncpipe.config.study_files import MEASURE
 from ncpipe.features.extraction import Features
 from ncpipe.features.layer_samples import WeightsAndData, split_batches
@@ -139,6 +139,4 @@ def number_of(metric: Metric, function: Callable[..., Any], given: Mapping[str, 
 
 
 def _mistake(metric: Metric, function: Callable[..., Any], what: str) -> InputError:
-    name = getattr(function, "__name__", "")
-    at = name if name in loaded().lines else "METRICS"
-    return loaded().mistake(at, f"the metric {metric.name} {what}")
+    return mistake(function, f"the metric {metric.name} {what}", "METRICS")

@@ -14,7 +14,7 @@ from ncpipe.config.experiment import OwnLoop, own_loop
 from ncpipe.config.loss_specs import is_plain, smoothing_of
 from ncpipe.config.run import Run
 from ncpipe.config.sources.next_tokens import MarkovData
-from ncpipe.config.study import call, loaded
+from ncpipe.config.study import call, loaded, mistake, mistake_of
 from ncpipe.datasets.prepared import TagSplit, VectorSplit
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.extraction import Features
@@ -288,18 +288,18 @@ def study_columns(run: Run, features: Features, taken: Collection[str]) -> dict[
         names = key if isinstance(key, tuple) else (key,)
         if known := [name for name in names if name in taken]:
             what = f"the column {known[0]!r} exists already; take another name"
-            raise loaded().mistake("RUN_COLUMNS", what)
+            raise mistake("RUN_COLUMNS", what)
         found = call(function, run, features)
         values = found if isinstance(key, tuple) else {key: found}
         if not isinstance(values, Mapping) or values.keys() != {*names}:
             what = f"gives {type(found).__name__} for {run.name}; return a dict with {', '.join(names)}"
-            raise loaded().mistake_of(function, what)
+            raise mistake_of(function, what)
         for name in names:
             value = values[name]
             value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
             if not (value is None or isinstance(value, bool | int | float | str)):
                 what = f"gives {type(value).__name__} for {run.name}; return a number, a text or None"
-                raise loaded().mistake_of(function, what)
+                raise mistake_of(function, what)
             row[name] = value
     return row
 

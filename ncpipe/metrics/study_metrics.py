@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from ncpipe.config.arguments import READABLE, argument_names, unreadable
-from ncpipe.config.study import loaded
+from ncpipe.config.study import loaded, mistake
 from ncpipe.metrics.catalogue import SUFFIXES, UNKNOWN, Metric, entry_of_package
 
 WHERE = re.compile(r"(every|last), (both|train|test|target|train and test|every split|weights)(;|$)")
@@ -22,19 +22,17 @@ def own_metrics() -> Mapping[Metric, Callable[..., float]]:
     for metric in study.metrics:
         if not isinstance(metric, Metric):
             kind = type(metric).__name__
-            raise study.mistake(
+            raise mistake(
                 "METRICS", f"METRICS has a key of type {kind}; expected a Metric ({Metric.__module__})"
             )
         if entry_of_package(metric.name) is not UNKNOWN or not metric.name.isidentifier():
             what = "is no name" if not metric.name.isidentifier() else "exists already, in the package"
-            raise study.mistake("METRICS", f"the metric {metric.name!r} {what}; take another name")
+            raise mistake("METRICS", f"the metric {metric.name!r} {what}; take another name")
         if problem := _wrong_field(metric):
-            raise study.mistake("METRICS", f"the metric {metric.name!r} has {problem}")
+            raise mistake("METRICS", f"the metric {metric.name!r} has {problem}")
     for metric, function in study.metrics.items():
         if problem := unreadable(function, READABLE["METRICS"]):
-            name = getattr(function, "__name__", "")
-            at = name if name in study.lines else "METRICS"
-            raise study.mistake(at, f"METRICS[{metric.name}] {problem}")
+            raise mistake(function, f"METRICS[{metric.name}] {problem}", "METRICS")
     return study.metrics
 
 

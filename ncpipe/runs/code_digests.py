@@ -24,7 +24,7 @@ from typing import NamedTuple
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.reading import PACKAGE, ROOT, Reading, at_start
 from ncpipe.config.stages import Stage
-from ncpipe.config.study import PARTS, loaded
+from ncpipe.config.study import PARTS, file_of, loaded
 from ncpipe.config.study_files import CODE, FILE, PIPELINE, listed_digests, parsed, study_modules
 from ncpipe.runs.study_effect import IMPORTERS, names_in, study_effect
 from ncpipe.system.artifacts import digest_of
@@ -96,9 +96,9 @@ def training_digests(spec: Experiment, reading: Reading) -> dict[str, str]:
 
 def picked_entries(spec: Experiment) -> dict[str, tuple[type, object]]:
     """Return the entries of study.py's tables that an experiment picks, each with its record, by table."""
-    records = {table: type(getattr(spec, part, None)) for part, table in PARTS.items()}
-    entries = {table: loaded().tables[table].get(record) for table, record in records.items()}
-    return {table: (records[table], entry) for table, entry in entries.items() if entry is not None}
+    parts = {table: getattr(spec, part, None) for part, table in PARTS.items()}
+    entries = {table: getattr(part, "study_entry", None) for table, part in parts.items()}
+    return {table: (type(parts[table]), entry) for table, entry in entries.items() if entry is not None}
 
 
 def _stage(last: str, entries: object, reading: Reading, module: str = "") -> dict[str, str]:
@@ -141,7 +141,8 @@ def _of_study(entries: object, reading: Reading) -> tuple[dict[str, str], int]:
         if isinstance(part, CONSTANTS):
             constants.append(part)
         elif isinstance(module, str):
-            homes.add(loaded().modules.get(module, (module, "")))
+            file = file_of(module)
+            homes.add(Path(os.path.relpath(file)) if file else (module, ""))
         else:
             whole = True
     files = [Path(FILE)] if whole else [home for home in homes if isinstance(home, Path)]

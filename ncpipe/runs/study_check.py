@@ -13,12 +13,11 @@ from ncpipe.config.sources.arrays import ArraysData
 from ncpipe.config.study import loaded, study_errors
 from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, REGRESSION, TAGS, one_of_a_spectrum
 from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, own_metrics
+from ncpipe.runs.code_digests import picked_entries
 from ncpipe.runs.dvc_dependencies import check_reruns
 from ncpipe.system.artifacts import CLAIMS_FILE
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, cut, shown, suggest
-
-TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS")  # of study.py, for model, data, loss and optimizer
 
 
 def check_study(params: Params) -> None:
@@ -53,9 +52,7 @@ def check_study(params: Params) -> None:
         if own_loop(spec):
             trial_step.check_own_loop(params.runs_of(name)[0], params.compute)
             continue
-        parts = (spec.model, spec.data, spec.loss, spec.optimizer)
-        uses_study = any(type(part) in study.tables[table] for part, table in zip(parts, TABLES, strict=True))
-        if uses_study or (study.metrics and not metrics_checked):
+        if picked_entries(spec) or (study.metrics and not metrics_checked):
             runs = params.runs_of(name)
             say(f"code: building the networks of {name}, and taking one step with a few samples")
             with study_errors():

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from ncpipe.config.experiment import OwnLoop, own_loop
 from ncpipe.config.run import Run
-from ncpipe.config.study import call, loaded, study_errors
+from ncpipe.config.study import call, mistake_of, study_errors
 from ncpipe.config.study_files import LOOP
 from ncpipe.config.study_reads import called_by
 from ncpipe.system.errors import InputError
@@ -152,7 +152,7 @@ def build_own(run: Run) -> nn.Module:
     loop, training = _parts(run)
     model = call(training.build, loop.training, run.depth)
     if not isinstance(model, nn.Module):
-        raise loaded().mistake_of(training.build, f"gives {_article(model)}; return a module")
+        raise mistake_of(training.build, f"gives {_article(model)}; return a module")
     return model
 
 
@@ -189,15 +189,15 @@ def train_own(
         raise stopped
     if returned is not None and returned is not model:
         what = "another module" if isinstance(returned, nn.Module) else _article(returned)
-        raise loaded().mistake_of(training.train, f"returns {what}; train the module that it gets, in place")
+        raise mistake_of(training.train, f"returns {what}; train the module that it gets, in place")
     if diverged is None and not log.rows:
-        raise loaded().mistake_of(
+        raise mistake_of(
             training.train, "logs no epoch; call log(epoch, loss=..., train_error=...) after each"
         )
     if diverged is None:
         lacking = [epoch for epoch in run.spec.snapshot_epochs() if epoch not in log.snapshots]
         if lacking:
-            raise loaded().mistake_of(
+            raise mistake_of(
                 training.train,
                 f"logs no epoch {lacking[0]}, which experiments.{run.experiment}.history asks for",
             )
@@ -222,7 +222,7 @@ def few_batches(most: int) -> Iterator[None]:
 def _parts(run: Run) -> tuple[OwnLoop, Training]:
     loop = own_loop(run.spec)
     assert loop is not None
-    training: Training = loaded().trainings[type(loop.training)]
+    training: Training = loop.training.study_entry
     return loop, training
 
 

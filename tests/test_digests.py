@@ -17,7 +17,7 @@ from test_imports import PACKAGE, local_imports, modules
 
 from ncpipe.commands.code import write_code
 from ncpipe.config.reading import Reading, at_start
-from ncpipe.config.study import load_study, loaded
+from ncpipe.config.study import NO_STUDY, Study, load_study
 from ncpipe.runs import code_digests
 from ncpipe.runs.code_digests import EXPERIMENT_STAGES, ROOMS, SWEEP_STAGES
 from ncpipe.runs.study_effect import study_effect
@@ -73,18 +73,18 @@ def experiment(start: str | None = None, **records: type) -> Any:
     return SimpleNamespace(**{"model": None, "start": start} | parts)
 
 
-def digests(**records: type) -> dict[str, dict[str, str]]:
+def digests(study: Study = NO_STUDY, **records: type) -> dict[str, dict[str, str]]:
     """Stage -> digests, of the sweep and of an experiment."""
     clear_code_digests()
-    return code_digests.sweep_digests() | code_digests.experiment_digests(experiment(**records))
+    return code_digests.sweep_digests() | code_digests.experiment_digests(experiment(**records), study)
 
 
 def own_and_built_in() -> dict[str, dict[str, str]]:
     """As `digests`, with `own` before the stages of an experiment of study.py's network."""
-    load_study(Path())
-    (record,) = (record for record in [*loaded().networks] if record.__name__ == "SineModel")
-    own = digests(model=record)
-    return digests() | {f"own {stage}": own[stage] for stage in EXPERIMENT}
+    study = load_study(Path())
+    (record,) = (record for record in study.networks if record.__name__ == "SineModel")
+    own = digests(study, model=record)
+    return digests(study) | {f"own {stage}": own[stage] for stage in EXPERIMENT}
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
@@ -130,14 +130,14 @@ def test_a_run_counts_what_its_start_needs(package: Path) -> None:
     """Red: an edited construction whose runs are kept; runs from random weights that train again."""
     start = "def built(run, data):\n    from ncpipe.theory.module import FACTOR\n\n    return {}\n"
     write({"starts.py": start, "study.py": "from starts import built\n\nSTARTS = {'built': built}\n"})
-    load_study(Path())
+    study = load_study(Path())
     of = [experiment(start=start) for start in (None, "built")]
-    before = [code_digests.training_digests(spec, Reading()) for spec in of]
+    before = [code_digests.training_digests(spec, study, Reading()) for spec in of]
     (package / "theory/module.py").write_text("FACTOR = 3\n")
-    after = [code_digests.training_digests(spec, Reading()) for spec in of]
+    after = [code_digests.training_digests(spec, study, Reading()) for spec in of]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
     write({"starts.py": start + "MORE = 1\n"})
-    edited = [code_digests.training_digests(spec, Reading()) for spec in of]
+    edited = [code_digests.training_digests(spec, study, Reading()) for spec in of]
     assert [one == other for one, other in zip(after, edited, strict=True)] == [True, False]
 
 
@@ -161,11 +161,11 @@ def test_rooms_import_from_those_before_them() -> None:
 def test_a_reading_has_the_files_as_they_first_were(package: Path) -> None:
     """Also the list of them. Red: digests of two states of the package in one reading."""
     reading = Reading()
-    before = code_digests.training_digests(experiment(), reading)
+    before = code_digests.training_digests(experiment(), NO_STUDY, reading)
     (package / "models/module.py").write_text("FACTOR = 3\n")
     (package / "training/new.py").write_text("FACTOR = 3\n")
-    assert code_digests.training_digests(experiment(), reading) == before
-    assert changed(before, code_digests.training_digests(experiment(), Reading())) == {
+    assert code_digests.training_digests(experiment(), NO_STUDY, reading) == before
+    assert changed(before, code_digests.training_digests(experiment(), NO_STUDY, Reading())) == {
         "ncpipe/models",
         "ncpipe/training",
     }
@@ -251,8 +251,7 @@ def network() -> object:
     """What the study's network is built as."""
     for cache in Path().rglob("__pycache__"):  # which tells an edit by its second and its length
         shutil.rmtree(cache)
-    load_study(Path())
-    (family,) = loaded().networks.values()
+    (family,) = load_study(Path()).networks.values()
     return family.build(None, None, 2, 2)
 
 
@@ -445,8 +444,7 @@ def test_what_a_study_uses_of_the_package_counts(way: str, package: Path) -> Non
         package,
     )
     write(SINE | {"study.py": "from sine import SineModel, build\n" + TABLE})
-    load_study(Path())
-    record = next(iter(loaded().networks))
+    record = next(iter(load_study(Path()).networks))
     alone = digests(model=record)
     write({"sine.py": way + SINE["sine.py"]})
     before = digests(model=record)

@@ -20,7 +20,7 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.commands.json_schema import write_schema
 from ncpipe.commands.plot import _figures
 from ncpipe.config.params import load_params
-from ncpipe.config.study import loaded
+from ncpipe.config.study import load_study
 from ncpipe.datasets.prepare import prepare
 from ncpipe.metrics.study_metrics import entry, own_metrics
 from ncpipe.runs.batches import train_batches
@@ -141,7 +141,7 @@ def write_study(text: str = WHOLE) -> None:
 
 def refusal() -> str:
     with pytest.raises(InputError) as caught:
-        own_metrics() if load_params() else None
+        own_metrics(load_params().study)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -165,7 +165,7 @@ def test_names_of_study_py_are_known_in_params_yaml_and_only_there() -> None:
     Path("study.py").unlink()
     with pytest.raises(InputError, match=r"'square' is unknown"):
         load_params()
-    assert loaded().records == ()
+    assert load_study(Path()).records == ()
     assert entry("spread").name == ""
 
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from ncpipe.claims.claim import Scale
 from ncpipe.config.params import PARAMS_FILE, load_params
-from ncpipe.config.study import call, loaded, mistake, mistake_of
+from ncpipe.config.study import call, mistake, mistake_of
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.figures.claim_panels import claim_panels
 from ncpipe.figures.save import save_figure
@@ -79,9 +79,9 @@ def _figure(name: str) -> Figure:
 
 
 def _figures() -> Mapping[str, DrawFigure]:
-    experiments = load_params().sweep.experiments
-    figures = dict(sweep_figures(experiments, _table))
-    for name, function in loaded().figures.items():
+    params = load_params()
+    figures = dict(sweep_figures(params.sweep.experiments, _table))
+    for name, function in params.study.figures.items():
         if name in figures or not re.fullmatch(r"\w+", name):
             raise mistake("FIGURES", f"the figure {name!r} exists already, or is no name of a file")
         figures[name] = partial(_own_figure, function)

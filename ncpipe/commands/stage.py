@@ -3,17 +3,15 @@
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ncpipe.commands.options import CheckpointSeconds, Command, Device, Experiment, Workers
-from ncpipe.config.params import PARAMS_FILE, load_params
 from ncpipe.config.records import read
 from ncpipe.config.stages import PER_EXPERIMENT, Stage
-from ncpipe.config.study import FILE, load_study, loaded, mistake_of, study_errors
+from ncpipe.config.study import FILE, load_study, mistake_of, study_errors
 from ncpipe.config.study_reads import called_by
 from ncpipe.system.artifacts import publish_folder
 from ncpipe.system.console import say
@@ -39,11 +37,7 @@ def run_stage(
     Options after NAME are the parameters of the function: `ncpipe stage NAME --help` lists them. A stage with
     the option --experiment runs once for each experiment, and writes to data/NAME/EXPERIMENT.
     """
-    if PARAMS_FILE.is_file():
-        load_params()
-    else:
-        load_study(Path())
-    stages = loaded().stages
+    stages = load_study(Path()).stages
     if name not in stages:
         known = suggest(name, stages) if stages else f"{FILE} beside params.yaml has no table STAGES"
         raise InputError(cut(f"stage: unknown {shown(name)}; {known}"))
@@ -93,6 +87,10 @@ def write_stage(name: str, stage: Stage, options: Mapping[str, Any]) -> None:
 
     Raises InputError if it returns something else.
     """
+
+    def wrong(what: str) -> InputError:
+        return mistake_of(stage.function, f"gives {what}")
+
     target = DATA / name
     if stage.per_experiment:
         target /= options[PER_EXPERIMENT]
@@ -101,10 +99,10 @@ def write_stage(name: str, stage: Stage, options: Mapping[str, Any]) -> None:
         parts = found if isinstance(found, Mapping) else {name: found}
         for key, part in parts.items():
             if not (isinstance(key, str) and key.isidentifier()):
-                raise _wrong(name, f"the name {key!r}; write letters, digits and _")
+                raise wrong(f"the name {key!r}; write letters, digits and _")
             pair = isinstance(part, tuple) and len(part) == 2 and not isinstance(part[1], Mapping)
             for one in part if pair else (part,):
-                _write(folder, key, one, partial(_wrong, name))
+                _write(folder, key, one, wrong)
     say(f"{name}: {target} has {', '.join(parts)}")
 
 
@@ -128,8 +126,3 @@ def _write(folder: Path, key: str, part: Any, wrong: Callable[[str], InputError]
     if part.empty:
         raise wrong(f"no rows for {key}, so nothing is written")
     part.to_csv(folder / f"{key}.csv", index=False, lineterminator="\n")
-
-
-def _wrong(name: str, what: str) -> InputError:
-    function = loaded().stages[name].function
-    return mistake_of(function, f"gives {what}")

@@ -51,7 +51,7 @@ from ncpipe.config.specs import OwnData, OwnLoss, OwnOptimizer, OwnTraining
 from ncpipe.config.stages import Stage, name_problem
 from ncpipe.config.study_files import CODE, FILE, parsed, study_modules
 from ncpipe.config.study_reads import called_by, forget_modules, is_of_study, watch
-from ncpipe.config.unions import join_unions, values_of
+from ncpipe.config.unions import join, values_of
 from ncpipe.system.errors import InputError, cut
 
 MODULE = "study"
@@ -87,11 +87,12 @@ REQUIRED_ATTRIBUTES = {  # of a spec, as a key or a ClassVar
 Table = Mapping[Any, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Study:
     """The tables of a study.py.
 
-    modules: the module itself and those beside it that it has imported, by name.
+    files: path and content of study.py, first, and of the modules beside it. modules: of these files, those
+    that are imported, by name.
     """
 
     networks: Table
@@ -106,7 +107,12 @@ class Study:
     starts: Table
     run_columns: Table
     params: type | None
+    files: tuple[tuple[str, bytes], ...]
     modules: Mapping[str, types.ModuleType]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the files: another process has its own tables, whose functions may have no name."""
+        return _run, (self.files,)
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -129,13 +135,7 @@ class Study:
         )
 
 
-NO_STUDY = Study(**{name.lower(): {} for name in TABLES}, params=None, modules={})
-_loaded = NO_STUDY
-
-
-def loaded() -> Study:
-    """Return the study of the params.yaml that was read last."""
-    return _loaded
+NO_STUDY = Study(**{name.lower(): {} for name in TABLES}, params=None, files=(), modules={})
 
 
 def file_of(module: str) -> str:
@@ -165,25 +165,27 @@ def mistake_of(function: object, what: str) -> InputError:
 
 
 def load_study(folder: Path) -> Study:
-    """Run the study.py of a folder, if there is one; raise InputError, in one line, if it fails."""
-    global _loaded
+    """Run the study.py of a folder, if there is one; raise InputError, in one line, if it fails.
+
+    Its specs join the unions of params.yaml, and its metrics those that tables and figures know by name.
+    """
     folder = folder.resolve()
     if (folder / FILE).is_file():
         read_again(folder)
         modules = study_modules(read=at_start().content, folder=folder)
         watch(folder, modules)
         paths = [folder / FILE, *(folder / module for module in modules)]
-        _loaded = _run(tuple(map(str, paths)), tuple(map(at_start().content, paths)))
+        study = _run(tuple((str(path), at_start().content(path)) for path in paths))
     else:
         watch(None)
         sys.modules.pop(MODULE, None)
-        _loaded = NO_STUDY
-    sys.modules.update(_loaded.modules)
+        study = NO_STUDY
+    sys.modules.update(study.modules)
     for name in RECORDS:
-        for spec, entry in _loaded.tables[name].items():
+        for spec, entry in study.tables[name].items():
             spec.study_entry = staticmethod(entry)  # which no instance binds as its method
-    join_unions(_loaded.records)
-    return _loaded
+    join(study.records, study.metrics)
+    return study
 
 
 def call(function: Callable[..., Any], *arguments: Any, stage: str = CODE, **named: Any) -> Any:
@@ -230,10 +232,12 @@ def study_error(error: Exception) -> InputError | None:
 
 
 @functools.cache  # so that unchanged files give the same classes
-def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
-    """Run a study.py, the first of the paths; the others are the modules beside it."""
+def _run(files: tuple[tuple[str, bytes], ...]) -> Study:
+    """Run a study.py, the first of the files; the others are the modules beside it."""
+    if not files:
+        return NO_STUDY
     forget_modules()
-    path, source = paths[0], sources[0]
+    path, source = files[0]
     module = types.ModuleType(MODULE)
     module.__file__ = path
     sys.modules[MODULE] = module  # where dataclasses look their own module up
@@ -250,8 +254,10 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
         raise _failure(error, *(_last_frame(error) or (FILE, 1, ""))) from None
     tables = {name: getattr(module, name, {}) for name in TABLES}
     own: dict[str, Any] = {name.lower(): table for name, table in tables.items()}
-    modules = {name: each for name, each in sys.modules.items() if getattr(each, "__file__", None) in paths}
-    study = Study(**own, params=getattr(module, PARAMS, None), modules=modules)
+    modules = {
+        name: each for name, each in sys.modules.items() if getattr(each, "__file__", None) in dict(files)
+    }
+    study = Study(**own, params=getattr(module, PARAMS, None), files=files, modules=modules)
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")

@@ -134,7 +134,7 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
     file = arguments[0] if event == "open" else arguments[1]  # of an import only that of compiled code
     if not isinstance(file, str | bytes | os.PathLike):
         return
-    frame = _frame_of_study(sys._getframe(1), _watched)
+    frame = _frame_of_study(sys._getframe(1))
     if frame is None:
         return
     name = os.fsdecode(file)
@@ -168,21 +168,18 @@ def _writes(mode: object, flags: object) -> bool:
 
 def is_of_study(file: str) -> bool:
     """Return whether a file is code of the study that is loaded."""
-    return _watched is not None and _is_code(file, _watched)
+    installed = INSTALLED.intersection(file.split(os.sep))
+    return _watched is not None and is_within(file, _watched.code) and not installed
 
 
-def _is_code(file: str, watched: _Watched) -> bool:
-    return is_within(file, watched.code) and INSTALLED.isdisjoint(file.split(os.sep))
-
-
-def _frame_of_study(frame: FrameType | None, watched: _Watched) -> FrameType | None:
+def _frame_of_study(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame of the study's code; None if there is none, the package reads an official
     data set for it, or Python reads the lines of a traceback, as PyTorch has it do."""
     while frame is not None:
         name = frame.f_code.co_filename
         if name == linecache.__file__:
             return None
-        if _is_code(name, watched):
+        if is_of_study(name):
             return frame
         if name.startswith(OFFICIAL) and not os.path.basename(name).startswith("array"):
             return None

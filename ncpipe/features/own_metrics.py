@@ -48,7 +48,7 @@ def own_measurements(run: Run, features: Features, whole: WeightsAndData | None)
     layer alone if it names what only that has. Of any other: once, as of the weights. whole: None on the way
     through training, where metrics that need more than `catalogue.KEPT_ON_THE_WAY` are left out.
     """
-    metrics = own_metrics()
+    metrics = own_metrics(run.study)
     if not metrics:
         return
     named = {name for function in metrics.values() for name in argument_names(function)}

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ncpipe.config.experiment import AnyExperiment, own_loop
+from ncpipe.config.experiment import AnyExperiment
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
 from ncpipe.config.run import Compute, Device, Run, as_json
@@ -47,7 +47,7 @@ class TrainedRun:
     @property
     def data(self) -> Prepared:
         """The prepared data, with `train` and `test`; InputError for a training loop, which has loaders."""
-        if own_loop(self.run.spec):
+        if self.run.spec.training:
             raise InputError(f"{self.run.name}: a loop of study.py trained it; take the data of its loaders")
         return _data(PREPARED / self.run.data)
 
@@ -55,7 +55,7 @@ class TrainedRun:
     def network(self) -> nn.Module:
         """The network with its weights, in eval mode: in float64, or of a training loop as it was built."""
         device = prepare_device(self.compute)
-        if not own_loop(self.run.spec):
+        if not self.run.spec.training:
             return load_network(self.run, self.weights, self.data, device)
         model = build_own(self.run)
         model.load_state_dict(self.weights)
@@ -65,7 +65,7 @@ class TrainedRun:
     def features(self) -> Features:
         """What the network's layers look like on the data, in float64 (`ncpipe.features.extraction`)."""
         device = prepare_device(self.compute)
-        if own_loop(self.run.spec):
+        if self.run.spec.training:
             return extract_own(self.run, self.weights, device)
         return extract(self.run, self.weights, self.data, device)
 

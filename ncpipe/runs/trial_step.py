@@ -12,13 +12,13 @@ from typing import Any, get_args
 
 import torch
 
-from ncpipe.config.experiment import Data, own_loop
+from ncpipe.config.experiment import Data
 from ncpipe.config.run import Compute, Run
 from ncpipe.config.sources.images import ImageData
 from ncpipe.config.sources.next_tokens import NextTokenData
 from ncpipe.config.sources.reviews import TextData
 from ncpipe.config.specs import OwnData, OwnLoss, OwnOptimizer
-from ncpipe.config.study import loaded, mistake, mistake_of, study_error
+from ncpipe.config.study import mistake, mistake_of, study_error
 from ncpipe.datasets.own_loaders import loader_digests
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared, Split, TokenSplit, read_prepared
@@ -50,8 +50,6 @@ def check_own_loop(run: Run, compute: Compute) -> None:
 
     Its layers exist, its loaders for measuring repeat, its history is finite, and its checkpoint can be read.
     """
-    loop = own_loop(run.spec)
-    assert loop is not None
     device = prepare_device(compute)
     say(f"code: reading two batches of each of {run.experiment}'s loaders, twice")
     loader_digests(run, BATCHES)
@@ -60,14 +58,15 @@ def check_own_loop(run: Run, compute: Compute) -> None:
         for run_through in found.values():
             for _ in run_through():
                 pass
-    training: Any = loop.training
-    short: Any = dataclasses.replace(loop, training=dataclasses.replace(training, epochs=1), history=None)
+    spec: Any = run.spec
+    once = dataclasses.replace(spec.training, epochs=1)
+    short = dataclasses.replace(spec, training=once, history=None)
     say(f"code: training {run.experiment} for one epoch of two batches, and reading its checkpoint")
     with few_batches(BATCHES):
         trained = train_own(dataclasses.replace(run, spec=short), device)
     if trained.diverged_at is not None:
         what = "leaves a loss, error or weight that is not finite after one epoch"
-        raise mistake_of(training.study_entry.train, what)
+        raise mistake_of(spec.training.study_entry.train, what)
 
 
 def check_runs(runs: list[Run]) -> None:
@@ -114,14 +113,14 @@ def check_runs(runs: list[Run]) -> None:
         )
     if not torch.equal(Session([run], data, cpu, torch.float32).stack.values, start):
         raise mistake(spec.model, f"initialise() of {spec.model.architecture} {OTHER}; draw from `generator`")
-    if loaded().metrics:
+    if run.study.metrics:
         state = session.results()[0].state
         features = extract(run, state, data, cpu)
         pair = [list(own_measurements(run, features, WeightsAndData(state, lambda: data))) for _ in range(2)]
         for one, two in zip(*pair, strict=True):
             if one.value != two.value and not (math.isnan(one.value) and math.isnan(two.value)):
                 raise mistake("METRICS", f"the metric {one.metric} {OTHER}; {DRAW}")
-        for metric, function in own_metrics().items():
+        for metric, function in own_metrics(run.study).items():
             if right := wrong_place(metric, function):
                 raise mistake(
                     "METRICS",

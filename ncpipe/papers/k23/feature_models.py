@@ -27,7 +27,7 @@ from ncpipe.study import (
 )
 
 Classes = Annotated[int, Bound(low=2)]
-LOSSES = {"ce": cross_entropy, "mse": half_squared_error}
+LOSSES: dict[ufm.Loss, Callable[..., Tensor]] = {"ce": cross_entropy, "mse": half_squared_error}
 STARTS = 4
 MOST_RATIO = 100.0  # of class sizes, in numerical searches
 LOST = 1e-3  # a minority's contrast, as a share of W, that counts as none

@@ -32,7 +32,6 @@ HOMES = {
     "TrainedRun": "runs.trained_runs",
     "Training": "training.own_loop",
     "channels_last": "models.hook_points",
-    "covariance": "metrics.nrc",
     "cross_entropy": "models.loss_functions",
     "half_squared_error": "models.loss_functions",
     "init_weights": "models.network",

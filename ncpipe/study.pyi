@@ -14,7 +14,6 @@ from ncpipe.config.stages import Stage as Stage
 from ncpipe.datasets.prepare import prepare_data as prepare_data
 from ncpipe.figures import panels as drawing  # noqa: F401
 from ncpipe.metrics.catalogue import Metric as Metric
-from ncpipe.metrics.nrc import covariance as covariance
 from ncpipe.models.hook_points import channels_last as channels_last
 from ncpipe.models.inputs import patches as patches
 from ncpipe.models.loss_functions import cross_entropy as cross_entropy

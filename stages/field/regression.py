@@ -21,7 +21,6 @@ from ncpipe.study import (
     InputError,
     NonNegative,
     Positive,
-    covariance,
     numerical,
     regression,
     seeded_generator,
@@ -129,7 +128,7 @@ def regression_outside(
 def _optimum(
     samples: int, length: int, width: int, weight: float, features: float, ratio: float, seed: int
 ) -> regression.RegressionOptimum:
-    sigma = covariance(_targets(samples, length, ratio, seed))
+    sigma = regression.covariance(_targets(samples, length, ratio, seed))
     return regression.regression_optimum(sigma, weight, features, width)
 
 

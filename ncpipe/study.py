@@ -43,7 +43,7 @@ HOMES = {
     "trained_runs": "runs.trained_runs",
 }
 MODULES = {
-    "drawing": "figures.panels",
+    "drawing": "figures.drawing",
     "frames": "theory.frames",
     "gufm": "theory.gufm",
     "numerical": "theory.numerical",

@@ -12,7 +12,7 @@ from ncpipe.config.specs import OwnOptimizer as OwnOptimizer
 from ncpipe.config.specs import OwnTraining as OwnTraining
 from ncpipe.config.stages import Stage as Stage
 from ncpipe.datasets.prepare import prepare_data as prepare_data
-from ncpipe.figures import panels as drawing  # noqa: F401
+from ncpipe.figures import drawing as drawing
 from ncpipe.metrics.catalogue import Metric as Metric
 from ncpipe.models.hook_points import channels_last as channels_last
 from ncpipe.models.inputs import patches as patches

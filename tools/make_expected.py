@@ -70,7 +70,7 @@ def layer_of(name: str) -> Layer | Vectors | Tokens:
 
 
 def unbalanced() -> Layer:
-    """The formula that the README states, in rational numbers."""
+    """The formula that ncpipe/metrics/conformance/README.md states, in rational numbers."""
     means = [[mpf(2) * (axis == k - 1) for axis in range(3)] for k in range(4)]
     labels = [0] * 100_000 + [1, 2, 3]
     features = []

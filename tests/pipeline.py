@@ -122,7 +122,9 @@ class Clone:
         listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
         for name in filter(None, listed.split("\0")):
             source, target = ROOT / name, folder / name
-            read = source.name != "dvc.lock" and not name.startswith(("benchmarks/", "docs/", "tests/"))
+            read = source.name != "dvc.lock" and not name.startswith(
+                ("benchmarks/", "docs/", "tests/", "tools/")
+            )
             if read and (source.is_file() or source.is_symlink()):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target, follow_symlinks=False)

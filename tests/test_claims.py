@@ -1020,9 +1020,21 @@ def test_the_onset_is_the_first_logged_epoch_below_a_level() -> None:
         of="value",
         when=when,
         versus={"when": when | {"at_most": 0.1}},
+        panel="P",
     )
-    gap = expected - np.mean([onset_of(13, seed, 0.1) for seed in range(3)])
-    assert later.answer(tables).value == pytest.approx(gap)
+    earlier = [onset_of(13, seed, 0.1) for seed in range(3)]
+    assert later.answer(tables).value == pytest.approx(expected - np.mean(earlier))
+    points = panel_points(judged("agrees", later), tables)
+    of_onset = {name: sorted(own["value"]) for name, own in points.groupby("series")}
+    assert of_onset == {f"epoch at {METRIC} <= 0.1": earlier, f"epoch at {METRIC} <= 0.01": epochs[13]}
+    (axes,) = claim_panels(points, {}).axes
+    names = {r"NC1 $\leq$ 0.1": earlier, r"NC1 $\leq$ 0.01": epochs[13]}
+    shown = {text.get_text() for text in axes.get_legend().get_texts()}
+    assert (shown, axes.get_xlabel()) == (set(names), "epoch")
+    means = {line.get_label(): line.get_xdata() for line in axes.lines if line.get_label() in names}
+    assert {name: float(x[0]) for name, x in means.items()} == pytest.approx(
+        {name: np.mean(of) for name, of in names.items()}
+    )
 
 
 def test_one_run_has_the_interval_between_logged_epochs() -> None:

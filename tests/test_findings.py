@@ -36,6 +36,9 @@ def exact_loss(model, features, weights):
 def lies_below_every_collapsed_loss(bound, classes, decay):
     """Whether K d/(2 (q^2 + K d)) + K d q > bound for all q >= 0, in exact arithmetic.
 
+    Every solution with deep neural collapse, M_2 = q Q with orthonormal columns Q >= 0, costs at least that:
+    the first term is the least loss of W_2 on these features. The second is the least cost of W_1 H_1, which
+    is q Q where Q is positive, so that its nuclear norm is at least <Q, W_1 H_1> = q K.
     Multiplied by q^2 + K d > 0 it is a cubic in q with K d > 0 in front, whose only local minimum is at the
     larger root of its derivative. Halving brackets this root; right of its vertex the cubic is convex.
     """

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -69,6 +70,22 @@ def test_a_choice_of_one_depth_or_of_rounding_has_no_power() -> None:
     assert trends.cell(trends.fit(runs[runs["depth"] == 2], "NC1")) == render.NOTHING
     slope = np.polyfit(np.log10(runs["depth"]), np.log10(runs["NC1"]), 1)[0]
     assert trends.cell(trends.fit(runs, "NC1")).startswith(f"{slope:.2f} [")
+
+
+def test_a_slope_that_turns_back_is_undecided_in_table_and_figure() -> None:
+    """Red: a line that a test rejects drawn as falling, where the metric rises again from the middle on."""
+    values = {2: 1.0, 4: 0.01, 8: 0.009, 16: 0.02, 32: 0.02}  # falls by a line, rises from L = 8 on
+    runs = pd.DataFrame(
+        {"depth": depth, "NC1": value * scale} for depth, value in values.items() for scale in (1.0, 1.01)
+    )
+    turned, falling = trends.fit(runs, "NC1"), trends.fit(runs[runs["depth"] <= 8], "NC1")
+    assert turned["high"] < 0
+    assert falling["high"] < 0
+    assert [trends.cell(each)[-1] for each in (turned, falling)] == ["‡", "†"]
+    figure, axes = plt.subplots()
+    trends._draw_slopes(axes, [("turned", runs, "o"), ("falling", runs[runs["depth"] <= 8], "o")], "NC1")
+    plt.close(figure)
+    assert [line.get_color() for line in axes.lines[1::2]] == [trends.UNCLEAR, trends.FALLS]
 
 
 def test_its_prose_has_no_number_of_its_own() -> None:

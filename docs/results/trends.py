@@ -20,11 +20,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from render import FOLDER, NOTHING, SERIES, published, short, table
 
-from ncpipe.figures.panels import DASHES, draw_key, draw_means, key_entry, label_rows, row_grid
+from ncpipe.figures.drawing import DASHES, draw_key, draw_means, key_entry, label_rows, row_grid
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.style import FAINT, INK, Colour, metric_colours
 from ncpipe.tables.floors import float32_level_of
-from ncpipe.tables.slopes import Replicates
+from ncpipe.tables.slopes import Replicates, turns_back
 from ncpipe.tables.summary import in_two_groups
 
 METRICS = ("NC1", "NC2", "NC3")
@@ -126,23 +126,33 @@ def panels() -> list[PanelOfChoices]:
 
 
 def fit(runs: pd.DataFrame, title: str) -> dict[str, Any]:
-    """Return the power of L of a metric over some runs, NaN of one depth, and whether all is rounding."""
-    groups = [
-        (depth, np.log10(own.to_numpy()))
-        for depth, own in runs.dropna(subset=[title]).groupby("depth")[title]
-    ]
-    found = Replicates(np.array([depth for depth, _ in groups]), [own for _, own in groups], LEVEL).fit(0)
+    """Return the power of L of a metric over some runs, NaN of one depth, and whether all is rounding.
+
+    turns: whether a line is rejected and the means turn back, so that a claim about the slope is undecided.
+    """
+    by_depth = np.log10(runs.dropna(subset=[title]).set_index("depth")[title]).groupby("depth")
+    groups = [own.to_numpy() for _, own in by_depth]
+    found = Replicates(np.array(list(by_depth.groups)), groups, LEVEL).fit(0)
+    turns = found["rejected"] and turns_back(by_depth.mean().tolist(), found["slope"])
     level = float32_level_of(SERIES[title][0])
-    return found | {"rounding": bool((runs[title].dropna() <= level).all())}
+    return found | {"rounding": bool((runs[title].dropna() <= level).all()), "turns": bool(turns)}
 
 
 def cell(found: Mapping[str, Any]) -> str:
-    """Return a fit for a table: bold if it worsens, with † if a line is rejected."""
+    """Return a fit for a table: bold if it worsens, with † if a line is rejected, ‡ if it turns back too."""
     if found["rounding"] or math.isnan(found["slope"]):
         return "rounding" if found["rounding"] else NOTHING
     value = f"{found['slope']:z.2f}"
-    shown = f"**{value}**" if found["low"] > 0 else value
-    return f"{shown} [{found['low']:z.2f}, {found['high']:z.2f}]{'†' * bool(found['rejected'])}"
+    shown = f"**{value}**" if tendency(found) == RISES else value
+    sign = "‡" if found["turns"] else "†" * bool(found["rejected"])
+    return f"{shown} [{found['low']:z.2f}, {found['high']:z.2f}]{sign}"
+
+
+def tendency(found: Mapping[str, Any]) -> Colour:
+    """Return the colour of a fit: of falling or rising, or UNCLEAR where a claim about it is undecided."""
+    if found["turns"] or found["low"] <= 0 <= found["high"]:
+        return UNCLEAR
+    return FALLS if found["high"] < 0 else RISES
 
 
 def cells(text: str, inputs: str, runs: pd.DataFrame) -> list[str]:
@@ -202,7 +212,7 @@ def forest() -> Figure:
             axes.set_yticks(range(len(rows)), [""] * len(rows))
         marks = [("all depths of a panel", INK, "D"), ("the panel over a choice's $L$ and seeds", INK, "|"),
                  ("a choice", INK, "o"), ("falls with depth", FALLS, "s"), ("rises with depth", RISES, "s"),
-                 ("interval includes 0", UNCLEAR, "s")]  # fmt: skip
+                 ("undecided: interval includes 0, or turns back", UNCLEAR, "s")]  # fmt: skip
         handles = [
             key_entry(label, colour, marker=mark, markersize=4, linewidth=0) for label, colour, mark in marks
         ]
@@ -220,7 +230,7 @@ def _draw_slopes(axes: Axes, rows: list[tuple[str, pd.DataFrame | None, str]], t
             note = "rounding" if found["rounding"] else "one depth"
             axes.text(0.03, place, note, fontsize=6, va="center", color=FAINT)
             continue
-        colour = FALLS if found["high"] < 0 else RISES if found["low"] > 0 else UNCLEAR
+        colour = tendency(found)
         axes.plot([found["low"], found["high"]], [place, place], color=colour, linewidth=1.1)
         axes.plot(found["slope"], place, marker, color=colour, markersize=6 if marker == "|" else 3.5)
     axes.set_xlim(-2, 2)  # an interval that is wider leaves the panel

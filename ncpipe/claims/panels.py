@@ -14,14 +14,16 @@ from ncpipe.claims.verdicts import Judged
 
 COLUMNS = ["panel", "kind", "series", "metric", "split", "xlabel", "x", "name", "seed", "value", "verdict"]
 
+ONSET = " at "  # between a metric and the onset at which it is taken, in the name of a series
+
 
 def panel_points(judged: Sequence[Judged], tables: Tables) -> pd.DataFrame:
     """Return one row for each value behind a claim with a panel, by claim, setting and seed.
 
     kind: the meaning of x: `number` (of `xlabel`), `metric` (another one, `xlabel`), `epoch`, `layer`, or
     `place` for experiments side by side; `slope` for the same of slopes on the layer.
-    series: name of a line: `metric (split)`, or the experiment if x is a layer. verdict: of the claim. Rows
-    that two claims share appear once.
+    series: name of a line: `metric (split)`, `metric at onset` where a claim has `when`, or the experiment if
+    x is a layer. verdict: of the claim. Rows that two claims share appear once.
     """
     rows: list[dict[str, Any]] = []
     for claim, _, verdict in judged:
@@ -41,11 +43,12 @@ def _points(claim: RunClaim, tables: Tables) -> list[Points]:
 
 def _rows(points: Points) -> Iterator[dict[str, Any]]:
     """Yield the selected rows of a table as rows of the panel."""
-    table = points.table
+    table, when = points.table, points.side.when
+    onset = f"{ONSET}{when}" if when else ""
     for row in table[table["selected"] & table["value"].notna()].itertuples():
         yield {
             "kind": points.kind,
-            "series": points.series or points.side.series,
+            "series": (points.series or points.side.series) + onset,
             "metric": points.side.metric,
             "split": points.side.split,
             "xlabel": points.label,

@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ncpipe.config.params import PARAMS_FILE, Params, load_params_if_any
+from ncpipe.config.params import PARAMS_FILE, Params, load_params_and_study
 from ncpipe.config.reading import PACKAGE, ROOT, at_start
-from ncpipe.config.study import PARTS, Study, load_study
+from ncpipe.config.study import PARTS, Study
 from ncpipe.config.study_files import (
     FILE,
     LOOP,
@@ -46,7 +46,7 @@ def write_code() -> None:
 
     Runs in data/runs are imported into the store first, because DVC may remove them when it runs a stage.
     """
-    params, study = _load_params()
+    params, study = load_params_and_study([PIPELINE])
     if params is not None:
         _check_copies()
     import_runs()
@@ -85,7 +85,7 @@ def check_unedited(address: str) -> None:
     if not CODE_FILES.is_file() or CODE_FILES.read_text(encoding="utf-8") == files_digest():
         return
     name, _, item = address.rpartition(":")[2].partition("@")
-    (params, study), experiment = _load_params(), item.partition("-")[0] or None
+    (params, study), experiment = load_params_and_study([PIPELINE]), item.partition("-")[0] or None
     if name == TRAIN and params and experiment:
         check_params_unedited(params, [experiment])
     if (name, experiment) in _edited_stages(params, study):
@@ -137,11 +137,6 @@ def _parameters(params: Params, experiment: str) -> str:
     """Return the parameters that an experiment's runs share, as canonical JSON."""
     spec = params.experiments[experiment]
     return json_text(shared_inputs(experiment, spec, params.sweep.axis, params.compute))
-
-
-def _load_params() -> tuple[Params | None, Study]:
-    params = load_params_if_any([PIPELINE])
-    return params, load_study(Path()) if params is None else params.study
 
 
 def _relative_path(stage: Stage) -> Path:

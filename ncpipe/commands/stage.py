@@ -1,6 +1,7 @@
 """Run a stage of a study's own, an entry of STAGES in its study.py (`ncpipe stage`)."""
 
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from ncpipe.commands.options import CheckpointSeconds, Command, Device, Experiment, Workers
+from ncpipe.config.params import load_params_and_study
 from ncpipe.config.records import read
 from ncpipe.config.stages import PER_EXPERIMENT, Stage
-from ncpipe.config.study import FILE, load_study, mistake_of, study_errors
+from ncpipe.config.study import FILE, mistake_of, study_errors
 from ncpipe.config.study_reads import called_by
 from ncpipe.system.artifacts import publish_folder
 from ncpipe.system.console import say
@@ -37,7 +39,12 @@ def run_stage(
     Options after NAME are the parameters of the function: `ncpipe stage NAME --help` lists them. A stage with
     the option --experiment runs once for each experiment, and writes to data/NAME/EXPERIMENT.
     """
-    stages = load_study(Path()).stages
+    params, study = load_params_and_study([Path(FILE)])
+    if "torch" in sys.modules:  # the study computes with it; these decide the last digits of sums
+        from ncpipe.training.device import fix_sums
+
+        fix_sums(1 if params is None else params.compute.threads)
+    stages = study.stages
     if name not in stages:
         known = suggest(name, stages) if stages else f"{FILE} beside params.yaml has no table STAGES"
         raise InputError(cut(f"stage: unknown {shown(name)}; {known}"))

@@ -218,12 +218,15 @@ def check_there(path: Path = PARAMS_FILE) -> None:
         raise InputError(f"{path}: not found; run this beside a params.yaml (folder now: {Path.cwd()})")
 
 
-def load_params_if_any(contents: Sequence[Path]) -> Params | None:
-    """Return the parameters; None for a study without params.yaml, which has one of `contents`.
+def load_params_and_study(contents: Sequence[Path]) -> tuple[Params | None, Study]:
+    """Return the parameters and their study; None for one without params.yaml, which has one of `contents`.
 
     Raises InputError if there is neither.
     """
-    return None if not PARAMS_FILE.is_file() and any(map(Path.exists, contents)) else load_params()
+    if not PARAMS_FILE.is_file() and any(map(Path.exists, contents)):
+        return None, load_study(Path())
+    params = load_params()
+    return params, params.study
 
 
 def load_params(path: Path = PARAMS_FILE) -> Params:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.sources.arrays import ArraysData
-from ncpipe.config.specs import OwnData
 from ncpipe.config.study import call, mistake
 from ncpipe.config.study_files import FETCH
 from ncpipe.datasets.array_files import Names, named_tensors, read_arrays
@@ -58,7 +57,7 @@ def prepare_arrays(spec: ArraysData, *_: object) -> Prepared:
     return _named(spec.file, spec, spec, *read_arrays(Path(spec.file), _names(spec)))
 
 
-def prepare_own(spec: OwnData) -> Prepared:
+def prepare_own(spec: Any) -> Prepared:
     """Return all the samples of arrays that a function of study.py gives, as they are.
 
     spec: its record below `data`. Raises InputError that names the function, or its line where it raises.

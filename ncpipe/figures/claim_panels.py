@@ -10,8 +10,9 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from ncpipe.claims.panels import ONSET
 from ncpipe.claims.verdicts import counted_verdict
-from ncpipe.figures.panels import draw_key, key_entry, number_short_logs, panel_grid, set_log
+from ncpipe.figures.drawing import draw_key, key_entry, number_short_logs, panel_grid, set_log
 from ncpipe.figures.style import FAINT, INK, depth_colours, metric_colours
 from ncpipe.figures.x_axis import NAMES
 from ncpipe.metrics.study_metrics import entry
@@ -184,10 +185,14 @@ def _place_x(axes: Axes, own: pd.DataFrame, kind: str) -> None:
 
 def _label(mine: pd.DataFrame, several: bool) -> str:
     metric, split = mine["metric"].iloc[0], mine["split"].iloc[0]
-    if several:
-        name = _short(metric)
-        return name if "test" in name else name + SPLITS.get(split, "")
-    return SPLITS.get(split, ", train").removeprefix(", ")
+    name = _short(metric) if several else ""
+    if name and "test" not in name:
+        name += SPLITS.get(split, "")
+    _, _, onset = mine["series"].iloc[0].partition(ONSET)
+    if onset:
+        reached, _, level = onset.partition(" <= ")
+        onset = f"{_short(reached)} $\\leq$ {level}"
+    return ", ".join(filter(None, [name, onset])) or SPLITS.get(split, ", train").removeprefix(", ")
 
 
 def _short(metric: str) -> str:

@@ -13,6 +13,7 @@ from ncpipe.metrics import (
     deep_nrc,
     few_shot,
     geometry,
+    intrinsic_dimension,
     minority,
     nrc,
     outliers,
@@ -147,7 +148,7 @@ SOURCES = (
     ),
 )  # fmt: skip
 # Where the targets are vectors (`ncpipe.metrics.regression`), in place of all that needs classes.
-REGRESSION_FAMILIES = families_of((nrc, deep_nrc), GROUPS)
+REGRESSION_FAMILIES = families_of((nrc, deep_nrc, intrinsic_dimension), GROUPS)
 REGRESSION = (
     *_entries(REGRESSION_FAMILIES),
     Metric(

@@ -1,4 +1,4 @@
-"""Neural regression collapse of any layer [Rangamani & Unal 2026, sec. 3], and the dimension of its features.
+"""Neural regression collapse of any layer [Rangamani & Unal 2026, sec. 3].
 
 All are of centred features and targets. The signal of a layer is its t first principal axes.
 
@@ -6,37 +6,13 @@ N  samples    d  feature width    m  rows of a matrix that reads the layer    t 
 """
 
 import math
-from typing import NamedTuple
 
 from ncpipe.metrics.entry import EVERY, Metric, family, metric
-from ncpipe.metrics.nrc import EPS, scaled
+from ncpipe.metrics.nrc import EPS, PrincipalAxes, principal_axes, scaled
+from ncpipe.metrics.spectrum import stable_rank
 from ncpipe.system.lazy_torch import Tensor, torch
 
 RU26 = "RU26 sec. 3"
-DISTANCES = 2**24  # that are held at a time
-MOST = 10_000  # samples whose distances are taken
-KEPT = 0.9  # of the ratios of distances, the least
-
-
-class Centred(NamedTuple):
-    """The singular value decomposition u (N, r), s (r,), axes (r, d) of centred rows (N, d), of rank r."""
-
-    u: Tensor
-    s: Tensor
-    axes: Tensor
-
-
-def centred(rows: Tensor) -> Centred:
-    """Return the decomposition of rows (N, d) above what centring rounds to: r = 0 for constant ones.
-
-    Of rank 1 and NaN for rows that are not finite.
-    """
-    rows = scaled(rows.double())
-    if not bool(rows.isfinite().all()):
-        return Centred(rows[:, :1] * math.nan, rows[0, :1] * math.nan, rows[:1] * math.nan)
-    u, s, axes = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
-    rank = int((s > EPS * len(rows) ** 0.5 * rows.norm()).sum())
-    return Centred(u[:, :rank], s[:rank], axes[:rank])
 
 
 @family(
@@ -50,25 +26,23 @@ def centred(rows: Tensor) -> Centred:
         "[1, rank]", "RU26 sec. 4.3, of Σ_h in its code", scale="linear", label="stable rank of features",
     ),
 )  # fmt: skip
-def feature_spectrum(signal: Centred, length: int) -> tuple[float, float]:
+def feature_spectrum(signal: PrincipalAxes, length: int) -> tuple[float, float]:
     """Return both of centred features (N, d) and t; NaN for constant ones."""
     squares = signal.s.square()
-    if not len(squares):
-        return math.nan, math.nan
-    return float(squares[length:].sum() / squares.sum()), float(squares.sum() / squares[0])
+    return float(squares[length:].sum() / squares.sum()), stable_rank(signal.s)
 
 
 @metric(
     "NRC2", "1", "centred kernel alignment of features and targets",
     "‖hᵀY‖²/(‖hᵀh‖ ‖YᵀY‖) of centred h and Y", "[0, 1]", RU26, scale="linear", label="NRC2, CKA",
 )  # fmt: skip
-def nrc2_cka(signal: Centred, targets: Tensor) -> float:
+def nrc2_cka(signal: PrincipalAxes, targets: Tensor) -> float:
     """Return the alignment of centred features (N, d) with targets (N, t); NaN where one is constant.
 
     1 if features are targets up to rotation and scale. At the optimum of the features model it is 1 only for
     targets with equal variances along their axes.
     """
-    wanted = centred(targets)
+    wanted = principal_axes(targets)
     cross = signal.s.unsqueeze(1) * (signal.u.T @ wanted.u) * wanted.s
     return float(cross.square().sum() / (signal.s.square().norm() * wanted.s.square().norm()))
 
@@ -79,51 +53,23 @@ def nrc2_cka(signal: Centred, targets: Tensor) -> float:
     "vectors of W; fewer where one of them has lower rank", "[0, 1]", RU26, scale="linear",
     label="NRC3, alignment", where=f"{EVERY}; inner layers that a matrix reads",
 )  # fmt: skip
-def nrc3_alignment(signal: Centred, reader: Tensor, length: int) -> float:
+def nrc3_alignment(signal: PrincipalAxes, reader: Tensor, length: int) -> float:
     """Return the mean cosine of centred features (N, d) and W (m, d); NaN for constant features or W = 0."""
     if not bool(signal.s.isfinite().all() and reader.isfinite().all()):
         return math.nan
     _, sizes, rows = torch.linalg.svd(scaled(reader.double()), full_matrices=False)
-    count = min(length, len(signal.axes), int((sizes > max(reader.shape) * EPS * sizes[0]).sum()))
-    cosines = torch.linalg.svdvals(signal.axes[:count] @ rows[:count].T)
-    return float(cosines.mean()) if count else math.nan
+    ranks = (signal.s > 0).sum(), (sizes > max(reader.shape) * EPS * sizes[0]).sum()
+    count = min(length, *map(int, ranks))
+    return float(torch.linalg.svdvals(signal.axes[:count] @ rows[:count].T).mean())
 
 
 @metric(
     "NRC4", "that of the network", "squared error of the best affine map over the targets' variance",
     "min over A, b of ‖Ah + b − Y‖²/‖Y − mean‖²", "[0, 1]", RU26, label="NRC4, linear error",
 )  # fmt: skip
-def nrc4_linear_mse(signal: Centred, targets: Tensor) -> float:
+def nrc4_linear_mse(signal: PrincipalAxes, targets: Tensor) -> float:
     """Return 1 - R^2 of the map from centred features (N, d) to targets (N, t), fitted to these samples."""
     wanted = targets.double() - targets.double().mean(0)
-    left = wanted - signal.u @ (signal.u.T @ wanted)
+    u = signal.u * (signal.s > 0)
+    left = wanted - u @ (u.T @ wanted)
     return float(left.square().sum() / wanted.square().sum())
-
-
-@metric(
-    "rank", "at most t", "intrinsic dimension by two nearest neighbours",
-    "slope through 0 of −log(1 − i/N) on the i-th least log r_2/r_1, of the least 90 %; r the distances to "
-    f"the two nearest, of the first {MOST:,} samples", "[0, ∞]", "FARL17", scale="linear",
-    label="intrinsic dimension",
-)  # fmt: skip
-def intrinsic_dimension(features: Tensor) -> float:
-    """Return the TwoNN estimate of features (N, d) [Facco et al. 2017]; NaN for fewer than 3 that differ.
-
-    Samples that coincide with another one are left out.
-    """
-    rows = scaled(features[:MOST].double())
-    if len(rows) < 3 or not bool(rows.isfinite().all()):
-        return math.nan
-    parts = []
-    for some in rows.split(max(1, DISTANCES // len(rows))):
-        far = torch.cdist(some, rows, compute_mode="donot_use_mm_for_euclid_dist")
-        parts.append(far.topk(3, 1, largest=False).values[:, 1:])
-    nearest = torch.cat(parts)
-    nearest = nearest[nearest[:, 0] > 0]
-    ratios = (nearest[:, 1] / nearest[:, 0]).log().sort().values
-    count = int(KEPT * len(ratios))
-    if not count:
-        return math.nan
-    places = torch.arange(1, count + 1, dtype=torch.float64, device=ratios.device)
-    heights = -torch.log1p(-places / len(ratios))
-    return float((ratios[:count] @ heights) / ratios[:count].square().sum())

@@ -7,6 +7,7 @@ N  samples    d  feature width    t  numbers of a target
 """
 
 import math
+from typing import NamedTuple
 
 from ncpipe.metrics.entry import LAST, WEIGHTS, Metric, family, metric
 from ncpipe.system.lazy_torch import Tensor, torch
@@ -16,19 +17,34 @@ EPS = 2.0**-52
 ISOTROPIC = 1e-6  # relative spread of the targets' deviations from which on their covariance tells gamma
 
 
+class PrincipalAxes(NamedTuple):
+    """The decomposition u diag(s) axes of centred rows (N, d), up to scale; r = min(N, d), s falls.
+
+    u (N, r), s (r,), axes (r, d). s is exactly 0 where it is no more than centring rounds to.
+    """
+
+    u: Tensor
+    s: Tensor
+    axes: Tensor
+
+
+def principal_axes(rows: Tensor) -> PrincipalAxes:
+    """Return the decomposition of rows (N, d) less their mean; of rank 1 and NaN where one is not finite."""
+    rows = scaled(rows.double())
+    if not bool(rows.isfinite().all()):
+        return PrincipalAxes(rows[:, :1] * math.nan, rows[0, :1] * math.nan, rows[:1] * math.nan)
+    u, s, axes = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
+    return PrincipalAxes(u, s.where(s > EPS * len(rows) ** 0.5 * rows.norm(), 0.0), axes)
+
+
 @metric(
     "NRC1", "0", "share of features outside their t first principal axes",
     "mean of ‖h − Ph‖²/‖h‖², P onto the t first principal axes of h; t numbers of a target", "[0, 1]",
     ADGZR24, order=2, label="NRC1", headline=True,
 )  # fmt: skip
-def nrc1(features: Tensor, length: int) -> float:
+def nrc1(features: Tensor, signal: PrincipalAxes, length: int) -> float:
     """Return the share of features (N, d); one that is 0 counts as 0. It is 0 for d <= t."""
-    if not bool(features.isfinite().all()):
-        return math.nan
-    centred = scaled(features.double())
-    centred = centred - centred.mean(0)
-    _, sizes, axes = torch.linalg.svd(centred, full_matrices=False)
-    return _mean_outside(features, axes[:length][sizes[:length] > max(centred.shape) * EPS * sizes[0]])
+    return _mean_outside(features, signal.axes[:length][signal.s[:length] > 0])
 
 
 @metric(

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ncpipe.metrics.entry import Metric, families_of, family, metric
+from ncpipe.metrics.pairs import nearest_distances
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.system.lazy_torch import Tensor, torch
 
 EPS = 2.0**-52
 NEIGHBOURS = 50  # the k of knn
 NCI_NORM = 1e-4  # weight of |h|_1 in NCI
-DISTANCES = 2**24  # that are held at a time
 Score = TypeVar("Score", bound=Callable[..., Tensor])
 
 
@@ -156,7 +156,7 @@ def mahalanobis(train: Tensor, labels: Tensor, means: Tensor, rows: Tensor) -> T
     sizes, axes = _principal(centred)
     kept = sizes.square() > centred.shape[1] * EPS * sizes[0].square()
     whitener = axes[:, : len(sizes)][:, kept] / sizes[kept] * len(train) ** 0.5
-    return -_distances(rows @ whitener, means @ whitener, 1).square()
+    return -nearest_distances(rows @ whitener, means @ whitener, 1)[:, -1].square()
 
 
 @score("k-nearest", "s = −distance of h/‖h‖ to its 50th nearest", "SMZL22")
@@ -166,7 +166,7 @@ def knn(train: Tensor, rows: Tensor) -> Tensor:
     k = 50, or N if that is less. Features that are 0 stay so.
     """
     known, rows = (_over(each, torch.linalg.vector_norm(each, dim=1, keepdim=True)) for each in (train, rows))
-    return -_distances(rows, known, min(NEIGHBOURS, len(known)))
+    return -nearest_distances(rows, known, min(NEIGHBOURS, len(known)))[:, -1]
 
 
 @metric(
@@ -239,16 +239,6 @@ def _principal(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return singular values of rows (N, d) and their principal axes as columns (d, d), largest first."""
     _, sizes, axes = torch.linalg.svd(torch.linalg.qr(rows, mode="r").R)  # d x d, however many rows
     return sizes, axes.T
-
-
-def _distances(rows: Tensor, known: Tensor, k: int) -> Tensor:
-    """Return the distance (n,) of each of rows (n, d) to its k-th nearest of known (N, d)."""
-    parts = []
-    for some in rows.split(max(1, DISTANCES // len(known))):
-        # A product of matrices would lose the digits of neighbours in a collapsed class.
-        far = torch.cdist(some, known, compute_mode="donot_use_mm_for_euclid_dist")
-        parts.append(far.kthvalue(k, 1).values)
-    return torch.cat(parts)
 
 
 def _over(values: Tensor, lengths: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ TILE_ENTRIES = 2**18  # distances held at a time: tiles that leave the cache tak
 NEAR, NEAR_CENTRE = 2.0**-6, 2.0**-24
 MANY_NEAR = 16  # a tile with more than one pair in so many near is taken as differences as a whole
 PAIR_ENTRIES = 2**20  # numbers of the differences held at a time
+ROW_ENTRIES = 2**24  # distances of whole rows held at a time
 
 
 class Tile(NamedTuple):
@@ -65,6 +66,12 @@ def tiles(vectors: Tensor) -> Iterator[Tile]:
             yield Tile(rows, columns, distances)
 
 
+def nearest_distances(rows: Tensor, known: Tensor, k: int) -> Tensor:
+    """Return the distances (n, k) of each of rows (n, d) to its k nearest of known (N, d), least first."""
+    parts = rows.split(max(1, ROW_ENTRIES // len(known)))
+    return torch.cat([_by_difference(part, known).topk(k, 1, largest=False).values for part in parts])
+
+
 def _take_differences(distances: Tensor, near: Tensor, a: Tensor, b: Tensor, same: bool) -> None:
     """Write |a_i - b_j| into distances (b, c) where `near`. same: a and b are the same vectors."""
     if same:
@@ -81,5 +88,8 @@ def _take_differences(distances: Tensor, near: Tensor, a: Tensor, b: Tensor, sam
 
 
 def _by_difference(a: Tensor, b: Tensor) -> Tensor:
-    """Return |a_i - b_j| (b, c) of a (b, d) and b (c, d), by differences."""
+    """Return |a_i - b_j| (b, c) of a (b, d) and b (c, d), by differences.
+
+    A product of matrices would lose the digits of neighbours in a collapsed class.
+    """
     return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")

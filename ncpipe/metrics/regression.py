@@ -18,10 +18,10 @@ from ncpipe.metrics.checks import (
     check_shape,
     check_widths,
 )
-from ncpipe.metrics.deep_nrc import centred
 from ncpipe.metrics.entry import WEIGHTS as WHERE_WEIGHTS
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
+from ncpipe.metrics.nrc import principal_axes
 from ncpipe.metrics.sample_statistics import check_classifier
 from ncpipe.metrics.table import LAST_LAYER, TRAIN, WEIGHTS, measure_matrix, values_of
 from ncpipe.system.errors import InputError
@@ -71,7 +71,7 @@ def measure_vectors(
             yield from rows_of(layer, WEIGHTS, values_of(OF_WEIGHTS, weight=weight, targets=targets))
     for split, (features, targets) in splits.items():
         given: dict[str, Any] = {"features": features, "targets": targets, "length": targets.shape[1]}
-        given["signal"] = centred(features)
+        given["signal"] = principal_axes(features)
         if weight is not None:
             given |= {"weight": weight, "predictions": logits_of(features, weight, bias)}
         if (matrix := reader if weight is None else weight) is not None:

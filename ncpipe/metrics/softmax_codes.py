@@ -14,7 +14,7 @@ from typing import Any
 from ncpipe.metrics.entry import Metric, family
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.statistics import ClassStatistics
-from ncpipe.system.lazy_torch import Tensor, torch
+from ncpipe.system.lazy_torch import Tensor
 
 Array = Any  # of NumPy, which commands that only read the entries above do not wait for
 EPS = 2.0**-52
@@ -23,95 +23,73 @@ NOTE = f"; of at most {MOST} classes"
 
 
 def _entries(matrix: str, name: str, which: str) -> Iterator[Metric]:
-    margin = (
-        f"min over k of the distance of u_k to the convex hull of the others, u_k the directions of {which}"
-    )
     yield Metric(
         f"gnc2_margin_{matrix}", "GNC2", "1", f"{name}: least distance of a direction to the others' hull",
-        f"{margin}; 1 can be reached up to K = 2d", "[0, 1]", "JZWQMYZ24", scale="linear",
+        f"min over k of the distance of u_k to the convex hull of the others, u_k the directions of {which}; "
+        "1 can be reached up to K = 2d", "[0, 1]", "JZWQMYZ24", scale="linear", label=f"margin ({name})",
     )  # fmt: skip
     yield Metric(
         f"gnc2_code_{matrix}", "GNC2", "0", f"{name}: distance to a softmax code",
         f"1 − `gnc2_margin_{matrix}`/ρ, ρ that of a softmax code: 1 up to K = 2d, 1 − cos(2π/K) for d = 2; "
-        "NaN elsewhere", "[0, 1]", "JZWQMYZ24",
-        label=f"distance to code ({name})",
+        "NaN elsewhere", "[0, 1]", "JZWQMYZ24", label=f"distance to code ({name})",
     )  # fmt: skip
 
 
 @family(*_entries("weights", "weights", "W's rows"), many=True, note=NOTE)
 def weight_margin(weight: Tensor) -> tuple[float, float]:
     """Return the `margin` of the rows of W (K, d), and its distance to that of a softmax code."""
-    rounding = torch.full((len(weight),), max(weight.shape) * EPS, dtype=torch.float64, device="cpu")
-    return _with_distance(unit_rows(weight.double()), rounding.numpy())
+    return margin(unit_rows(weight.double()))
 
 
 @family(*_entries("means", "class means", "μ_k − μ_G"), many=True, note=NOTE)
 def means_margin(statistics: ClassStatistics) -> tuple[float, float]:
     """Return the same of the centred class means."""
-    centred = statistics.centred_means()
-    rounding = statistics.cutoff / centred.norm(dim=1)
-    return _with_distance(unit_rows(centred), rounding.cpu().numpy())
+    return margin(unit_rows(statistics.centred_means()))
 
 
-def code_margin(classes: int, width: int) -> float:
-    """Return the margin of a softmax code of K classes in d dimensions; NaN where none is known."""
-    if width >= classes - 1:
-        return classes / (classes - 1)
-    if width == 2:
-        return 1 - math.cos(2 * math.pi / classes)
-    return 1.0 if classes <= 2 * width else math.nan
+def margin(directions: Tensor) -> tuple[float, float]:
+    """Return min_k dist(u_k, conv{u_j, j != k}) of unit vectors u (K, d), and 1 less its share of a code's.
+
+    NaN where a vector is, and for K > MOST; the share also where no code is known.
+    """
+    classes, width = directions.shape
+    if classes > MOST or not bool(directions.isfinite().all()):
+        return math.nan, math.nan
+    least = min(_distance_to_others(directions.cpu().numpy(), k) for k in range(classes))
+    best = 1 - math.cos(2 * math.pi / classes) if width == 2 else 1.0 if classes <= 2 * width else math.nan
+    return least, 1 - least / best
 
 
-def margin(directions: Array, rounding: Array) -> float:
-    """Return min_k dist(u_k, conv{u_j, j != k}) of unit vectors u (K, d).
+def _distance_to_others(vectors: Array, k: int) -> float:
+    """Return dist(u_k, conv{u_j, j != k}) of vectors (K, d), by Lawson and Hanson's NNLS.
 
-    0 where two of them are at most rounding_i + rounding_j apart. NaN where one is, and for K > MOST.
+    With P the others less u_k, the x >= 0 nearest to |P^T x|^2 + (sum x - 1)^2 = 0 is a multiple of the
+    weights of the hull's nearest point.
     """
     import numpy as np
 
-    if len(directions) > MOST or not np.isfinite(directions).all():
-        return math.nan
-    found = math.inf
-    for k, own in enumerate(directions):
-        others = np.delete(directions, k, 0) - own
-        if (np.linalg.norm(others, axis=1) <= np.delete(rounding, k) + rounding[k]).any():
-            return 0.0
-        found = min(found, _least_norm(others))
-    return found
-
-
-def _least_norm(points: Array) -> float:
-    """Return the least length in the convex hull of points (m, d), by Lawson and Hanson's NNLS.
-
-    The x >= 0 nearest to |P^T x|^2 + (sum x - 1)^2 = 0 is a multiple of the weights of that point.
-    """
-    import numpy as np
-
+    points = np.delete(vectors, k, 0) - vectors[k]
     rows = np.hstack([points, np.ones((len(points), 1))])
     goal = np.eye(rows.shape[1])[-1]
-    used: list[int] = []
-    blocked: list[int] = []  # points whose weight would be negative, to rounding
-    x = np.zeros(0)
+
+    def fit(used: Array) -> Array:
+        best = np.zeros(len(rows))
+        best[used] = np.linalg.lstsq(rows[used].T, goal, rcond=None)[0]
+        return best
+
+    x, blocked = np.zeros(len(rows)), np.zeros(len(rows), bool)  # blocked: of negative weight, to rounding
     while True:
-        gains = rows @ (goal - x @ rows[used])
-        gains[used + blocked] = 0
+        gains = np.where((x > 0) | blocked, 0.0, rows @ (goal - x @ rows))
         place = int(gains.argmax())
         if gains[place] <= 4 * max(rows.shape) * EPS:
-            return float(np.linalg.norm(x @ points[used]) / x.sum())
-        trial, now = [*used, place], np.append(x, 0.0)
-        best = np.linalg.lstsq(rows[trial].T, goal, rcond=None)[0]
-        if best[-1] <= 0:
-            blocked.append(place)
+            return float(np.linalg.norm(x @ points) / x.sum())
+        now, used = x, (x > 0) | (np.arange(len(x)) == place)
+        best = fit(used)
+        if best[place] <= 0:
+            blocked[place] = True
             continue
-        while best.min() <= 0:
-            low = best <= 0
-            now += (now[low] / (now[low] - best[low])).min() * (best - now)
-            kept = now > EPS
-            trial, now = [point for point, keep in zip(trial, kept, strict=True) if keep], now[kept]
-            best = np.linalg.lstsq(rows[trial].T, goal, rcond=None)[0]
-        used, x, blocked = trial, best, []
-
-
-def _with_distance(directions: Tensor, rounding: Array) -> tuple[float, float]:
-    found = margin(directions.cpu().numpy(), rounding)
-    return found, 1 - found / code_margin(*directions.shape)
+        while (low := used & (best <= 0)).any():
+            now = now + (now[low] / (now[low] - best[low])).min() * (best - now)
+            used &= now > EPS
+            best = fit(used)
+        x, blocked = best, np.zeros_like(used)

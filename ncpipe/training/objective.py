@@ -171,7 +171,7 @@ def _own_times_samples(loss: OwnLoss, outputs: Outputs) -> Tensor:
         runs = range(len(outputs.logits))
         found = torch.stack([of_run(*(each[run].clone() for each in given.values())) for run in runs])
     runs_, samples = outputs.logits.shape[:2]
-    compares = compares_samples(loss)
+    compares = loss.compares_samples
     if found.shape != ((runs_,) if compares else (runs_, samples)):
         shape = tuple(found.shape[1:])
         needed = "the mean over the batch, ()" if compares else f"a number for each sample, ({samples},)"

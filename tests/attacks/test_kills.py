@@ -2,7 +2,7 @@
 
 It ends with the bytes of one that was left alone, and trains no run twice that was finished when it was hit.
 `dvc repro`, `ncpipe sweep` and `dvc exp run --temp` are stopped, 200 times in all (NCPIPE_ATTACK_KILLS), the
-process alone and its whole group by turns. `killed_fills.py` does the same to two fills of one store.
+process alone and its whole group by turns.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Write what the metrics of the feature files are: python tests/conformance/make_expected.py [NAME ...]
+"""Write what the metrics of the feature files are: python tools/make_expected.py [NAME ...]
 
 expected.json: by file, split and metric the exact value and its ulp, as decimal strings. The ulp is the
 largest change of the exact value in 8 draws in which every number of the file but labels moves up or down by
@@ -18,7 +18,7 @@ import numpy as np
 from exact_metrics import COUNTS, EPS, Layer, Tokens, Vectors, all_metrics, read_layer
 from mpmath import mp, mpf
 
-HERE = Path(__file__).resolve().parents[2] / "ncpipe" / "metrics" / "conformance"
+HERE = Path(__file__).resolve().parents[1] / "ncpipe" / "metrics" / "conformance"
 EXPECTED, FOLDER = HERE / "expected.json", HERE / "features"
 FEWER = 1000  # classes of which draws can be made
 UNBALANCED, ONE_CLASS = "unbalanced_1e5", "one_class"
@@ -70,7 +70,7 @@ def layer_of(name: str) -> Layer | Vectors | Tokens:
 
 
 def unbalanced() -> Layer:
-    """The formula that the README states, in rational numbers."""
+    """The formula that ncpipe/metrics/conformance/README.md states, in rational numbers."""
     means = [[mpf(2) * (axis == k - 1) for axis in range(3)] for k in range(4)]
     labels = [0] * 100_000 + [1, 2, 3]
     features = []

@@ -1,4 +1,4 @@
-"""How many single faults in the code turn its tests red: `python tests/mutants.py --help`.
+"""How many single faults in the code turn its tests red: `python tools/mutants.py --help`.
 
 A mutant is a copy of the package with one place changed: an operator, a comparison, a constant, a call's
 arguments, a statement left out. It is killed when one of the tests nearest to its module fails; those that

@@ -39,8 +39,8 @@ class TrainedRun:
     run: its `experiment`, `depth`, `seed`, `spec` (the keys of params.yaml) and `columns`, which name it in
     tables. weights: by name, as they were trained. compute: how `features` and `train_further` are computed;
     without it on the CPU. prepared: its data, in place of those in data/prepared. seen: its features, where
-    they are known. diverged_at: the epoch in which its loss was no longer finite. history, snapshots: rows, and weights by
-    epoch, of runs that were just trained.
+    they are known. diverged_at: the epoch in which its loss was no longer finite. history,
+    snapshots: rows, and weights by epoch, of runs that were just trained.
     """
 
     run: Run

@@ -1,7 +1,6 @@
 """Callbacks in transformers' and Lightning's own trainers, on tiny models; training stays the same."""
 
 import csv
-import random
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from transformers import (
     GPT2LMHeadModel,
     Trainer,
     TrainingArguments,
-    default_data_collator,
 )
 
 from ncpipe.metrics.causal import measure_causal_lm
@@ -185,29 +183,6 @@ def test_trainer_of_a_causal_model(tmp_path: Path) -> None:
     assert_equal_weights(loop.model, alone)
 
 
-class Reordering:
-    """A collator that draws the order of a batch from a generator of its own."""
-
-    def __init__(self) -> None:
-        self.draw = random.Random(7)
-
-    def __call__(self, rows: list[Any]) -> Any:
-        return default_data_collator(self.draw.sample(rows, len(rows)))
-
-
-def test_trainer_draws_what_it_does_without_the_callback(tmp_path: Path) -> None:
-    """Of a collator, which trainer and callback share. Red: another order after a measurement."""
-    models = []
-    for measured in (True, False):
-        loop = trainer(bert(), texts(12, 1), tmp_path)
-        loop.data_collator = Reordering()
-        if measured:
-            loop.add_callback(CollapseCallback(loop, "classifier", texts(12, 1)))
-        loop.train()
-        models.append(loop.model)
-    assert_equal_weights(*models)
-
-
 class Net(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
@@ -298,23 +273,6 @@ def test_lightning_logs_what_the_table_has(tmp_path: Path) -> None:
     alone = Net()
     fit(alone, data, tmp_path)
     assert_equal_weights(model, alone)
-
-
-def test_lightning_draws_what_it_does_without_the_callback() -> None:
-    """Of a loader's own generator. Red: another order after a measurement."""
-    models = []
-    for measured in (True, False):
-        torch.manual_seed(1)
-        model, own = Net(), torch.Generator().manual_seed(7)
-        loader = DataLoader(mixture(12, 1), 4, shuffle=True, generator=own)
-        quiet = ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
-        callbacks = [LightningCallback("head", loader)] if measured else []
-        loop = lightning.Trainer(
-            max_epochs=EPOCHS, callbacks=callbacks, accelerator="cpu", **dict.fromkeys(quiet, False)
-        )
-        loop.fit(model, loader)
-        models.append(model)
-    assert_equal_weights(*models)
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "16-mixed"])

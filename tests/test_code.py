@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import clear_code_digests, contents, experiment_tree, params_tree, write_params
+from conftest import clear_code_digests, experiment_tree, params_tree, write_params
 from ruamel.yaml import YAML
 
 from ncpipe.commands.cli import run_cli
@@ -16,7 +16,6 @@ from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
 from ncpipe.runs import code_digests
 from ncpipe.runs.code_digests import EXPERIMENT_STAGES, SWEEP_STAGES
-from ncpipe.system.artifacts import CODE
 from ncpipe.system.errors import InputError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -46,25 +45,6 @@ def edit(name, old, new):
     assert text.count(old) == 1, (name, old)
     path.write_text(text.replace(old, new), encoding="utf-8")
     clear_code_digests()
-
-
-def test_an_edited_room_changes_the_files_of_its_stages(described):
-    """Red: a caption that measures again; a metric that measures nothing; training that goes unnoticed."""
-
-    def changed():
-        """Stages whose files the edits since the last call have changed."""
-        before = contents(CODE)
-        write_code()
-        after = contents(CODE).items()
-        return {Path(name).stem for name, digest in after if digest != before.get(name)} - {"files"}
-
-    edit("figures/labels.py", '"digits": "', '"digits": "the ')  # a caption
-    shown = {"plot", "claims", "report"}
-    assert changed() == shown
-    edit("metrics/collapse.py", "def within_trace(", "def another(): ...\n\n\ndef within_trace(")
-    assert changed() == {"grid", "aggregate", "extract", "measure", *shown}
-    edit("models/mlp.py", "x = ", "x = 2 * ")
-    assert changed() == {"grid", "aggregate", "extract", "measure", "train", "fill", *shown}
 
 
 def test_code_that_is_edited_while_dvc_runs_is_refused(described, monkeypatch):

@@ -15,7 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models.build import build_model, input_shape, prepare_split
 from ncpipe.runs import batches
-from ncpipe.training import device
 
 pytestmark = pytest.mark.usefixtures("cuda_flags")
 
@@ -144,15 +143,3 @@ def test_other_weights_and_errors_are_failures(
     text = capsys.readouterr().out
     assert "| ZeroDivisionError: division by zero | **no** |" in text
     assert "**2 failed**: facts: ZeroDivisionError: division by zero; correctness: L-RN1" in text
-
-
-def test_without_a_gpu_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(device, "NVIDIA_DRIVER", Path("nowhere"))
-    with pytest.raises(SystemExit, match=r"gpu_check: no CUDA device that this PyTorch can use"):
-        gpu_check.main([])
-
-
-@pytest.mark.parametrize(("depth", "value"), [(1, 5.0), (2, 10.0), (5, 16.0), (68, 200.0)])
-def test_depths_between_those_that_were_timed(depth: int, value: float) -> None:
-    assert gpu_check.between({2: 10.0, 8: 22.0, 34: 100.0}, depth) == pytest.approx(value)

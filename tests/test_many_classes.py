@@ -1,9 +1,7 @@
 """More classes than a simplex has corners, K > d + 1: what is undefined says so; what is asked instead."""
 
-import itertools
 import math
 
-import numpy as np
 import pytest
 import torch
 from conftest import normal, rotation, split_values
@@ -60,36 +58,6 @@ def test_a_model_of_many_classes_says_what_is_undefined() -> None:
         rows = measure_model(network, "0", [(features, labels)])
     found = split_values(rows, "train") | split_values(rows, "weights")
     assert {name for name, value in found.items() if math.isnan(value)} == UNDEFINED | UNDEFINED_WEIGHTS
-
-
-def nearest_of_hull(points: np.ndarray) -> float:
-    """The least length in the hull of points: over all faces, the foot of the origin on the face's plane."""
-    found = math.inf
-    for size in range(1, points.shape[1] + 2):
-        for face in itertools.combinations(points, size):
-            first, edges = face[0], np.stack(face[1:]) - face[0] if size > 1 else np.zeros((0, len(face[0])))
-            shares = -np.linalg.pinv(edges.T) @ first if size > 1 else np.zeros(0)
-            if (shares >= 0).all() and shares.sum() <= 1:
-                found = min(found, float(np.linalg.norm(first + shares @ edges)))
-    return found
-
-
-@pytest.mark.parametrize(("classes", "width"), [(5, 2), (6, 4), (9, 3)])
-def test_margins_are_those_of_every_face(classes: int, width: int) -> None:
-    """Red: a class among the others, lengths that count, means that are not centred."""
-    features, labels = samples(classes, width)
-    weight = normal(classes, width, seed=2)
-    means = torch.stack([features[labels == k].mean(0) for k in range(classes)])
-    rows = measure(features, labels, weight)
-    for split, matrix, name in (("weights", weight, "weights"), ("train", means - means.mean(0), "means")):
-        units = (matrix / matrix.norm(dim=1, keepdim=True)).numpy()
-        margin = min(nearest_of_hull(np.delete(units, k, 0) - own) for k, own in enumerate(units))
-        best = (
-            1 - math.cos(2 * math.pi / classes) if width == 2 else 1.0 if classes <= 2 * width else math.nan
-        )
-        found = split_values(rows, split)
-        assert found[f"gnc2_margin_{name}"] == pytest.approx(margin, rel=1e-12)
-        assert found[f"gnc2_code_{name}"] == pytest.approx(1 - margin / best, rel=1e-12, nan_ok=True)
 
 
 def test_softmax_codes_have_their_margin() -> None:

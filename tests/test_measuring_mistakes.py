@@ -158,7 +158,10 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (arrays(H, Y, test_features=H), "test_features and test_labels come together"),
     (arrays(H, Y, None, None, H[Y > 0], Y[Y > 0]), "class 0 has no test samples"),
     (arrays(H, Y, None, None, H[:, 1:], Y), "train and test features differ in width: 5 and 4"),
-    (arrays(H, Y, batch_size=0), "batch_size: a whole number of samples, 1 or more, not 0"),
+    *(
+        (arrays(H, Y, batch_size=size), "batch_size: a whole number of samples, 1 or more, not")
+        for size in (0, 2.5, None, True)
+    ),
     (arrays(H.astype(complex), Y), "features: an array of type complex128 holds no real numbers"),
     (arrays(H, HOT, shots=[1]), "ood, shots and by_sample: need one class a sample"),
     (arrays(H, HOT, by_sample=True), "ood, shots and by_sample: need one class a sample"),
@@ -216,6 +219,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (tokens(min_per_class=0), "min_per_class: a whole number"),
     (tokens(min_per_class=10**6), "0 tokens occur as the next one at least 1000000 times"),
     (tokens(labels=np.full(30, 2)), "1 tokens occur"),
+    (tokens(test_features=TEST[:, 1:], test_labels=Y), "train and test features differ in width: 5 and 4"),
     (tokens(features=NAN), "the train features of layer last hold NaN or inf"),
     (tokens(weight=W[:, 1:]), "weight must have a row per class"),
     (tokens(weight=INF), "the unembedding's weight hold NaN or inf"),
@@ -275,6 +279,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (model(LOADER, classes=[1]), "classes: 1 of them to measure"),
     (model(LOADER, classes=[1, 1]), "classes: a number is listed twice"),
     (model(LOADER, classes=[1, 3]), "label 3 is not in 0..2"),
+    (model([(h, y)], [(h[y < 2], y[y < 2])], classes=[0, 2]), "test_loader: class 2 has no samples; leave"),
     (model([(h, y % 2)], classes=[0, 2]), "loader: class 2 has no samples; leave it out of `classes`"),
     (model(LOADER, mask="attention_mask"), "mask: the inputs have no 'attention_mask'"),
     (model(LOADER, mask=lambda _: torch.ones(3)), "mask is (3,); it must have the labels' shape (30,)"),

@@ -1,9 +1,7 @@
 """params.yaml: what is read, what is refused and in which words, and how the grid is expanded."""
 
 import dataclasses
-import functools
 import json
-import operator
 import re
 import subprocess
 import sys
@@ -48,10 +46,6 @@ IMAGES = {"source": "digits", "per_class": 4, "test_per_class": 4, "seed": 0, "n
 STEPS = {"name": "step", "factor": 0.1}
 
 
-def repr_start(value: object) -> str:
-    return repr(value)[:12]
-
-
 def changed(path: str, value: object) -> dict[str, Any]:
     """The tree with the value at a dotted path replaced, or with the key removed if the value is `...`."""
     whole = tree()
@@ -73,33 +67,23 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("sweep.experiments", [], "sweep.experiments: empty"),
         ("sweep.depths", [2, 3, 2], "sweep.depths: 2 is listed twice"),
         ("sweep.depths", [2, 1], "sweep.depths: 1 does not suit one: L-RN1 needs L >= 2"),
-        ("sweep.depths", 5, "sweep.depths: expected a list, got a whole number (5)"),
         ("sweep.seeds", [2**32 - 1, 2**32], "sweep.seeds[1]: 4294967296 is out of range"),
-        ("convergence.gradient", 0, "convergence.gradient: 0 is out of range; it must be > 0"),
-        ("sweep.seeds", [True], "sweep.seeds[0]: expected a whole number, got true or false"),
         ("about", {"onne": {"question": "?"}}, "about.onne: no experiment has this name; did you mean 'one'"),
         ("compute.device", "gpu", "allowed: auto, cpu, cuda, mps"),
         ("compute", None, "compute: expected keys with values, got nothing (null)"),
-        ("slopes.level", 1.0, "slopes.level: 1.0 is out of range; it must be < 1"),
         ("experiments.one.optimizer.learning_rat", 1, "did you mean 'learning_rate'? allowed: name,"),
         ("experiments.one.optimizer.learning_rate", "1e-3", "got text ('1e-3'); write the number"),
         ("experiments.one.optimizer.name", "adamm", "name: 'adamm' is unknown; did you mean 'adam'"),
         ("experiments.one.optimizer.name", ..., "optimizer.name: missing"),
-        ("experiments.one.data.per_class", 0, "data.per_class: 0 is out of range; it must be >= 1"),
         ("experiments.one.model.mlp_width", 4, "model: mlp_width does not apply: L-RN1 has one-layer MLPs"),
         ("experiments.one.model.architecture", "L-RN2", "mlp_width is needed: L-RN2 has two-layer MLPs"),
         ("experiments.one.model.architecture", "L-T11", "one: model.patch is needed: L-T11 reads"),
         ("experiments.one.model.patch", 2, "one.model.patch: unknown key; allowed: architecture, norm"),
-        ("experiments.one.batch_size", "all", "batch_size: 'all' is unknown; allowed: full"),
-        ("experiments.one.penalty.last_layer", "same", "penalty.last_layer: expected a number, got text"),
         ("experiments.one.data.source", "marko", "free, markov, text"),
         ("experiments.one.loss", "text", "one.loss: 'text' is unknown; allowed: ce, mse, pick_all, sup"),
-        ("experiments.one.penalty.biases", 1, "penalty.biases: expected true or false, got a whole number"),
         ("experiments", {"one": experiment_tree(), "One": experiment_tree()}, "collides with 'one'"),
         ("experiments", {"one": experiment_tree(), "null": experiment_tree()}, "null: DVC reserves"),
-        ("sweep.depths", [10_001], "depths[0]: 10001 is out of range; it must be <= 10000"),
         ("sweep.seeds", list(range(50_001)), "sweep: 100002 runs; DVC keeps a stage for each"),
-        ("experiments.one.epochs", 10**9, "<= 100000000"),
         ("experiments.one.optimizer.learning_rate", 1e39, "is out of range; it must be <= 3.4"),
         ("experiments.one.optimizer.learning_rate", 10**400, "is out of range; it must be finite"),
         ("experiments", {"one": experiment_tree(), "a-b": experiment_tree()}, "experiments.a-b: a name is"),
@@ -160,16 +144,6 @@ def test_every_mistake_of_a_file_is_listed(tmp_path: Path) -> None:
     lines = [line.removeprefix(f"{tmp_path}/params.yaml: ") for line in str(caught.value).splitlines()]
     assert sorted(lines) == sorted(line for start in starts for line in lines if line.startswith(start))
     assert len(lines) == len(starts)
-
-
-@pytest.mark.parametrize("key", ["k" * 10**5, "a\nb", "\0adam", 5, None, True], ids=repr_start)
-@pytest.mark.parametrize("place", [(), ("experiments",), ("experiments", "one", "optimizer"), ("sweep",)])
-def test_absurd_keys_are_short_lines(key: object, place: tuple[str, ...]) -> None:
-    whole = tree()
-    functools.reduce(operator.getitem, place, whole)[key] = 3  # type: ignore[index]
-    with pytest.raises(InputError) as caught:
-        parse_params(whole)
-    assert all(len(line) <= 300 for line in str(caught.value).split("\n"))
 
 
 @pytest.mark.parametrize(("epochs", "log_every", "largest"), [(20, 6, 5), (300, 76, 75), (7, 2, 1)])
@@ -315,25 +289,6 @@ def test_shipped_params_name_the_schema_and_fit_it(
     assert (path.parent / named).resolve() == ROOT / SCHEMA_FILE
     if not (path.parent / "study.py").is_file():  # whose keys only a schema written beside it has
         schema.validate(read_yaml(path))
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("compute.threads", 1.5),
-        ("slopes.level", 1.0),
-        ("experiments.one.data.source", "mnits"),
-        ("experiments.one.optimizer.momentum", 0.9),
-        ("experiments.one.batch_size", 0),
-        ("experiments.one.epochs", ...),
-    ],
-)
-def test_the_schema_refuses_what_the_reader_refuses(
-    path: str, value: object, schema: jsonschema.Draft202012Validator
-) -> None:
-    schema.validate(tree())
-    with pytest.raises(jsonschema.ValidationError):
-        schema.validate(changed(path, value))
 
 
 def records(kind: Any) -> set[type]:

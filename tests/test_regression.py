@@ -111,28 +111,21 @@ def form_distance(weight: np.ndarray, sigma: np.ndarray, shift: float) -> float:
     return float(np.linalg.norm(gram / np.linalg.norm(gram) - form / np.linalg.norm(form)) ** 2)
 
 
-def test_metrics_are_those_of_the_formulas_in_numpy() -> None:
+def test_nrc3_and_held_out_samples_are_those_of_the_formulas_in_numpy() -> None:
+    """The conformance suite has the others of training samples."""
     features, targets, weight, bias = arrays()
     found = by_name(measure_regression(features, targets, weight, bias, features[:20], targets[:20]))
-    centred = features - features.mean(0)
-    axes = np.linalg.eigh(centred.T @ centred)[1]
     sigma = np.cov(targets.T, bias=True)
     least = float(np.sqrt(np.linalg.eigvalsh(sigma)[0]))
     grid = min(form_distance(weight, sigma, shift) for shift in np.linspace(0, least * (1 - 1e-9), 2001))
-    error = features @ weight.T + bias - targets
-    spread = targets - targets.mean(0)
-    assert found["train", "nrc1"] == pytest.approx(outside(features, axes[:, -3:].T), rel=1e-9)
-    assert found["train", "nrc2"] == pytest.approx(outside(features, weight), rel=1e-9)
     assert found["weights", "nrc3"] == pytest.approx(grid, rel=1e-5)
     assert found["weights", "nrc3"] <= grid * (1 + 1e-12)
-    assert found["train", "relative_mse"] == pytest.approx((error**2).sum() / (spread**2).sum(), rel=1e-12)
     assert found["test", "nrc2"] == pytest.approx(outside(features[:20], weight), rel=1e-9)
     assert {metric for split, metric in found if split == "weights"} == {
         "nrc3", "nrc3_gamma", "rank_weights", "stable_rank_weights", "effective_rank_weights",
     }  # fmt: skip
-    for split, part in (("train", slice(None)), ("test", slice(20))):
-        for metric, value in of_layer(features[part], targets[part], weight).items():
-            assert found[split, metric] == pytest.approx(value, rel=1e-12), metric
+    for metric, value in of_layer(features[:20], targets[:20], weight).items():
+        assert found["test", metric] == pytest.approx(value, rel=1e-12), metric
 
 
 def of_layer(features: np.ndarray, targets: np.ndarray, reader: np.ndarray | None) -> dict[str, float]:

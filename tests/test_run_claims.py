@@ -3,7 +3,6 @@
 import errno
 import itertools
 import json
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -381,39 +380,6 @@ def test_two_that_claim_at_once(
         if finished:  # all of its calls were preceded
             break
     assert at > 1
-
-
-def take_all(keys: list[str], start: Any, done: Any, results: Any) -> None:
-    writer = ClaimWriter(1)
-    writer._write()
-    mine = []
-    try:
-        for key in keys:
-            start.wait()
-            if writer._link(key):
-                mine.append(key)
-    finally:
-        results.put(mine)
-        done.wait(60)  # the other may still look
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
-def test_two_processes_claim_many_runs_at_once(project: Path) -> None:
-    """Of a process that was killed. Red: a run that both have."""
-    keys = [f"{index:064x}" for index in range(2000)]
-    for key in keys:
-        gone(key)
-    context = multiprocessing.get_context("fork")
-    shared = keys, context.Barrier(2, timeout=60), context.Event(), context.SimpleQueue()
-    processes = [context.Process(target=take_all, args=shared, daemon=True) for _ in "ab"]
-    for process in processes:
-        process.start()
-    *_, done, results = shared
-    taken = [results.get() for _ in processes]
-    done.set()
-    for process in processes:
-        process.join(60)
-    assert sorted(taken[0] + taken[1]) == keys
 
 
 # Faults of the disk

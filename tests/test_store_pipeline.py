@@ -4,7 +4,6 @@ Each test's docstring ends with the fault that would turn it red.
 """
 
 import shutil
-from pathlib import Path
 
 import pytest
 from pipeline import ROOT, Clone, Copy, Made, trains
@@ -98,22 +97,3 @@ def test_a_kill_at_the_end_of_a_temporary_experiment_loses_nothing(small: Clone,
     (clone.folder / ".dvc/tmp/rwlock").unlink(missing_ok=True)
     assert not set(done) & set(clone.repro("fill").trained)
     assert done
-
-
-def test_a_clone_is_up_to_date_after_a_seed_is_removed(small: Clone, own_copy: Copy, tmp_path: Path) -> None:
-    """Removed by the stage grid, and when DVC restores that stage's tables by the stage fill.
-
-    Red: a digest of data/runs/NAME in dvc.lock with a run that the clone does not get."""
-    first, locks = own_copy(small), []
-    for seeds in ([0], [0, 1], [0]):
-        first.edit_params("sweep.seeds", seeds)
-        assert first.repro("fill", "extract").trained == []
-        locks.append(first.lock())
-    assert [path.name for path in (first.folder / "data/runs/alpha/L2").iterdir()] == ["s0"]
-    assert locks[0] == locks[2]
-    first.commit()
-    fresh = Clone(tmp_path / "fresh")
-    first.run("git", "clone", "--quiet", str(first.folder), str(fresh.folder))
-    fresh.run("dvc", "cache", "dir", "--local", str(first.folder / ".dvc/cache"))
-    fresh.run("dvc", "checkout", "--allow-missing")
-    assert fresh.json("dvc", "status", "fill", "extract@alpha") == {}

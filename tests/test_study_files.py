@@ -327,12 +327,11 @@ def trained_once() -> tuple[Path, Any]:
     return run, truth
 
 
-@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["with checkpoints", "without"])
-@pytest.mark.parametrize("kind", PUT_BACK)
+@pytest.mark.parametrize(("kind", "seconds"), [*((kind, 60.0) for kind in PUT_BACK), ("written", 0.0)])
 def test_a_file_is_edited_while_a_run_reads_it_and_put_back(
     kind: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is not stored, nor a checkpoint of it; then it trains as if nothing had been.
+    """The run is not stored, nor a checkpoint of it (seconds 0); then it trains as if nothing had been.
 
     Red: the result of the edited file under the name of the file before; a checkpoint that is resumed."""
     edit, listed, reader = PUT_BACK[kind]

@@ -29,9 +29,7 @@ NAMES = (
 )  # fmt: skip
 READERS = {
     "of runs": lambda path: read_table(path, "aggregate"),
-    "of a paper": lambda path: read_table(path, "series"),
     "of a revision": lambda path: parse_table("HEAD", path.read_text()),
-    "published": lambda path: read_table(path, "publish"),
 }
 
 RULE = Convergence(train_error=0.0, window=0.1, tolerance=0.01)

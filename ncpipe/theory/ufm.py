@@ -4,10 +4,16 @@
 
 over A (K, m), features F (m, N) and b (K,), for K classes of n samples, N = K n, with mean cross-entropy
 [eq. 21] or 1/(2N) |A F + b - Y|^2 [eq. 28]. All depends on kappa = K sqrt(n lambda_A lambda_F): from
-kappa = 1 on, the optimum is A = 0, F = 0. docs/theory.md has the values. The proof: the two decays amount to
+kappa = 1 on, the optimum is A = 0, F = 0. The proof: the two decays amount to
 sqrt(lambda_A lambda_F) |Z|_* of the logits Z = A F [eq. 24], which makes a convex program in Z [eq. 23], and
 by symmetry some minimiser is Z = (alpha E + beta 1 1^T/K) (x) 1_n^T, with E = I - 1 1^T/K. The factors are
 A = c P and one feature P_k/c per class, with P P^T = alpha E + beta 1 1^T/K and c^4 = n lambda_F/lambda_A.
+
+CE, kappa < 1: alpha = log(K/kappa - K + 1), beta = 0, b = 0;
+    value -log(1 - kappa (K-1)/K) + kappa (K-1)/K alpha. From kappa = 1 on alpha = 0, value log K.
+MSE: alpha = max(1 - kappa, 0), beta = max(1 - kappa/mu, 0), b = (1 - beta)/(K (1 + lambda_b));
+    value ((K-1) h(1) + h(mu))/K, with h(m) = kappa - kappa^2/(2m) for kappa < m, else m/2, and
+    mu = lambda_b/(1 + lambda_b). A bias without penalty has beta = 0; without a bias mu = 1 and b = 0.
 
 K  classes    n  samples of a class    N = K n    m  width
 """
@@ -21,7 +27,7 @@ from torch import Tensor
 
 from ncpipe.system.errors import InputError
 from ncpipe.theory.frames import zero_sum_basis
-from ncpipe.theory.optimum import Optimum
+from ncpipe.theory.gufm import Optimum
 
 Loss = Literal["ce", "mse"]
 

@@ -37,15 +37,12 @@ def test_no_axis_reaches_the_shell_or_leads_out_of_its_folder(swept: Clone, own_
     assert "sweep.seeds[1]: expected a whole number" in clone.run("dvc", "repro", check=False).err
     hostile = f"`touch {MARK}`"
     experiments = params["experiments"] | {hostile: params["experiments"]["alpha"]}
-    for seeds, depths, names in (
-        ([0], [2, f"$(touch {MARK})"], ["alpha", hostile]),
-        ([0, "0/../../../../precious"], [2], ["alpha"]),
-    ):
-        sweep = {"experiments": names, "depths": depths, "seeds": seeds}
-        clone.write_params(params | {"sweep": sweep, "experiments": experiments})
-        said = clone.run("dvc", "repro", check=False)
-        assert said.code != 0
-        assert said.ran in ([], ["code"])
+    seeds, depths = [0, "0/../../../../precious"], [2, f"$(touch {MARK})"]
+    sweep = {"experiments": ["alpha", hostile], "depths": depths, "seeds": seeds}
+    clone.write_params(params | {"sweep": sweep, "experiments": experiments})
+    said = clone.run("dvc", "repro", check=False)
+    assert said.code != 0
+    assert said.ran in ([], ["code"])
     assert clone.digests("data/runs") == before
     assert (precious / "file").read_text() == "kept"
     assert not list(clone.folder.rglob(MARK))

@@ -6,7 +6,7 @@ M  distinct samples    K  classes    d  width    B  blocks    all float64
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -210,7 +210,7 @@ def starts_of(run: Run, data: Prepared, samples: Split, embedding: State) -> Ten
     """
     shallow = replace(run, depth=1)
     weights = network_state(shallow, embedding, [], optimum_of(run, data))
-    network = TrainedRun(shallow, weights, prepared=data).network
+    network: Any = TrainedRun(shallow, weights, prepared=data).network
     return on_sphere(network.features(samples.inputs, samples.lengths))
 
 

@@ -2,18 +2,17 @@
 
     from ncpipe.study import Count, Stage, trained_runs
 
-docs/extending.md has a line for each; a study imports nothing else of the package. Names are imported when
-they are first used, so that a study without networks does not wait for PyTorch. Types of the names are in
-study.pyi.
+docs/extending.md has a line for each; a study imports nothing else of the package but `ncpipe` itself. Names
+are imported when they are first used, so that a study without networks does not wait for PyTorch. Types of
+the names are in study.pyi.
 """
 
-import pkgutil
+import importlib
 
-# The modules that define the names, some by another name.
+# The modules that define the names, and modules that are names themselves.
 HOMES = {
     "Bound": "config.bounds",
     "Count": "config.bounds",
-    "Decay": "theory.ufm",
     "Family": "models.network",
     "Fraction": "config.bounds",
     "Hooked": "training.hooked",
@@ -29,35 +28,36 @@ HOMES = {
     "OwnOptimizer": "config.specs",
     "OwnTraining": "config.specs",
     "Positive": "config.bounds",
-    "RegressionOptimum": "theory.regression",
     "Stage": "config.stages",
     "TrainedRun": "runs.trained_runs",
     "Training": "training.own_loop",
     "channels_last": "models.hook_points",
-    "covariance": "metrics.nrc",
     "cross_entropy": "models.loss_functions",
-    "descend": "theory.numerical",
     "half_squared_error": "models.loss_functions",
     "init_weights": "models.network",
     "load_params": "config.params",
-    "measure": "metrics.table",
-    "minimise_ufm": "theory.numerical",
     "patches": "models.inputs",
-    "regression_optimum": "theory.regression",
+    "prepare_data": "datasets.prepare",
     "seeded_generator": "system.randomness",
-    "simplex_frame": "theory.frames",
     "stage_table": "tables.stage_tables",
     "trained_runs": "runs.trained_runs",
-    "ufm_optimum": "theory.ufm:optimum",
 }
-__all__ = [*HOMES]
+MODULES = {
+    "drawing": "figures.drawing",
+    "frames": "theory.frames",
+    "gufm": "theory.gufm",
+    "numerical": "theory.numerical",
+    "regression": "theory.regression",
+    "ufm": "theory.ufm",
+}
+__all__ = [*HOMES, *MODULES]
 
 
 def __getattr__(name: str) -> object:
-    if name not in HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(HOMES)}")
-    home, _, other = HOMES[name].partition(":")
-    value: object = pkgutil.resolve_name(f"ncpipe.{home}:{other or name}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    module: object = importlib.import_module(f"ncpipe.{MODULES.get(name) or HOMES[name]}")
+    value = module if name in MODULES else getattr(module, name)
     globals()[name] = value  # the next use does not come here
     return value
 

@@ -11,9 +11,9 @@ from ncpipe.config.specs import OwnModel as OwnModel
 from ncpipe.config.specs import OwnOptimizer as OwnOptimizer
 from ncpipe.config.specs import OwnTraining as OwnTraining
 from ncpipe.config.stages import Stage as Stage
+from ncpipe.datasets.prepare import prepare_data as prepare_data
+from ncpipe.figures import drawing as drawing
 from ncpipe.metrics.catalogue import Metric as Metric
-from ncpipe.metrics.nrc import covariance as covariance
-from ncpipe.metrics.table import measure as measure
 from ncpipe.models.hook_points import channels_last as channels_last
 from ncpipe.models.inputs import patches as patches
 from ncpipe.models.loss_functions import cross_entropy as cross_entropy
@@ -27,15 +27,14 @@ from ncpipe.runs.trained_runs import trained_runs as trained_runs
 from ncpipe.system.errors import InputError as InputError
 from ncpipe.system.randomness import seeded_generator as seeded_generator
 from ncpipe.tables.stage_tables import stage_table as stage_table
-from ncpipe.theory.frames import simplex_frame as simplex_frame
-from ncpipe.theory.numerical import descend as descend
-from ncpipe.theory.numerical import minimise_ufm as minimise_ufm
-from ncpipe.theory.regression import RegressionOptimum as RegressionOptimum
-from ncpipe.theory.regression import regression_optimum as regression_optimum
-from ncpipe.theory.ufm import Decay as Decay
-from ncpipe.theory.ufm import optimum as ufm_optimum  # noqa: F401
+from ncpipe.theory import frames as frames
+from ncpipe.theory import gufm as gufm
+from ncpipe.theory import numerical as numerical
+from ncpipe.theory import regression as regression
+from ncpipe.theory import ufm as ufm
 from ncpipe.training.hooked import Hooked as Hooked
 from ncpipe.training.own_loop import Training as Training
 
 HOMES: dict[str, str]
+MODULES: dict[str, str]
 __all__: list[str]

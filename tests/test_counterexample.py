@@ -26,7 +26,7 @@ from ncpipe.papers.s25.counterexample import (
     near_collapsed_data,
 )
 from ncpipe.system.errors import InputError
-from ncpipe.theory.optimum import Optimum
+from ncpipe.theory.gufm import Optimum
 
 CLASSES, PER_CLASS = 3, 4
 CONSTANT = {"rule": "constant", "value": 0.005, "last_layer": None}

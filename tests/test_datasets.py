@@ -23,7 +23,7 @@ from ncpipe.config.sources.reviews import TextData
 from ncpipe.config.transfer_specs import OtherImages
 from ncpipe.datasets import sources
 from ncpipe.datasets.facts import count_duplicates, count_shared
-from ncpipe.datasets.prepare import prepare
+from ncpipe.datasets.prepare import prepare, prepare_data
 from ncpipe.datasets.prepared import Split, draw_balanced, read_prepared, write_prepared
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
@@ -716,3 +716,12 @@ def test_mirror_without_the_files_is_named(tmp_path, raw, offline, spec):
 def test_mirror_that_is_no_folder(tmp_path, raw):
     with pytest.raises(InputError, match="nowhere: the mirror is not a folder"):
         prepare(DIGITS, raw, tmp_path / "nowhere", progress=False)
+
+
+def test_data_of_keys_are_those_of_params() -> None:
+    """Red: other data than `fetch` prepares; a mistake without its key."""
+    keys = {"source": "digits", "per_class": 20, "test_per_class": 15, "seed": 0}
+    data = prepare_data(keys | {"normalisation": "standardise"})
+    assert data.checksum == prepare(DIGITS, Path(), None, progress=False).checksum
+    with pytest.raises(InputError, match=r"^data\.normalisation: missing; add it$"):
+        prepare_data(keys)

@@ -24,13 +24,13 @@ from paper_figure_cases import PAPER_CASES
 from ncpipe.config.experiment import Data
 from ncpipe.config.params import Slopes
 from ncpipe.figures.claim_panels import claim_panels
+from ncpipe.figures.drawing import draw_band
 from ncpipe.figures.labels import (
     DATA_NAMES,
     by_experiment,
     caption,
     row_label,
 )
-from ncpipe.figures.panels import draw_band
 from ncpipe.figures.reference_slopes import reference_slope_of
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.style import FAINT, INK, depth_colours, paper_style

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from conftest import clear_code_digests, experiment_tree, measure_runs, params_tree, write_params
 from ruamel.yaml import YAML
 from test_study import SCHEMA
@@ -126,6 +127,21 @@ def test_a_stage_for_each_experiment_writes_its_rows(measured: None, monkeypatch
     shown = {grid.name: grid for grid in contents(None, [], [Path("data/norms")], {}).grids}
     assert list(shown) == ["norms-norms"]
     assert len(shown["norms-norms"].rows) == 4
+
+
+def test_a_stage_computes_with_the_threads_of_params(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Which decide the last digits of its sums. Red: a stage that takes as many as there are cores."""
+    counted = '    print(__import__("torch").get_num_threads())\n    figure = Figure()'
+    write_study(STUDY.replace("    figure = Figure()", counted))
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        assert run(monkeypatch, "limits", "--factor", "2") in (0, None)
+    finally:
+        torch.set_num_threads(before)
+    assert capfd.readouterr().out.splitlines()[0] == str(load_params().compute.threads)
 
 
 def test_columns_of_runs_are_the_studys(measured: None) -> None:

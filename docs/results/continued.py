@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ncpipe.figures.panels import DASHES, draw_key, key_entry, label_rows, row_grid
+from ncpipe.figures.drawing import DASHES, draw_key, key_entry, label_rows, row_grid
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.style import FAINT, metric_colours
 

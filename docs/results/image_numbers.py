@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ncpipe.figures.panels import draw_key, draw_means, row_grid
+from ncpipe.figures.drawing import draw_key, draw_means, row_grid
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.style import depth_colours
 

@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from render import FOLDER, NOTHING, SERIES, published, short, table
 
-from ncpipe.figures.panels import DASHES, draw_key, draw_means, key_entry, label_rows, row_grid
+from ncpipe.figures.drawing import DASHES, draw_key, draw_means, key_entry, label_rows, row_grid
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.style import FAINT, INK, Colour, metric_colours
 from ncpipe.tables.floors import float32_level_of

@@ -1,6 +1,7 @@
 """Run a stage of a study's own, an entry of STAGES in its study.py (`ncpipe stage`)."""
 
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -39,10 +40,15 @@ def run_stage(
     Options after NAME are the parameters of the function: `ncpipe stage NAME --help` lists them. A stage with
     the option --experiment runs once for each experiment, and writes to data/NAME/EXPERIMENT.
     """
+    threads = 1
     if PARAMS_FILE.is_file():
-        load_params()
+        threads = load_params().compute.threads
     else:
         load_study(Path())
+    if "torch" in sys.modules:  # the study computes with it; these decide the last digits of sums
+        from ncpipe.training.device import fix_sums
+
+        fix_sums(threads)
     stages = loaded().stages
     if name not in stages:
         known = suggest(name, stages) if stages else f"{FILE} beside params.yaml has no table STAGES"

@@ -1,16 +1,19 @@
 """From what params.yaml says of the data to prepared tensors."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 from ncpipe.config.experiment import Data
+from ncpipe.config.records import read
 from ncpipe.config.sources.images import ImageData
 from ncpipe.config.sources.reviews import TextData
 from ncpipe.config.study import loaded
 from ncpipe.config.transfer_specs import OtherImages
+from ncpipe.config.unions import TaggedBy
 from ncpipe.datasets.arrays import prepare_arrays, prepare_own
 from ncpipe.datasets.digits import prepare_digits
 from ncpipe.datasets.free import prepare_free
@@ -23,7 +26,19 @@ from ncpipe.datasets.outliers import with_other_images
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.datasets.teacher import prepare_teacher
 from ncpipe.datasets.transfer import split_for_transfer
+from ncpipe.system.artifacts import RAW
 from ncpipe.system.errors import InputError
+
+
+def prepare_data(keys: Mapping[str, Any]) -> Prepared:
+    """Return the data set of these keys, as below `data` in params.yaml, with `train` and `test`.
+
+    Official files are downloaded to data/raw, or taken from the folder that NCPIPE_MIRROR names. Raises
+    InputError as `prepare`, and with a line for each mistake in the keys.
+    """
+    mirror = os.environ.get("NCPIPE_MIRROR")
+    spec = read(Annotated[Data, TaggedBy("source")], dict(keys), "data")
+    return prepare(spec, RAW, Path(mirror) if mirror else None, progress=True)
 
 
 def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepared:

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ncpipe.claims.panels import ONSET
 from ncpipe.claims.verdicts import counted_verdict
-from ncpipe.figures.panels import draw_key, key_entry, number_short_logs, panel_grid, set_log
+from ncpipe.figures.drawing import draw_key, key_entry, number_short_logs, panel_grid, set_log
 from ncpipe.figures.style import FAINT, INK, depth_colours, metric_colours
 from ncpipe.figures.x_axis import NAMES
 from ncpipe.metrics.study_metrics import entry

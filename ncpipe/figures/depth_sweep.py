@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.path import Path
 
-from ncpipe.figures.labels import Column, interval_label, paper_columns, rank_label, slope_label
-from ncpipe.figures.panels import (
+from ncpipe.figures.drawing import (
     FIT_DASHES,
     NOTE,
     absence,
@@ -26,6 +25,7 @@ from ncpipe.figures.panels import (
     state_nothing,
     thin_ticks,
 )
+from ncpipe.figures.labels import Column, interval_label, paper_columns, rank_label, slope_label
 from ncpipe.figures.reference_slopes import ReferenceSlope, reference_slope_of
 from ncpipe.figures.style import FAINT, INK, Colour, colour_of
 from ncpipe.figures.x_axis import XAxis, x_axis_of

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 
-from ncpipe.figures.panels import NO_RUN, draw_image, label_rows, row_grid, state_nothing
+from ncpipe.figures.drawing import NO_RUN, draw_image, label_rows, row_grid, state_nothing
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.tables.keys import run_keys
 

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ncpipe.figures.panels import (
+from ncpipe.figures.drawing import (
     DASHES,
     ROUNDING,
     absence,

@@ -8,8 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ncpipe.figures.labels import Column
-from ncpipe.figures.panels import (
+from ncpipe.figures.drawing import (
     draw_key,
     key_entry,
     label_rows,
@@ -18,6 +17,7 @@ from ncpipe.figures.panels import (
     state_nothing,
     thin_ticks,
 )
+from ncpipe.figures.labels import Column
 from ncpipe.figures.style import PAGE_WIDTH, Colour, metric_colours
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.study_metrics import entry

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ncpipe.figures.panels import (
+from ncpipe.figures.drawing import (
     FIT_DASHES,
     absence,
     draw_key,

@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ncpipe.figures.panels import (
+from ncpipe.figures.drawing import (
     DASHES,
     NOTE,
     absence,

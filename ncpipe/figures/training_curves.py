@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from ncpipe.figures.drawing import draw_key, key_entry, row_grid
 from ncpipe.figures.labels import LOSS_NAMES
-from ncpipe.figures.panels import draw_key, key_entry, row_grid
 from ncpipe.figures.style import Colour, depth_colours
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.catalogue import SUFFIXES

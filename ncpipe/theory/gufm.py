@@ -19,16 +19,38 @@ K  classes    d  feature width
 
 import math
 import sys
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from scipy.optimize import brentq
+from torch import Tensor
 
 from ncpipe.system.errors import InputError
 from ncpipe.theory.frames import simplex_frame, zero_sum_basis
-from ncpipe.theory.optimum import Optimum
 
 Loss = Literal["ce", "mse"]
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """A global minimiser of a features model, float64.
+
+    fit, penalty: the parts of the value. weight (K, d); features (K, d), one for all samples of a class; bias
+    (K,), None in a model without one. A minimiser is unique up to rotations and, where adding a number to all
+    logits costs nothing, up to the mean of the bias, which is 0 here.
+    """
+
+    fit: float
+    penalty: float
+    weight: Tensor
+    features: Tensor
+    bias: Tensor | None
+
+    @property
+    def value(self) -> float:
+        """The least regularised loss."""
+        return self.fit + self.penalty
 
 
 def optimal_value(loss: Loss, classes: int, width: int, strength: float, bias: bool) -> float:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ncpipe.metrics.nrc import covariance as covariance
+
 
 @dataclass(frozen=True)
 class RegressionOptimum:

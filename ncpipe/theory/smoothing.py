@@ -1,8 +1,7 @@
-"""Solve the features models with label smoothing: soft targets (1 - delta) e_y + delta/K.
+"""Solve the GUFM under cross-entropy with label smoothing: soft targets (1 - delta) e_y + delta/K.
 
-The optimum keeps its directions and shrinks. Under cross-entropy smoothing adds delta (K-1)/K times the logit
-gap to the loss, as more decay would: in the UFM, kappa + delta replaces kappa. `gufm` and `ufm` are without
-it.
+The optimum keeps its directions and shrinks: smoothing adds delta (K-1)/K times the logit gap to the loss, as
+more decay would. `gufm` is without it.
 
 K  classes    d  width
 """
@@ -13,29 +12,6 @@ from scipy.optimize import brentq
 
 from ncpipe.system.errors import InputError
 from ncpipe.theory.gufm import check_range
-from ncpipe.theory.ufm import Loss
-
-
-def ufm_contrast(loss: Loss, classes: int, kappa: float, delta: float) -> float:
-    """Return alpha of the optimal logits alpha E_K; 0 from kappa + delta = 1 on.
-
-    log(K/(kappa + delta) - K + 1) for cross-entropy and 1 - kappa - delta for MSE, where logits without bias
-    have a common part too. kappa: of `ufm.kappa`.
-    """
-    check(delta)
-    total = kappa + delta
-    if total >= 1:
-        return 0.0
-    return math.log(classes / total - classes + 1) if loss == "ce" else 1 - total
-
-
-def ufm_value(loss: Loss, classes: int, kappa: float, delta: float) -> float:
-    """Return the least value of the UFM with decay and an unpenalised bias (cross-entropy: or without)."""
-    contrast = ufm_contrast(loss, classes, kappa, delta)
-    share = (classes - 1) / classes
-    if loss == "ce":
-        return math.log1p((classes - 1) * math.exp(-contrast)) + (kappa + delta) * share * contrast
-    return share * ((contrast - 1 + delta) ** 2 / 2 + kappa * contrast)
 
 
 def gufm_terms(classes: int, width: int, strength: float, delta: float) -> tuple[float, float]:
@@ -44,7 +20,8 @@ def gufm_terms(classes: int, width: int, strength: float, delta: float) -> tuple
     min over w of log(1 + (K-1) e^-g) + delta (K-1)/K g + lambda_L/2 K w^2, g = w sqrt(d) K/(K-1), with a
     bias or without; there the increasing derivative in w is 0.
     """
-    check(delta)
+    if not 0 <= delta < 1:
+        raise InputError(f"smoothing: {delta:g}; expected 0 or more, and less than 1")
     check_range("ce", classes, width, strength, bias=False)
     slope = math.sqrt(width) * classes / (classes - 1)
 
@@ -59,9 +36,3 @@ def gufm_terms(classes: int, width: int, strength: float, delta: float) -> tuple
     gap = slope * norm
     fit = math.log1p((classes - 1) * math.exp(-gap)) + delta * (classes - 1) / classes * gap
     return fit, strength / 2 * classes * norm**2
-
-
-def check(delta: float) -> None:
-    """Raise InputError unless 0 <= delta < 1."""
-    if not 0 <= delta < 1:
-        raise InputError(f"smoothing: {delta:g}; expected 0 or more, and less than 1")

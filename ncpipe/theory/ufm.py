@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ncpipe.system.errors import InputError
 from ncpipe.theory.frames import zero_sum_basis
-from ncpipe.theory.optimum import Optimum
+from ncpipe.theory.gufm import Optimum
 
 Loss = Literal["ce", "mse"]
 

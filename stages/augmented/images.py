@@ -3,17 +3,12 @@
 The official files are downloaded, or read from the folder that NCPIPE_MIRROR names.
 """
 
-import os
-from pathlib import Path
-
 from safetensors.torch import save_file
 
-from ncpipe.config.sources.images import ImageData
-from ncpipe.datasets.prepare import prepare
+from ncpipe.study import prepare_data
 
-draw = ImageData("cifar10", per_class=500, test_per_class=100, seed=0, normalisation="standardise")
-mirror = os.environ.get("NCPIPE_MIRROR")
-data = prepare(draw, Path("data/raw"), Path(mirror) if mirror else None, progress=True)
+keys = {"source": "cifar10", "per_class": 500, "test_per_class": 100, "seed": 0}
+data = prepare_data(keys | {"normalisation": "standardise"})
 tensors = {
     "x": data.train.inputs,
     "y": data.train.labels,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize, minimize_scalar
 
-from ncpipe.study import Bound, Decay, InputError, Positive, cross_entropy, minimise_ufm
+from ncpipe.study import Bound, InputError, Positive, cross_entropy, numerical, ufm
 
 Classes = Annotated[int, Bound(low=3)]
 Wide = Annotated[int, Bound(low=2)]
@@ -104,9 +104,9 @@ def simplices_value(classes: Classes, width: Wide, decay: Positive) -> float:
 
 def simplices_value_numerical(classes: Classes, width: Wide, decay: Positive) -> float:
     """Return the least such loss of any features and classifiers, by L-BFGS from eight starts."""
-    both = Decay(decay, decay, None)
+    both = ufm.Decay(decay, decay, None)
     targets, counts = torch.eye(classes), torch.ones(classes)
-    return minimise_ufm(cross_entropy, targets, counts, width, both, starts=8, seed=0).value
+    return numerical.minimise_ufm(cross_entropy, targets, counts, width, both, starts=8, seed=0).value
 
 
 def _block_loss(size: int, classes: int, scale: float) -> float:

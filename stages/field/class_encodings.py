@@ -12,13 +12,12 @@ from torch import Tensor
 from ncpipe.study import (
     Bound,
     Count,
-    Decay,
     InputError,
     NonNegative,
     Positive,
     half_squared_error,
-    minimise_ufm,
-    ufm_optimum,
+    numerical,
+    ufm,
 )
 
 Classes = Annotated[int, Bound(low=2)]
@@ -26,7 +25,7 @@ Classes = Annotated[int, Bound(low=2)]
 
 def encoding_cosine(classes: Classes, per_class: Count, decay: Positive, bias: NonNegative) -> float:
     """Return the cosine of two classes' uncentred features at the optimum of MSE with a penalised bias."""
-    return _cosine(ufm_optimum("mse", classes, per_class, classes, Decay(decay, decay, bias)).features)
+    return _cosine(ufm.optimum("mse", classes, per_class, classes, ufm.Decay(decay, decay, bias)).features)
 
 
 def encoding_cosine_numerical(
@@ -34,8 +33,10 @@ def encoding_cosine_numerical(
 ) -> float:
     """Return the same cosine at a numerical minimum."""
     targets, counts = torch.eye(classes), torch.full((classes,), per_class)
-    own = Decay(decay, decay, bias)
-    return _cosine(minimise_ufm(half_squared_error, targets, counts, classes, own, starts=1, seed=0).features)
+    own = ufm.Decay(decay, decay, bias)
+    return _cosine(
+        numerical.minimise_ufm(half_squared_error, targets, counts, classes, own, starts=1, seed=0).features
+    )
 
 
 def _cosine(features: Tensor) -> float:

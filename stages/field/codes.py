@@ -13,7 +13,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from ncpipe.study import Bound, Count, InputError, Positive, cross_entropy, descend
+from ncpipe.study import Bound, Count, InputError, Positive, cross_entropy, numerical
 
 Classes = Annotated[int, Bound(low=3)]
 Even = Annotated[int, Bound(low=4)]
@@ -53,7 +53,7 @@ def _directions(classes: int, width: int, scale: float, starts: int) -> Array:
         for temperature in np.geomspace(min(4.0, scale), scale, 6):
             rows = point.reshape(2 * classes, width)
             start = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).ravel()
-            end = descend(loss_at(float(temperature)), start, steps=3000, slope=1e-9)
+            end = numerical.descend(loss_at(float(temperature)), start, steps=3000, slope=1e-9)
             point = end.point
         ends.append(end)
     rows = min(ends, key=lambda end: end.value).point[size:].reshape(classes, width)
@@ -159,7 +159,7 @@ def _deep_ends(
     for seed in range(starts):
         draw = np.random.default_rng(seed)
         parts = [draw.standard_normal(rows * columns) / math.sqrt(width) for rows, columns in shapes]
-        end = descend(objective, np.concatenate(parts), steps=3000, slope=1e-7)
+        end = numerical.descend(objective, np.concatenate(parts), steps=3000, slope=1e-7)
         logits = product(torch.from_numpy(end.point)).numpy()
         ends.append((end.value, logits - logits.mean(1, keepdims=True)))
     return ends

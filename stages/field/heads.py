@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.study import Bound, Count, Index, Positive, descend, measure
+from ncpipe import measure
+from ncpipe.study import Bound, Count, Index, Positive, numerical
 
 Classes = Annotated[int, Bound(low=2)]
 HeadMetric = Literal["nc1_trace_ratio", "balance"]
@@ -30,7 +31,7 @@ def linear_head_frozen(
     inputs, targets, labels = _data(classes, per_class, seed)
     shapes = [(hidden, INPUTS), (hidden, hidden), (classes, hidden)]
     start, last = _drawn(shapes, seed).split([hidden * (INPUTS + hidden), classes * hidden])
-    end = descend(
+    end = numerical.descend(
         lambda free: _loss(torch.cat([free, last]), shapes, inputs, targets, decay),
         start.numpy(),
         steps=STEPS,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.study import Bound, Count, Decay, InputError, Positive, cross_entropy, minimise_ufm
+from ncpipe.study import Bound, Count, InputError, Positive, cross_entropy, numerical, ufm
 
 Even = Annotated[int, Bound(low=4)]
 Array = np.ndarray
@@ -24,8 +24,8 @@ def seli_distance(classes: Even, ratio: Count, decay: Positive) -> float:
     decay is that of the summed loss: lambda N |W|^2/2 + lambda N |H|^2/2 beside the sum over samples.
     """
     counts = _counts(classes, ratio)
-    own = Decay(decay / float(counts.sum()), decay / float(counts.sum()), None)
-    found = minimise_ufm(cross_entropy, torch.eye(classes), counts, classes, own, starts=1, seed=0)
+    own = ufm.Decay(decay / float(counts.sum()), decay / float(counts.sum()), None)
+    found = numerical.minimise_ufm(cross_entropy, torch.eye(classes), counts, classes, own, starts=1, seed=0)
     weight, features = found.weight.numpy(), found.features.numpy()
     repeats = counts.int().numpy()
     logits = np.repeat(features, repeats, 0) @ weight.T

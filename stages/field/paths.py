@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from scipy.integrate import solve_ivp
 
-from ncpipe.study import Bound, Count, Index, NonNegative, Positive, descend, measure
+from ncpipe import measure
+from ncpipe.study import Bound, Count, Index, NonNegative, Positive, numerical
 
 Classes = Annotated[int, Bound(low=2)]
 Part = Literal["nc1", "within", "between"]
@@ -44,7 +45,7 @@ def anchored_within(
 
     draw = np.random.default_rng(seed)
     first = np.concatenate([draw.standard_normal(classes * width) / width, start.ravel()])
-    end = descend(objective, first, steps=5000, slope=1e-10)
+    end = numerical.descend(objective, first, steps=5000, slope=1e-10)
     features = end.point[classes * width :].reshape(start.shape)
     return _nc1(features, labels) / _nc1(start, labels)
 

@@ -21,10 +21,8 @@ from ncpipe.study import (
     InputError,
     NonNegative,
     Positive,
-    RegressionOptimum,
-    covariance,
-    descend,
-    regression_optimum,
+    numerical,
+    regression,
     seeded_generator,
 )
 
@@ -129,9 +127,9 @@ def regression_outside(
 
 def _optimum(
     samples: int, length: int, width: int, weight: float, features: float, ratio: float, seed: int
-) -> RegressionOptimum:
-    sigma = covariance(_targets(samples, length, ratio, seed))
-    return regression_optimum(sigma, weight, features, width)
+) -> regression.RegressionOptimum:
+    sigma = regression.covariance(_targets(samples, length, ratio, seed))
+    return regression.regression_optimum(sigma, weight, features, width)
 
 
 def _targets(samples: int, length: int, ratio: float, seed: int) -> Tensor:
@@ -157,6 +155,6 @@ def _minimum(
         return fit + features / (2 * samples) * free.square().sum() + weight / 2 * matrix.square().sum()
 
     start = np.random.default_rng(0).standard_normal(sum(sizes))
-    end = descend(objective, start, steps=5000, slope=1e-9)
+    end = numerical.descend(objective, start, steps=5000, slope=1e-9)
     matrix, free, _ = torch.from_numpy(end.point).split(sizes)
     return matrix.view(length, width), free.view(samples, width), end.value

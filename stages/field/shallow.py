@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from ncpipe.study import Bound, Count, Index, InputError, Positive, cross_entropy, simplex_frame
+from ncpipe.study import Bound, Count, Index, InputError, Positive, cross_entropy, frames
 
 Classes = Annotated[int, Bound(low=3)]
 Part = Literal["within", "means", "classifier"]
@@ -47,7 +47,7 @@ def _trained(
     """Return features (N, h), V (K, h) and labels (N,)."""
     draw = torch.Generator().manual_seed(seed)
     labels = torch.arange(classes).repeat_interleave(per_class)
-    vertices = simplex_frame(classes)[labels]
+    vertices = frames.simplex_frame(classes)[labels]
     inputs = vertices + noise * torch.randn(vertices.shape, generator=draw, dtype=torch.float64)
     same = labels[:, None] == labels
     products = inputs @ inputs.T

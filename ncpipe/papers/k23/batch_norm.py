@@ -14,7 +14,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ncpipe.config.bounds import Bound, Count, Positive
+from ncpipe.study import Bound, Count, Positive
 
 
 @dataclass(frozen=True)

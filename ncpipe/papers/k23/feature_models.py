@@ -12,33 +12,39 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.config.bounds import Bound, Count, Fraction, Positive
-from ncpipe.metrics.geometry import nc2_etf, nc2_identity
-from ncpipe.models.loss_functions import LOSSES, cross_entropy
-from ncpipe.papers.k23 import batch_norm, supcon, two_linear
-from ncpipe.system.errors import InputError
-from ncpipe.theory import smoothing, ufm
-from ncpipe.theory.numerical import NumericalOptimum, least, minimise_ufm
-from ncpipe.theory.ufm import Decay, Loss
+from ncpipe import functional
+from ncpipe.papers.k23 import batch_norm, smoothing, supcon, two_linear
+from ncpipe.study import (
+    Bound,
+    Count,
+    Fraction,
+    InputError,
+    Positive,
+    cross_entropy,
+    half_squared_error,
+    numerical,
+    ufm,
+)
 
 Classes = Annotated[int, Bound(low=2)]
+LOSSES: dict[ufm.Loss, Callable[..., Tensor]] = {"ce": cross_entropy, "mse": half_squared_error}
 STARTS = 4
 MOST_RATIO = 100.0  # of class sizes, in numerical searches
 LOST = 1e-3  # a minority's contrast, as a share of W, that counts as none
 
 
 def smoothing_value(
-    loss: Loss, classes: Classes, per_class: Count, decay: Positive, delta: Fraction
+    loss: ufm.Loss, classes: Classes, per_class: Count, decay: Positive, delta: Fraction
 ) -> float:
     """Return the least loss with smoothed labels, decay on classifier and features, a free bias."""
-    kappa = ufm.kappa(classes, per_class, Decay(decay, decay, 0.0))
+    kappa = ufm.kappa(classes, per_class, ufm.Decay(decay, decay, 0.0))
     return smoothing.ufm_value(loss, classes, kappa, delta)
 
 
 def smoothing_value_numerical(
-    loss: Loss, classes: Classes, per_class: Count, decay: Positive, delta: Fraction
+    loss: ufm.Loss, classes: Classes, per_class: Count, decay: Positive, delta: Fraction
 ) -> float:
-    return _ufm(loss, classes, per_class, classes, Decay(decay, decay, 0.0), delta).value
+    return _ufm(loss, classes, per_class, classes, ufm.Decay(decay, decay, 0.0), delta).value
 
 
 def minority_threshold_numerical(
@@ -90,8 +96,10 @@ def minority_contrast(majority: int, minority: int, per_minority: int, ratio: fl
     if minority < 2:
         raise InputError(f"minority: {minority}; contrast between minorities needs at least 2")
     sizes = torch.tensor([ratio * per_minority] * majority + [per_minority] * minority, dtype=torch.float64)
-    decays = Decay(decay, decay, None)
-    found = minimise_ufm(cross_entropy, torch.eye(len(sizes)), sizes, len(sizes), decays, starts=1, seed=0)
+    decays = ufm.Decay(decay, decay, None)
+    found = numerical.minimise_ufm(
+        cross_entropy, torch.eye(len(sizes)), sizes, len(sizes), decays, starts=1, seed=0
+    )
     norm, rows = found.weight.norm(), found.weight[majority:]
     return 0.0 if norm < 1e-6 else float((rows - rows.mean(0)).norm() / norm)
 
@@ -107,9 +115,9 @@ def fixed_etf_collapse(classes: Classes, ratio: Positive, decay: Positive, lengt
         fit = (sizes / sizes.sum() * cross_entropy(features @ rows.T, torch.eye(classes).double())).sum()
         return fit + decay / 2 * (sizes * features.square().sum(1)).sum()
 
-    found = least(objective, classes**2, starts=STARTS, seed=0)
+    found = numerical.least(objective, classes**2, starts=STARTS, seed=0)
     unit = torch.nn.functional.normalize(found.point.view(classes, classes))
-    return float(nc2_etf(unit))
+    return functional.nc2_etf(unit)
 
 
 def supcon_value_numerical(
@@ -119,7 +127,7 @@ def supcon_value_numerical(
         unit = torch.nn.functional.normalize(flat.view(classes * per_class, classes))
         return supcon.supcon_loss(unit, classes, temperature, include_self=include_self)
 
-    return least(objective, classes**2 * per_class, starts=STARTS, seed=0).value
+    return numerical.least(objective, classes**2 * per_class, starts=STARTS, seed=0).value
 
 
 def two_linear_logit_numerical(strength: Positive) -> float:
@@ -140,11 +148,11 @@ def two_linear_frame(classes: Classes, strength: Positive) -> float:
         fit = (second @ first @ features - torch.eye(classes)).square().sum() / (2 * classes)
         return fit + decay / 2 * flat.square().sum()
 
-    found = least(objective, 3 * classes**2, starts=STARTS, seed=0)
+    found = numerical.least(objective, 3 * classes**2, starts=STARTS, seed=0)
     second, first, features = found.point.view(3, classes, classes)
     both = second @ first
     cosine = torch.nn.functional.cosine_similarity(both.flatten(), features.T.flatten(), dim=0)
-    return max(float(nc2_identity(features.T)), float(nc2_identity(both)), float(1 - cosine))
+    return max(functional.nc2_identity(features.T), functional.nc2_identity(both), float(1 - cosine))
 
 
 def two_linear_jump(distance: Annotated[float, Bound(0, 1, open_low=True)]) -> float:
@@ -163,11 +171,11 @@ def batch_norm_value_numerical(classes: Classes, per_class: Count, decay: Positi
         return batch_norm.objective(classes, decay, free)
 
     size = samples * classes + 2 * classes + classes**2
-    return least(objective, size, starts=3 * STARTS, seed=0).value
+    return numerical.least(objective, size, starts=3 * STARTS, seed=0).value
 
 
 def orthoplex_value_numerical(classes: Classes, per_class: Count, decay: Positive) -> float:
-    return _ufm("ce", classes, per_class, classes // 2, Decay(decay, decay, None)).value
+    return _ufm("ce", classes, per_class, classes // 2, ufm.Decay(decay, decay, None)).value
 
 
 def orthoplex_cosines(classes: Classes, per_class: Count, decay: Positive) -> float:
@@ -179,15 +187,15 @@ def orthoplex_cosines(classes: Classes, per_class: Count, decay: Positive) -> fl
 def narrow_cosines(classes: int, per_class: int, decay: float) -> np.ndarray:
     """Return cosines (K (K-1),) between features of a numerical minimum with half the width for K classes."""
     rows = torch.nn.functional.normalize(
-        _ufm("ce", classes, per_class, classes // 2, Decay(decay, decay, None)).features
+        _ufm("ce", classes, per_class, classes // 2, ufm.Decay(decay, decay, None)).features
     )
     found: np.ndarray = (rows @ rows.T)[~torch.eye(classes, dtype=torch.bool)].numpy()
     return found
 
 
 def _ufm(
-    loss: Loss, classes: int, per_class: int, width: int, decay: Decay, delta: float = 0.0
-) -> NumericalOptimum:
+    loss: ufm.Loss, classes: int, per_class: int, width: int, decay: ufm.Decay, delta: float = 0.0
+) -> numerical.NumericalOptimum:
     targets = (1 - delta) * torch.eye(classes).double() + delta / classes
     counts = torch.full((classes,), per_class)
-    return minimise_ufm(LOSSES[loss], targets, counts, width, decay, starts=STARTS, seed=0)
+    return numerical.minimise_ufm(LOSSES[loss], targets, counts, width, decay, starts=STARTS, seed=0)

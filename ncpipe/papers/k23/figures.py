@@ -7,8 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ncpipe.figures.panels import panel_grid, set_log
-from ncpipe.figures.style import FAINT, INK, metric_colours
+from ncpipe.study import drawing
 
 COLUMNS = 3
 ROW_HEIGHT = 1.85
@@ -88,14 +87,14 @@ PANELS = {
 def model_curves(points: pd.DataFrame) -> Figure:
     """Draw a panel for each model with rows; points: panel, series, how, x, y of `k23.curves`."""
     shown = [name for name in PANELS if name in set(points["panel"])]
-    with panel_grid(len(shown), COLUMNS, ROW_HEIGHT) as (figure, grid):
+    with drawing.panel_grid(len(shown), COLUMNS, ROW_HEIGHT) as (figure, grid):
         for axes, name in zip(grid, shown, strict=True):
             _draw(axes, points[points["panel"] == name], PANELS[name])
     return figure
 
 
 def _draw(axes: Axes, own: pd.DataFrame, panel: Panel) -> None:
-    colours = metric_colours(len(panel.series)) if len(panel.series) > 1 else [INK]
+    colours = drawing.metric_colours(len(panel.series)) if len(panel.series) > 1 else [drawing.INK]
     for (series, label), colour in zip(panel.series.items(), colours, strict=True):
         mine = own[own["series"].fillna("").astype(str) == series]
         closed, found = mine[mine["how"] == "closed"], mine[mine["how"] == "found"]
@@ -118,9 +117,9 @@ def _draw(axes: Axes, own: pd.DataFrame, panel: Panel) -> None:
     axes.set(xlabel=panel.x, ylabel=panel.y)
     if panel.limits:
         axes.set_ylim(*panel.limits)
-    set_log(axes, panel.log)
+    drawing.set_log(axes, panel.log)
     if any(panel.series.values()):
-        axes.legend(loc=panel.legend, handlelength=1.2, fontsize=7, labelcolor=INK, borderaxespad=0.2)
-    axes.tick_params(colors=INK)
-    axes.xaxis.label.set_color(INK)
-    axes.grid(visible=True, color=FAINT, alpha=0.2)
+        axes.legend(loc=panel.legend, handlelength=1.2, fontsize=7, labelcolor=drawing.INK, borderaxespad=0.2)
+    axes.tick_params(colors=drawing.INK)
+    axes.xaxis.label.set_color(drawing.INK)
+    axes.grid(visible=True, color=drawing.FAINT, alpha=0.2)

@@ -10,10 +10,9 @@ from typing import Annotated, Literal, get_args
 
 import numpy as np
 
-from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
 from ncpipe.papers.k23.flows import central_path, features_model, locally_elastic
 from ncpipe.papers.k23.flows.features_model import Flow, aligned_start, integrate, random_start
-from ncpipe.system.errors import InputError
+from ncpipe.study import Bound, Count, Index, InputError, NonNegative, Positive
 
 Classes = Annotated[int, Bound(low=2)]
 Part = Literal["weight", "features", "bias"]

@@ -10,7 +10,7 @@ does.
 import math
 from typing import Annotated
 
-from ncpipe.config.bounds import Bound, Count, Positive
+from ncpipe.study import Bound, Count, Positive
 
 
 def minority_threshold(

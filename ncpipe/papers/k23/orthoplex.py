@@ -11,8 +11,7 @@ from typing import Annotated
 
 from scipy.optimize import minimize_scalar
 
-from ncpipe.config.bounds import Bound, Count, Positive
-from ncpipe.system.errors import InputError
+from ncpipe.study import Bound, Count, InputError, Positive
 
 
 def orthoplex_value(classes: Annotated[int, Bound(low=2)], per_class: Count, decay: Positive) -> float:

@@ -23,9 +23,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ncpipe.config.bounds import Bound, Count, Index, NonNegative, Positive
-from ncpipe.models.loss_functions import cross_entropy
-from ncpipe.theory.numerical import least
+from ncpipe.study import Bound, Count, Index, NonNegative, Positive, cross_entropy, numerical
 
 Classes = Annotated[int, Bound(low=2)]
 Few = Annotated[int, Bound(2, 12)]  # L-BFGS takes minutes
@@ -72,7 +70,8 @@ def trained_ranks(data: Clusters, depth: int, decay: float, seed: int) -> list[L
         value, _, _ = _forward(matrices(flat), data)
         return value + decay / 2 * flat.square().sum()
 
-    return layer_ranks(matrices(least(objective, sum(sizes), starts=1, seed=seed).point), data, decay)
+    end = numerical.least(objective, sum(sizes), starts=1, seed=seed)
+    return layer_ranks(matrices(end.point), data, decay)
 
 
 def layer_ranks(weights: list[Tensor], data: Clusters, decay: float) -> list[LayerRank]:

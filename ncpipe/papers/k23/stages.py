@@ -7,12 +7,10 @@ import pandas as pd
 from ncpipe.papers.k23.curves import CURVES
 from ncpipe.papers.k23.figures import model_curves
 from ncpipe.study import Stage
-from ncpipe.training.device import fix_sums
 
 
 def models() -> dict[str, Any]:
     """Compute the models of K23 from formulas and numerically, without networks."""
-    fix_sums(1)  # matrices of a few rows: threads would wait for each other
     points = pd.DataFrame([point for curve in CURVES for point in curve()])
     return {"curves": points, "models": model_curves(points)}
 

@@ -9,8 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ncpipe.config.bounds import Bound, Count, Positive
-from ncpipe.system.errors import InputError
+from ncpipe.study import Bound, Count, InputError, Positive
 
 
 def supcon_loss(features: Tensor, classes: int, temperature: float, *, include_self: bool) -> Tensor:

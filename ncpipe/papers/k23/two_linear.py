@@ -12,7 +12,7 @@ K  classes    n  samples of a class
 
 from scipy.optimize import brentq
 
-from ncpipe.config.bounds import Positive
+from ncpipe.study import Positive
 
 JUMP = 2 ** (-4 / 3)  # c from which on the optimum is 0
 

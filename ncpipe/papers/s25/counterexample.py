@@ -30,7 +30,7 @@ from ncpipe.papers.s25.constructions.networks import block_weights, network_stat
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.theory.frames import zero_sum_basis
-from ncpipe.theory.optimum import Optimum
+from ncpipe.theory.gufm import Optimum
 
 NoiseSubspace = Literal["within", "beside"]
 SHORTEST = 1e-3  # share of a Newton step

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullLocator
 
-from ncpipe.figures.panels import (
+from ncpipe.figures.drawing import (
     DASHES,
     ROW_HEIGHT,
     draw_key,

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.special import logsumexp, softmax
 
-from ncpipe.system.errors import InputError
+from ncpipe.study import InputError
 
 Loss = Literal["se", "mse", "ce"]
 RTOL, ATOL = 1e-11, 1e-14

@@ -15,7 +15,7 @@ import math
 import numpy as np
 from scipy.linalg import expm
 
-from ncpipe.system.errors import InputError
+from ncpipe.study import InputError
 
 
 def residuals(classes: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from ncpipe.figures.panels import draw_image, row_grid
+from ncpipe.figures.drawing import draw_image, row_grid
 from ncpipe.figures.style import metric_colours
 from ncpipe.papers.s24.figures.low_rank import FLOOR, layer_name, mark_levels, place_name, singular_lines
 

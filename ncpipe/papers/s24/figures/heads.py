@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from ncpipe.figures.panels import draw_image, draw_key, key_entry, row_grid, set_log
+from ncpipe.figures.drawing import draw_image, draw_key, key_entry, row_grid, set_log
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours
 from ncpipe.papers.s24.figures.low_rank import (
     DNC_DASHES,

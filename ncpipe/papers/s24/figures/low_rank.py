@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from ncpipe.figures.panels import draw_key, key_entry, panel_grid, row_grid
+from ncpipe.figures.drawing import draw_key, key_entry, panel_grid, row_grid
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours
 
 COLUMNS = 3  # panels side by side

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ncpipe.figures.panels import draw_band, draw_key, draw_means, key_entry, row_grid
+from ncpipe.figures.drawing import draw_band, draw_key, draw_means, key_entry, row_grid
 from ncpipe.figures.style import FAINT, INK, metric_colours
 from ncpipe.papers.s24.figures.low_rank import (
     DNC_DASHES,

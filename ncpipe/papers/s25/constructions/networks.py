@@ -42,8 +42,7 @@ from ncpipe.papers.s25.constructions.embeddings import (
 )
 from ncpipe.system.errors import InputError
 from ncpipe.theory.frames import zero_sum_basis
-from ncpipe.theory.gufm import optimum
-from ncpipe.theory.optimum import Optimum
+from ncpipe.theory.gufm import Optimum, optimum
 
 LEAST_SECOND = 2  # one block divides the angle by L_2 = 1
 LENGTHS_TRIED = 24

@@ -18,7 +18,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from ncpipe.figures.labels import Column
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, paper_style
+from ncpipe.figures.style import FAINT as FAINT
+from ncpipe.figures.style import INK as INK
+from ncpipe.figures.style import PAGE_WIDTH as PAGE_WIDTH
+from ncpipe.figures.style import Colour as Colour
+from ncpipe.figures.style import metric_colours as metric_colours
+from ncpipe.figures.style import paper_style
 from ncpipe.figures.x_axis import XAxis
 from ncpipe.tables.keys import rows_at
 from ncpipe.tables.points import LAST

@@ -22,9 +22,9 @@ from ncpipe.features.layer_samples import WeightsAndData, measure_all_tokens, me
 from ncpipe.features.objective import fit_of
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
+from ncpipe.metrics.class_sizes import metrics_by_size, size_groups
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
 from ncpipe.metrics.losses import logits_of, unregularised_loss
-from ncpipe.metrics.minority import metrics_by_size, size_groups
 from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.table import (
     LAST_LAYER,

@@ -111,6 +111,15 @@ def last_layer_metrics(run: Run, features: Features, names: Sequence[str], key: 
     return {series_name(row.split, row.metric): row.value for row in measured if row.metric in names}
 
 
+def layer_metrics(features: Features, names: Collection[str]) -> dict[str, dict[str, float]]:
+    """Return metrics of each layer that has them, by the layer, then by `catalogue.series_name`."""
+    found: dict[str, dict[str, float]] = {}
+    for row in _measure(features, {}):
+        if row.metric in names and row.split != WEIGHTS:
+            found.setdefault(row.layer, {})[series_name(row.split, row.metric)] = row.value
+    return found
+
+
 def terms_of(depth: int, run: Mapping[str, Any]) -> Iterator[Measurement]:
     """Yield the gap to L*_GUFM and its parts as metrics, so that they get means, slopes and intervals."""
     for metric in ("loss_gap", "gap_gufm", "gap_fit"):

@@ -188,6 +188,30 @@ class Params:
         return Run(experiment, depth, seed, spec, self.sweep.axis, value, self.study)
 
 
+def make_run(
+    experiment: str,
+    depth: int,
+    seed: int,
+    keys: Mapping[str, Any] | Experiment,
+    axis: str | None = None,
+    value: Number | None = None,
+    where: str = "sweep",
+) -> Run:
+    """Return a run of any keys, as below `experiments` in params.yaml, in the sweep or not.
+
+    keys: or those of an experiment. axis, value: a dotted key that takes another value. where: what a mistake
+    in these is called by. Raises InputError with a line for each mistake. It has none of a study's metrics.
+    """
+    spec: Any = keys
+    if not isinstance(keys, Experiment):
+        spec = read(AnyExperiment, dict(keys), f"experiments.{experiment}")
+    if axis is not None and value is not None:
+        spec, mistakes = varied(experiment, spec, axis, value, where)
+        if mistakes:
+            raise InputError("\n".join(map(cut, mistakes)))
+    return Run(experiment, depth, seed, spec, axis, value)
+
+
 @functools.cache
 def params_type(study: Study) -> type[Params]:
     """Return the type of a params.yaml beside a study.py: Params, with the keys of PARAMS if it has them.

@@ -21,9 +21,9 @@ from ncpipe.features.layer_samples import WeightsAndData, measure_all_tokens, me
 from ncpipe.features.objective import fit_of
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
+from ncpipe.metrics.class_sizes import metrics_by_size, size_groups
 from ncpipe.metrics.geometry import simplex_fits, unit_rows
 from ncpipe.metrics.losses import logits_of, unregularised_loss
-from ncpipe.metrics.minority import metrics_by_size, size_groups
 from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.table import (
     LAST_LAYER,
@@ -108,6 +108,15 @@ def last_layer_metrics(run: Run, features: Features, names: Sequence[str], key: 
         if not any(row.metric == name for row in measured):
             raise InputError(f"{key}: {name} is none of the last layer's")
     return {series_name(row.split, row.metric): row.value for row in measured if row.metric in names}
+
+
+def layer_metrics(features: Features, names: Collection[str]) -> dict[str, dict[str, float]]:
+    """Return metrics of each layer that has them, by the layer, then by `catalogue.series_name`."""
+    found: dict[str, dict[str, float]] = {}
+    for row in _measure(features, {}):
+        if row.metric in names and row.split != WEIGHTS:
+            found.setdefault(row.layer, {})[series_name(row.split, row.metric)] = row.value
+    return found
 
 
 def terms_of(depth: int, run: Mapping[str, Any]) -> Iterator[Measurement]:

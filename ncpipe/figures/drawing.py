@@ -18,6 +18,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from ncpipe.figures.labels import Column
+from ncpipe.figures.labels import by_experiment as by_experiment
+from ncpipe.figures.labels import caption as caption
+from ncpipe.figures.labels import row_label as row_label
 from ncpipe.figures.style import FAINT as FAINT
 from ncpipe.figures.style import INK as INK
 from ncpipe.figures.style import PAGE_WIDTH as PAGE_WIDTH

@@ -9,6 +9,7 @@ import re
 from types import MappingProxyType
 
 from ncpipe.metrics import (
+    class_sizes,
     collapse,
     deep_nrc,
     few_shot,
@@ -87,7 +88,7 @@ GAPS = (
 )  # fmt: skip
 # Of the pipeline's runs on data with `imbalance`, which says which classes are small.
 MINORITY = families_of((minority,), GROUPS)
-MINORITIES = (*_entries(MINORITY), *minority.BY_SIZE)
+MINORITIES = (*_entries(MINORITY), *class_sizes.BY_SIZE)
 # Of classes that no classifier has, a value for each number of shots n: transfer_ncc_error_005 is that of 5.
 FEW_SHOT = families_of((few_shot,), GROUPS)
 TRANSFERS = _entries(FEW_SHOT)

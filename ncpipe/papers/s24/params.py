@@ -58,8 +58,7 @@ class SeriesParams:
         """Return the runs of a series, by value and seed; raise InputError if there is no such series."""
         if name not in self.series:
             raise InputError(f"series: unknown {shown(name)}; {suggest(name, self.series)}")
-        params = typing.cast(Params, self)
-        own, spec = self.series[name], params.experiments[name]
+        own, spec = self.series[name], typing.cast(Params, self).experiments[name]
         specs: dict[Number | None, Experiment] = {None: spec}
         if own.axis:
             found = {value: varied(name, spec, own.axis, value, f"series.{name}") for value in own.values}
@@ -67,7 +66,7 @@ class SeriesParams:
                 raise InputError(mistakes[0])
             specs = {value: typing.cast(Experiment, found[value][0]) for value in sorted(found)}
         return tuple(
-            Run(name, own.depth, seed, each, own.axis, value, params.study)
+            Run(name, own.depth, seed, each, own.axis, value)
             for value, each in specs.items()
             for seed in sorted(own.seeds)
         )

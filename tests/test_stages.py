@@ -64,12 +64,12 @@ def limits(factor: Positive):
     return {"limits": [{"limit": factor * load_params().limit}], "line": figure}
 
 
-def square(run, features):
-    return features.weight.square().sum()
+def square(trained):
+    return trained.features.weight.square().sum()
 
 
-def two(run, features):
-    return {"kind": run.spec.loss_name, "twice": 2 * square(run, features)}
+def two(trained):
+    return {"kind": trained.run.spec.loss_name, "twice": 2 * square(trained)}
 
 
 WORDS = {"known": ["norm"]}  # which no experiment picks
@@ -287,10 +287,10 @@ def test_the_help_of_a_stage_is_its_functions(
     ("columns", "words"),
     [
         ('{"loss": square}', "RUN_COLUMNS: the column 'loss' exists already; take another name"),
-        ('{"square": lambda run, features: features.weight}', "<lambda> gives Tensor for one L=2 seed=0"),
-        ('{("a", "b"): lambda run, features: {"a": 1}}', "gives dict for one L=2 seed=0; return a dict with"),
-        ('{("a", "b"): lambda run, features: 1.0}', "gives float for one L=2 seed=0; return a dict with a"),
-        ('{"square": lambda run, features: 1 / 0}', "<lambda>: ZeroDivisionError: division by zero"),
+        ('{"square": lambda trained: trained.features.weight}', "<lambda> gives Tensor for one L=2 seed=0"),
+        ('{("a", "b"): lambda trained: {"a": 1}}', "gives dict for one L=2 seed=0; return a dict with"),
+        ('{("a", "b"): lambda trained: 1.0}', "gives float for one L=2 seed=0; return a dict with a"),
+        ('{"square": lambda trained: 1 / 0}', "<lambda>: ZeroDivisionError: division by zero"),
     ],
 )  # fmt: skip
 def test_a_wrong_column_is_one_line(columns: str, words: str) -> None:
@@ -325,7 +325,7 @@ def test_the_digest_of_a_stage_is_of_its_code() -> None:
     assert Path("data/code/sweep/limits.txt").is_file()
     assert digests()[2] == before[2]
     assert Path("data/code/sweep/again.txt").is_file()
-    write_study(text.replace("features.weight.square", "(2 * features.weight).square"))
+    write_study(text.replace("features.weight.square", "features.weight.mul(2).square"))
     assert digests()[3] != before[3]
 
 

@@ -391,9 +391,7 @@ def _check_type(kind: Any) -> None:
     elif origin is Literal or kind in (bool, int, float, str, Any, type(None)):
         inner = []
     else:
-        raise TypeError(
-            f"{getattr(kind, '__name__', kind)} is no type of a key: use those of ncpipe.config.specs"
-        )
+        raise TypeError(f"{getattr(kind, '__name__', kind)} is no type of a key: use those of ncpipe.study")
     for each in inner:
         _check_type(each)
 

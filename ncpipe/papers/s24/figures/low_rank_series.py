@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -27,6 +28,15 @@ FORMS = {
     "dnc1_trace_pinv": r"tr($\Sigma_W$) / tr($\Sigma_B^+$)",
     "nc1_trace_ratio": r"tr($\Sigma_W$) / tr($\Sigma_B$)",
 }
+
+
+def draw_band(axes: Axes, table: pd.DataFrame, x: str, y: str, colour: drawing.Colour) -> None:
+    """Draw the mean of y at each x, and one standard deviation about it, within the range of the runs."""
+    steady = table.groupby(x)[y].agg(["mean", "std", "min", "max"]).fillna(0)
+    axes.plot(steady.index, steady["mean"], color=colour, linewidth=1.5)
+    low = (steady["mean"] - steady["std"]).clip(lower=steady["min"])
+    high = (steady["mean"] + steady["std"]).clip(upper=steady["max"])
+    axes.fill_between(steady.index, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
 def against_axis(runs: pd.DataFrame, counts: pd.DataFrame, label: str, title: str) -> Figure:
@@ -80,7 +90,7 @@ def through_training(
         for seed, line in history.groupby("seed"):
             colour = drawing.INK if seed in lost else TRAINED
             loss.plot(line["epoch"], line["loss"], color=colour, linewidth=0.6, alpha=0.5)
-        drawing.draw_band(loss, _of(history, kept), "epoch", "loss", TRAINED)
+        draw_band(loss, _of(history, kept), "epoch", "loss", TRAINED)
         levels = runs["loss_dnc"].iloc[0], runs["loss_srg"].iloc[0]
         mark_levels(loss, *levels)
         known = [*filter(math.isfinite, levels), *kept["loss"]]
@@ -93,7 +103,7 @@ def through_training(
         for axes, (form, said) in zip((printed, plain), FORMS.items(), strict=True):
             table = spread.assign(value=np.log10(spread[form].clip(lower=LEAST)))
             for layer, own in _of(table, kept).groupby("layer"):
-                drawing.draw_band(axes, own, "epoch", "value", colours[layer])
+                draw_band(axes, own, "epoch", "value", colours[layer])
             last = table[(table["layer"] == layers[-1]) & table["seed"].isin(lost)]
             for _, line in last.groupby("seed"):
                 axes.plot(line["epoch"], line["value"], color=drawing.INK, linewidth=0.7, alpha=0.8)
@@ -102,7 +112,7 @@ def through_training(
         scaled = _of(singular.assign(value=singular["value"] / largest), kept)
         for layer in layers[1:]:
             own = scaled[scaled["layer"] == f"~M{layer[1:]}"]
-            drawing.draw_band(values, own, "place", "value", colours[layer])
+            draw_band(values, own, "place", "value", colours[layer])
         values.set(xlabel="place", ylabel=r"$s_i / s_1$ of $\tilde M_l$", xlim=(1, runs["classes"].iloc[0]))
         values.xaxis.set_major_locator(MaxNLocator(integer=True))
         handles = [

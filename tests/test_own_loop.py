@@ -56,7 +56,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ncpipe.config.specs import Count, OwnTraining, Positive
+from ncpipe.study import Count, OwnTraining, Positive
 from ncpipe.metrics.catalogue import Metric
 from ncpipe.training.own_loop import Training
 

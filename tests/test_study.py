@@ -211,7 +211,7 @@ def test_a_schema_written_beside_study_py_has_its_keys() -> None:
 
 def test_a_run_has_its_study_with_it_in_another_process() -> None:
     """Functions without a name too. Red: no columns or metrics there; an entry that cannot be pickled."""
-    write_study(WHOLE + "\nRUN_COLUMNS = {'two': lambda run, features: 2}\n")
+    write_study(WHOLE + "\nRUN_COLUMNS = {'two': lambda trained: 2}\n")
     run = load_params().run("own", 2, 0)
     with executor(1) as process:
         assert process.submit(attrgetter("study.columns"), run).result() == ("two",)

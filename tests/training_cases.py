@@ -109,7 +109,7 @@ from typing import Literal
 
 import torch
 
-from ncpipe.config.specs import Fraction, NonNegative, OwnLoss, OwnOptimizer, Positive
+from ncpipe.study import Fraction, NonNegative, OwnLoss, OwnOptimizer, Positive
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from ncpipe.features.files import features_at, read_features
 from ncpipe.features.layer_samples import WeightsAndData
 from ncpipe.features.run_metrics import (
     GRAM_COLUMNS,
-    describe,
     gram_rows,
     history_metrics,
     measure_run,
     study_columns,
 )
+from ncpipe.features.trained_run import TrainedRun
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.measured import Kept, taken_too
@@ -83,9 +83,10 @@ def rows_of_run(fingerprint: RunFingerprint) -> Rows:
     setting = {column: value for column, value in key.items() if column != "seed"}
     features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
     state = read_state(RUNS / run.path, fingerprint)
-    outcome = read_json(RUNS / run.path / RUN_RECORD)["outcome"]
-    description = describe(run, features, outcome)
-    description |= study_columns(run, features, {*key, *description})
+    diverged = read_json(RUNS / run.path / RUN_RECORD)["outcome"]["diverged_at_epoch"]
+    trained = TrainedRun(run, state, fingerprint.compute.double(), seen=features, diverged_at=diverged)
+    description = trained.row
+    description |= study_columns(trained, {*key, *description})
     whole = WeightsAndData(state, lambda: read_prepared(PREPARED / run.data))
     return {
         "measurements": [key | asdict(row) for row in measure_run(run, features, whole, description)],

@@ -203,7 +203,7 @@ def make_run(
     in these is called by. Raises InputError with a line for each mistake. It has none of a study's metrics.
     """
     spec: Any = keys
-    if not isinstance(keys, Experiment):
+    if isinstance(keys, Mapping):
         spec = read(AnyExperiment, dict(keys), f"experiments.{experiment}")
     if axis is not None and value is not None:
         spec, mistakes = varied(experiment, spec, axis, value, where)

@@ -1,41 +1,9 @@
-"""Define what the records of a study.py build on; it takes the types of their numbers from here, too."""
+"""Define what the records of a study.py build on."""
 
 from typing import Any, ClassVar
 
 from ncpipe.config.architectures.architecture import Architecture, Kind
-from ncpipe.config.bounds import (
-    Bound,
-    Count,
-    Depth,
-    Draws,
-    Epochs,
-    Fraction,
-    Index,
-    NonNegative,
-    Number,
-    Positive,
-    Size,
-)
 from ncpipe.config.sources.source import DataSpec
-
-__all__ = [
-    "Bound",
-    "Count",
-    "Depth",
-    "Draws",
-    "Epochs",
-    "Fraction",
-    "Index",
-    "NonNegative",
-    "Number",
-    "OwnData",
-    "OwnLoss",
-    "OwnModel",
-    "OwnOptimizer",
-    "OwnTraining",
-    "Positive",
-    "Size",
-]
 
 
 class OwnModel(Architecture):

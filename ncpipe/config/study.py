@@ -18,8 +18,8 @@ CALLS     name -> functions of the arguments of a claim with `quantity: theory`:
 FIGURES   name -> function of `table`, which returns a table of data/results by its name; returns a Figure
 STAGES    name -> Stage (`ncpipe.config.stages`), which `ncpipe stage NAME` runs
 STARTS    name -> function of (run, data) that gives the initial weights of a network by name
-RUN_COLUMNS  name -> function of (run, features) that gives the run's value in this column of runs.csv; or a
-          tuple of names -> a function that gives a dict of their values
+RUN_COLUMNS  name -> function of a TrainedRun (`ncpipe.features.trained_run`) that gives its value in this
+          column of runs.csv; or a tuple of names -> a function that gives a dict of their values
 
 PARAMS is a frozen dataclass, no table: its fields are further keys of params.yaml (`Params.study_keys`).
 
@@ -409,9 +409,7 @@ def _check_type(kind: Any) -> None:
     elif origin is Literal or kind in (bool, int, float, str, Any, type(None)):
         inner = []
     else:
-        raise TypeError(
-            f"{getattr(kind, '__name__', kind)} is no type of a key: use those of ncpipe.config.specs"
-        )
+        raise TypeError(f"{getattr(kind, '__name__', kind)} is no type of a key: use those of ncpipe.study")
     for each in inner:
         _check_type(each)
 

@@ -285,28 +285,30 @@ def objective_of(run: Run, features: Features) -> Objective:
     return Objective(fit, features.last_penalty, features.inner_penalty)
 
 
-def study_columns(run: Run, features: Features, taken: Collection[str]) -> dict[str, Any]:
+def study_columns(trained: Any, taken: Collection[str]) -> dict[str, Any]:
     """Return a run's values in the columns that RUN_COLUMNS of study.py adds to runs.csv.
 
-    taken: the columns that exist already. Raises InputError for one of these, for a dict without the columns
-    that it has to have, and for a value that is no number, text, truth value or None.
+    trained: a TrainedRun. taken: the columns that exist already. Raises InputError for one of these, for a
+    dict without the columns that it has to have, and for a value that is no number, text, truth value or
+    None.
     """
     row: dict[str, Any] = {}
-    for key, function in run.study.run_columns.items():
+    name_of_run = trained.run.name
+    for key, function in trained.run.study.run_columns.items():
         names = key if isinstance(key, tuple) else (key,)
         if known := [name for name in names if name in taken]:
             what = f"the column {known[0]!r} exists already; take another name"
             raise mistake("RUN_COLUMNS", what)
-        found = call(function, run, features)
+        found = call(function, trained)
         values = found if isinstance(key, tuple) else {key: found}
         if not isinstance(values, Mapping) or values.keys() != {*names}:
-            what = f"gives {type(found).__name__} for {run.name}; return a dict with {', '.join(names)}"
+            what = f"gives {type(found).__name__} for {name_of_run}; return a dict with {', '.join(names)}"
             raise mistake_of(function, what)
         for name in names:
             value = values[name]
             value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
             if not (value is None or isinstance(value, bool | int | float | str)):
-                what = f"gives {type(value).__name__} for {run.name}; return a number, a text or None"
+                what = f"gives {type(value).__name__} for {name_of_run}; return a number, a text or None"
                 raise mistake_of(function, what)
             row[name] = value
     return row

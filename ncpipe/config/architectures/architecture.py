@@ -92,8 +92,8 @@ class Architecture:
         raise NotImplementedError
 
     def head(self, depth: int) -> Head | None:
-        """Return that head for L = `depth`; None without one."""
-        return None
+        """Return that head for L = `depth`, by default with layers H1, Z2, H2, Z3, ...; None without one."""
+        return numbered_head(depth) if self.has_head else None
 
     def incompatibility(self, kind: Kind, source: str) -> str:
         """Return why data of this kind cannot be read, '' if they can. source: their name."""

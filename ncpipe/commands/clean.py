@@ -19,7 +19,7 @@ from ncpipe.system.errors import InputError, shown
 
 HOUR = 3600.0  # seconds; another process may still be writing a younger partial file
 RUN = re.compile(r"[0-9a-f]{64}")
-MEASURED = re.compile(rf"{RUN.pattern}\.\w+")  # what was found of a run
+MEASURED = re.compile(rf"{RUN.pattern}\.(\w+)")  # what a stage has found of a run, as `extract`
 UNITS = {"h": HOUR, "d": 24 * HOUR, "w": 7 * 24 * HOUR}
 
 
@@ -40,8 +40,8 @@ def clean(
 ) -> None:
     """List stored runs and checkpoints by the time of their last use; with --older-than, remove old ones.
 
-    A removed run that is needed again is imported from data/runs or trained again. What was measured of a run
-    goes with it.
+    A removed run that is needed again is imported from data/runs or trained again. What the stages `extract`
+    and `measure` have found of a run goes with it.
     """
     seconds = 0.0 if older_than is None else _seconds(older_than)
     removes = older_than is not None and not dry_run
@@ -105,8 +105,8 @@ def _last_use(path: Path) -> float:
 def _kind(path: Path) -> str:
     if RUN.fullmatch(path.name):
         return "run"
-    if MEASURED.fullmatch(path.name):
-        return "measured"
+    if match := MEASURED.fullmatch(path.name):
+        return match[1]
     if path.name.startswith("."):
         return "partial"
     return "checkpoint" if path.name.endswith(CHECKPOINT) else ""

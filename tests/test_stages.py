@@ -20,9 +20,8 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.commands.json_schema import schema_text
 from ncpipe.commands.new import create_study
 from ncpipe.commands.train import train
-from ncpipe.config.params import load_params, make_run, params_type, parse_params
+from ncpipe.config.params import load_params, make_run, parse_params
 from ncpipe.config.run import as_json
-from ncpipe.config.study import load_study, loaded
 from ncpipe.datasets.prepare import prepare
 from ncpipe.features.trained_run import TrainedRun
 from ncpipe.report.contents import contents
@@ -209,20 +208,22 @@ def test_a_stage_of_the_sweep_reads_the_studys_keys(monkeypatch: pytest.MonkeyPa
     assert folders[0]["limits.csv"] == b"limit\n5.0\n"
     page = contents(None, [], [Path("data/limits")], {})
     assert [picture.name for picture in page.pictures] == ["limits-line"]
-    assert {name: stage.report for name, stage in loaded().stages.items()} == {"norms": True, "limits": False}
+    assert {name: stage.report for name, stage in load_params().study.stages.items()} == {
+        "norms": True,
+        "limits": False,
+    }
 
 
 def test_keys_of_the_study_are_read_checked_and_explained() -> None:
     """As the package's own. Red: a key that params.yaml may not have; a schema without it."""
     params = load_params()
     assert (params.limit, params.word) == (2.5, "norm")  # type: ignore[attr-defined]
-    schema = json.loads(schema_text("params.schema.json"))["$defs"]["Params"]
+    schema = json.loads(schema_text("params.schema.json", params.study))["$defs"]["Params"]
     assert schema["properties"]["limit"]["description"] == "largest norm."
     assert "limit" in schema["required"]
     assert "limit" not in json.loads(SCHEMA.read_text())["$defs"]["Params"]["properties"]
-    load_study(Path("nowhere"))
     with pytest.raises(InputError, match=r"^limit: unknown key; "):
-        parse_params(params_tree([2], [0], one=experiment_tree()) | FURTHER, params_type())
+        parse_params(params_tree([2], [0], one=experiment_tree()) | FURTHER)
 
 
 @pytest.mark.parametrize(

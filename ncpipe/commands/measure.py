@@ -11,7 +11,6 @@ import pandas as pd
 import torch
 
 from ncpipe.commands.options import Experiment, Processes
-from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import read_prepared
@@ -47,7 +46,7 @@ def measure(experiment: Experiment, workers: Processes = None) -> None:
     tables: Rows = {name: [] for name in ("measurements", "runs", "history", "gram", "places")}
     runs = read_grid(params, experiment)
     fingerprints = fingerprints_of(runs, params.compute)
-    kept = Kept("measure", params.experiments[experiment])
+    kept = Kept("measure", params.experiments[experiment], params.study)
     subjects = [kept.subject(each, _digests_of_features(each.run)) for each in fingerprints]
     taken = [kept.take(subject) for subject in subjects]
     missing = [each for each, rows in zip(fingerprints, taken, strict=True) if rows is None]
@@ -104,7 +103,7 @@ def rows_of_run(fingerprint: RunFingerprint) -> Rows:
 def _history(run: Run) -> list[dict[str, float]]:
     """Return the rows of a run's history; an own loop logs none of the start, whose metrics get one."""
     rows = read_history(RUNS / run.path)
-    start = own_loop(run.spec) and 0 in run.spec.snapshot_epochs() and rows and rows[0]["epoch"] > 0
+    start = run.spec.training and 0 in run.spec.snapshot_epochs() and rows and rows[0]["epoch"] > 0
     return [dict.fromkeys(rows[0], math.nan) | {"epoch": 0}, *rows] if start else rows
 
 

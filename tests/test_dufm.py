@@ -27,7 +27,7 @@ from ncpipe.config.run import Run
 from ncpipe.config.sources.free import FreeData
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared, write_prepared
-from ncpipe.features.extraction import extract
+from ncpipe.features.trained_run import TrainedRun
 from ncpipe.figures.save import content_digest
 from ncpipe.models.build import build_network
 from ncpipe.models.penalties import strengths
@@ -268,7 +268,7 @@ def test_every_structure_is_named_from_its_features(
     state = solution_state(run, start.split()[0])
     if "without" in start:
         state["last.weight"][2] = 0
-    row = rank_columns(run, extract(run, state, free_data(run), CPU))
+    row = rank_columns(TrainedRun(run, state, prepared=free_data(run)))
     assert {name: row[name] for name in named} == named
 
 

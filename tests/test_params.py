@@ -18,7 +18,7 @@ from pipeline import with_axis
 
 from ncpipe.commands.json_schema import SCHEMA_FILE, about, schema_text
 from ncpipe.config.bounds import key_of
-from ncpipe.config.experiment import Experiment, own_loop
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import Convergence, Params, load_params, parse_params
 from ncpipe.config.records import read
 from ncpipe.config.run import as_json
@@ -224,7 +224,7 @@ def test_studies_run_the_stages_of_the_root(pipeline: Path) -> None:
 
     params = load_params(pipeline.parent / "params.yaml")
     axis, root = params.sweep.axis, stages(ROOT / "dvc.yaml")
-    if any(map(own_loop, params.experiments.values())):  # which have loaders in place of data
+    if any(spec.training for spec in params.experiments.values()):  # which have loaders in place of data
         root = root.replace("{item.experiment}.data", "{item.experiment}.training")
     expected = root if axis is None else with_axis(root).replace("x_label: depth L", f"x_label: {axis}")
     assert stages(pipeline) == expected

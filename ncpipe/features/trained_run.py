@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ncpipe.config.experiment import AnyExperiment, own_loop
+from ncpipe.config.experiment import AnyExperiment
 from ncpipe.config.records import read
 from ncpipe.config.run import Compute, Run, as_json
 from ncpipe.datasets.prepared import Prepared, Split, read_prepared
@@ -58,7 +58,7 @@ class TrainedRun:
     @property
     def data(self) -> Prepared:
         """The prepared data, with `train` and `test`; InputError for a training loop, which has loaders."""
-        if own_loop(self.run.spec):
+        if self.run.spec.training:
             raise InputError(f"{self.run.name}: a loop of study.py trained it; take the data of its loaders")
         return self.prepared or _data(PREPARED / self.run.data)
 
@@ -71,7 +71,7 @@ class TrainedRun:
     def network(self) -> nn.Module:
         """The network with its weights, in eval mode: in float64, or of a training loop as it was built."""
         device = self._device()
-        if not own_loop(self.run.spec):
+        if not self.run.spec.training:
             return load_network(self.run, self.weights, self.data, device)
         model = build_own(self.run)
         model.load_state_dict(self.weights)
@@ -89,7 +89,7 @@ class TrainedRun:
 
     def _extracted(self, *, last: bool) -> Features:
         device = self._device()
-        if own_loop(self.run.spec):
+        if self.run.spec.training:
             return extract_own(self.run, self.weights, device)
         return extract(self.run, self.weights, self.data, device, last=last)
 

@@ -123,15 +123,6 @@ def draw_means(axes: Axes, x: Any, mean: Any, std: Any, **style: Any) -> Line2D:
     return line
 
 
-def draw_band(axes: Axes, table: pd.DataFrame, x: str, y: str, colour: Colour) -> None:
-    """Draw the mean of y at each x, and one standard deviation about it, within the range of the runs."""
-    steady = table.groupby(x)[y].agg(["mean", "std", "min", "max"]).fillna(0)
-    axes.plot(steady.index, steady["mean"], color=colour, linewidth=1.5)
-    low = (steady["mean"] - steady["std"]).clip(lower=steady["min"])
-    high = (steady["mean"] + steady["std"]).clip(upper=steady["max"])
-    axes.fill_between(steady.index, low, high, color=colour, alpha=0.2, linewidth=0)
-
-
 def draw_image(axes: Axes, matrix: np.ndarray, norm: Normalize, **more: Any) -> AxesImage:
     """Draw a matrix of signed values in a frame without ticks."""
     image = axes.imshow(matrix, cmap="RdBu_r", norm=norm, interpolation="nearest", **more)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ncpipe.config.unions import metrics_of_study
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
 from ncpipe.figures.labels import GAP_COLUMNS, Column, by_experiment, caption, row_label, scale_lines
@@ -16,7 +17,7 @@ from ncpipe.figures.spectra import spectra
 from ncpipe.figures.train_test import train_against_test
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.figures.x_axis import with_lines
-from ncpipe.metrics.study_metrics import own_metrics, own_splits
+from ncpipe.metrics.study_metrics import own_splits
 from ncpipe.system.errors import InputError
 from ncpipe.tables.headlines import GAP, GNC2, REGRESSION_SERIES
 
@@ -60,7 +61,7 @@ def sweep_figures(
     below = {name: f"\n{scale_lines(scales[name])}" for name in scales}
     labels = {line: known[line] + below.get(name, "") for name, rows in lines.items() for line in rows}
     columns = [
-        Column(m.name, split) for m, function in own_metrics().items() for split in own_splits(function)
+        Column(m.name, split) for m, function in metrics_of_study().items() for split in own_splits(function)
     ]
     figures: dict[str, Callable[[], Figure]] = {}
     if columns:

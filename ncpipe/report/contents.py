@@ -10,6 +10,7 @@ import pandas as pd
 import yaml
 
 from ncpipe.config.params import Params, Purpose
+from ncpipe.config.study import Study
 from ncpipe.figures.labels import DATA_NAMES, caption
 from ncpipe.metrics.study_metrics import own_metrics
 from ncpipe.report.chart_data import chart_data, plain
@@ -133,7 +134,7 @@ def _contents_with_runs(params: Params, claims: list[Grid], provenance: Provenan
         failures=failure_lines(runs, params.convergence),
         failed=grid("failed", "Which they are", failed, FAILED_COLUMNS) if len(failed) else None,
         grids=[
-            *_own_metrics(points),
+            *_own_metrics(params.study, points),
             *side_by_side(runs, points, params.slopes),
             *power_grids(slopes, symbol(runs), _bytes("slopes")),
             grid("runs", "Runs", runs, RUN_COLUMNS, csv=_bytes("runs")),
@@ -207,9 +208,9 @@ def _bytes(name: str) -> bytes:
     return (RESULTS / f"{name}.csv").read_bytes()
 
 
-def _own_metrics(points: pd.DataFrame) -> Iterator[Grid]:
+def _own_metrics(study: Study, points: pd.DataFrame) -> Iterator[Grid]:
     """Yield a table with a row for each metric of study.py, experiment, depth (or x) and split."""
-    names = [metric.name for metric in own_metrics()]
+    names = [metric.name for metric in own_metrics(study)]
     rows = points[points["metric"].isin(names) & (points["layer"] == "last") & points["selected"]]
     if not len(rows):
         return

@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from ncpipe.claims.run_calls import RUN_CALLS
 from ncpipe.claims.theory_calls import THEORY_CALLS
 from ncpipe.commands.cli import app
 from ncpipe.commands.json_schema import json_schema, record_at
@@ -282,10 +283,14 @@ def metrics_page() -> str:
 
 
 def calls_page() -> str:
-    """Return the page of the numbers that a claim with `quantity: theory` may ask for."""
-    lines = ["# Calls of claims about theory", "", NOTE]
+    """Return the page of the functions that claims may name."""
+    lines = ["# Calls of claims", "", NOTE]
     lines += [
-        "A claim with `quantity: theory` names one of these calls in `call` and its arguments in `args`.",
+        "A claim with `quantity: computed` names a number of a run in `call` and its arguments in `args`.",
+        "",
+        *calls_table(RUN_CALLS),
+        "",
+        "A claim with `quantity: theory` names one of these calls and its arguments in the same way.",
         "`against: numerical` compares with an independent numerical check where there is one.",
         "",
         *calls_table(THEORY_CALLS),
@@ -320,16 +325,16 @@ def page_table(metrics: tuple[Metric, ...]) -> list[str]:
     return lines
 
 
-def calls_table(calls: Mapping[str, tuple[Callable[..., float], ...]]) -> list[str]:
+def calls_table(calls: Mapping[str, tuple[Callable[..., Any], ...]]) -> list[str]:
     """Return a table of calls: arguments, docstring, and if there is a check."""
     lines = ["| `call` | number | numerical check |", "|---|---|---|"]
     for name, (function, *check) in calls.items():
-        arguments = ", ".join(inspect.signature(function).parameters)
+        given = [name for name in inspect.signature(function).parameters if name not in ("claim", "tables")]
         paragraph = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
         number = paragraph.removeprefix("Return ").removeprefix("the ").replace("|", "\\|")
         if number.split()[0].isalpha() and len(number.split()[0]) > 3:  # a word, not a symbol
             number = number[0].upper() + number[1:]
-        lines.append(f"| `{name}({arguments})` | {number} | {'yes' if check else ''} |")
+        lines.append(f"| `{name}({', '.join(given)})` | {number} | {'yes' if check else ''} |")
     return lines
 
 

@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from ncpipe import __version__
 from ncpipe.__main__ import PIPELINE, main
 from ncpipe.commands.cli import app
-from ncpipe.config.study import load_study, loaded
+from ncpipe.config.study import load_study
 from ncpipe.tables.files import TEXT
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -290,8 +290,7 @@ def test_help_keeps_the_users_commands_apart_from_the_stages(shown: Callable[...
 def test_the_further_stages_of_a_study_are_those_of_its_study_py(name: str, tmp_path: Path) -> None:
     """Red: a stage that dvc.yaml starts and study.py does not have."""
     stages = YAML(typ="safe").load(ROOT / f"stages/{name}/dvc.yaml")["stages"]
-    load_study(ROOT / f"stages/{name}")
-    assert {*loaded().stages} == {*stages} - {*SWEPT}
+    assert {*load_study(ROOT / f"stages/{name}").stages} == {*stages} - {*SWEPT}
     load_study(tmp_path / "nowhere")
 
 

@@ -7,7 +7,6 @@ Each test's docstring ends with the fault that would turn it red.
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +17,7 @@ from test_imports import PACKAGE, local_imports, modules
 
 from ncpipe.commands.code import write_code
 from ncpipe.config.reading import Reading, at_start
-from ncpipe.config.study import PARTS as TABLE_OF
-from ncpipe.config.study import load_study, loaded
+from ncpipe.config.study import NO_STUDY, Study, load_study
 from ncpipe.runs import code_digests
 from ncpipe.runs.code_digests import EXPERIMENT_STAGES, ROOMS, SWEEP_STAGES
 from ncpipe.runs.study_effect import study_effect
@@ -75,18 +73,18 @@ def experiment(start: str | None = None, **records: type) -> Any:
     return SimpleNamespace(**{"model": None, "start": start} | parts)
 
 
-def digests(**records: type) -> dict[str, dict[str, str]]:
+def digests(study: Study = NO_STUDY, **records: type) -> dict[str, dict[str, str]]:
     """Stage -> digests, of the sweep and of an experiment."""
     clear_code_digests()
-    return code_digests.sweep_digests() | code_digests.experiment_digests(experiment(**records))
+    return code_digests.sweep_digests() | code_digests.experiment_digests(experiment(**records), study)
 
 
 def own_and_built_in() -> dict[str, dict[str, str]]:
     """As `digests`, with `own` before the stages of an experiment of study.py's network."""
-    load_study(Path())
-    (record,) = (record for record in [*loaded().networks] if record.__name__ == "SineModel")
-    own = digests(model=record)
-    return digests() | {f"own {stage}": own[stage] for stage in EXPERIMENT}
+    study = load_study(Path())
+    (record,) = (record for record in study.networks if record.__name__ == "SineModel")
+    own = digests(study, model=record)
+    return digests(study) | {f"own {stage}": own[stage] for stage in EXPERIMENT}
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
@@ -132,14 +130,14 @@ def test_a_run_counts_what_its_start_needs(package: Path) -> None:
     """Red: an edited construction whose runs are kept; runs from random weights that train again."""
     start = "def built(run, data):\n    from ncpipe.theory.module import FACTOR\n\n    return {}\n"
     write({"starts.py": start, "study.py": "from starts import built\n\nSTARTS = {'built': built}\n"})
-    load_study(Path())
+    study = load_study(Path())
     of = [experiment(start=start) for start in (None, "built")]
-    before = [code_digests.training_digests(spec, Reading()) for spec in of]
+    before = [code_digests.training_digests(spec, study, Reading()) for spec in of]
     (package / "theory/module.py").write_text("FACTOR = 3\n")
-    after = [code_digests.training_digests(spec, Reading()) for spec in of]
+    after = [code_digests.training_digests(spec, study, Reading()) for spec in of]
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
     write({"starts.py": start + "MORE = 1\n"})
-    edited = [code_digests.training_digests(spec, Reading()) for spec in of]
+    edited = [code_digests.training_digests(spec, study, Reading()) for spec in of]
     assert [one == other for one, other in zip(after, edited, strict=True)] == [True, False]
 
 
@@ -163,11 +161,11 @@ def test_rooms_import_from_those_before_them() -> None:
 def test_a_reading_has_the_files_as_they_first_were(package: Path) -> None:
     """Also the list of them. Red: digests of two states of the package in one reading."""
     reading = Reading()
-    before = code_digests.training_digests(experiment(), reading)
+    before = code_digests.training_digests(experiment(), NO_STUDY, reading)
     (package / "models/module.py").write_text("FACTOR = 3\n")
     (package / "training/new.py").write_text("FACTOR = 3\n")
-    assert code_digests.training_digests(experiment(), reading) == before
-    assert changed(before, code_digests.training_digests(experiment(), Reading())) == {
+    assert code_digests.training_digests(experiment(), NO_STUDY, reading) == before
+    assert changed(before, code_digests.training_digests(experiment(), NO_STUDY, Reading())) == {
         "ncpipe/models",
         "ncpipe/training",
     }
@@ -253,8 +251,7 @@ def network() -> object:
     """What the study's network is built as."""
     for cache in Path().rglob("__pycache__"):  # which tells an edit by its second and its length
         shutil.rmtree(cache)
-    load_study(Path())
-    (family,) = loaded().networks.values()
+    (family,) = load_study(Path()).networks.values()
     return family.build(None, None, 2, 2)
 
 
@@ -318,9 +315,7 @@ def test_an_edit_counts_where_it_is_used(edit: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["model", "data", "loss", "optimizer"])
-def test_the_function_of_an_entry_counts_beside_its_record(
-    part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_function_of_an_entry_counts_beside_its_record(part: str) -> None:
     """And the constants that it holds. Red: a table that a stage reads and its digest does not."""
     write(
         {
@@ -331,16 +326,15 @@ def test_the_function_of_an_entry_counts_beside_its_record(
     write({"study.py": "import records\nimport functions\n\nNAMES = ('a',)\n"})
     load_study(Path())
     record, function = sys.modules["records"].Mine, sys.modules["functions"].function
-    study = replace(loaded(), **{TABLE_OF[part].lower(): {record: (function, ("a", 1.5))}})
-    monkeypatch.setattr(code_digests, "loaded", lambda: study)
+    record.study_entry = (function, ("a", 1.5))
     before = digests(**{part: record})
     assert {*before["train"]} & {"study.py", "functions.py", "records.py"} == {"functions.py", "records.py"}
     write({"functions.py": "def function():\n    return 3\n"})
     after = digests(**{part: record})
     assert changed(before, after) - SWEEP == EXPERIMENT - ({"fetch"} if part != "data" else set())
-    study.tables[TABLE_OF[part]][record] = (function, ("a", 2.5))
+    record.study_entry = (function, ("a", 2.5))
     assert changed(after, digests(**{part: record})) == changed(before, after) - SWEEP
-    study.tables[TABLE_OF[part]][record] = (function, iter("a"))  # what no file is known to define
+    record.study_entry = (function, iter("a"))  # what no file is known to define
     assert "study.py" in digests(**{part: record})["train"]
 
 
@@ -450,8 +444,7 @@ def test_what_a_study_uses_of_the_package_counts(way: str, package: Path) -> Non
         package,
     )
     write(SINE | {"study.py": "from sine import SineModel, build\n" + TABLE})
-    load_study(Path())
-    record = next(iter(loaded().networks))
+    record = next(iter(load_study(Path()).networks))
     alone = digests(model=record)
     write({"sine.py": way + SINE["sine.py"]})
     before = digests(model=record)

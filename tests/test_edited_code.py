@@ -230,13 +230,14 @@ def test_comments_may_be_edited_and_an_edit_may_be_reverted(
 
 def test_code_is_edited_before_its_digest_is_asked_for(project: Path) -> None:
     """As by `ncpipe sweep` during a long fetch. Red: a digest of the edited code for the code that runs."""
-    spec = load_params().experiments["resnet"]
-    before = code_digest(spec)
+    params = load_params()
+    spec = params.experiments["resnet"]
+    before = code_digest(spec, params.study)
     clear_code_digests()
     for path in code_digests.package_files(at_start()).values():  # as when the module is imported
         at_start().content(path)
     edit(project, "training/schedules.py", "1 + math.cos(", "0.9 + math.cos(")
-    assert code_digest(spec) == before
+    assert code_digest(spec, params.study) == before
     with pytest.raises(InputError, match="the code was edited"):
         check_code(fingerprints()[0], Reading())
 

@@ -145,9 +145,7 @@ def test_features_that_dvc_no_longer_has_are_computed(project: Path, again: Agai
 
 def edit_code(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     digests = measured.experiment_digests
-    monkeypatch.setattr(
-        measured, "experiment_digests", lambda spec: digests(spec) | {stage: {"a.py": "other"}}
-    )
+    monkeypatch.setattr(measured, "experiment_digests", lambda *of: digests(*of) | {stage: {"a.py": "other"}})
 
 
 def new_weights() -> None:

@@ -391,19 +391,13 @@ def test_a_run_without_a_train_error_converges_by_its_loss() -> None:
     assert judge_run(rows.assign(train_error=[1.0, math.nan, 1.0]), True, rule)[0] == "diverged"
 
 
-def test_a_model_of_ones_own_is_measured_as_its_arrays_are() -> None:
+def test_an_inner_layer_of_a_model_is_measured_as_its_arrays_are() -> None:
+    """Of the last layer, test_hooks.py has it."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2)).double()
     data = made()
     x, y = data.train.inputs.double(), data.train.targets
-    rows = measure_regression_model(model, "2", [(x[:25], y[:25]), (x[25:], y[25:])], [(x[:9], y[:9])])
-    features = model[:2](x).detach()
-    last = model[2].weight.detach(), model[2].bias.detach()
-    assert by_name(rows) == pytest.approx(
-        by_name(measure_regression(features, y, *last, features[:9], y[:9]))
-    )
     layered = measure_regression_model(model, "2", [(x, y)], [(x[:9], y[:9])], layers=["0"])
-    assert by_name([row for row in layered if row.layer == "last"]) == pytest.approx(by_name(rows))
     hidden = model[0](x).detach()
     inner = measure_vectors({"train": (hidden, y), "test": (hidden[:9], y[:9])}, None, None, "0")
     assert [row for row in layered if row.layer == "0"] == list(inner)

@@ -18,8 +18,7 @@ from ruamel.yaml import YAML
 from ncpipe.commands.report import report
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.report.chart_data import chart_data, kept, number
-from ncpipe.report.first_screen import asked, how_sure, next_steps, rate_rows, trained
-from ncpipe.report.first_screen import found as found_lines
+from ncpipe.report.first_screen import asked, findings, how_sure, next_steps, rate_rows, trained
 from ncpipe.report.grids import cell
 from ncpipe.report.page import citing, script_json, typeset
 from ncpipe.report.result_grids import side_by_side
@@ -190,7 +189,7 @@ def test_one_depth_has_means_in_place_of_rates():
     mean = math.exp(sum(map(math.log, own["value"])) / len(own))
     [row] = rate_rows(made["runs"], made["points"], made["slopes"], {"one": ""})
     assert row.rates["NC1"].text == f"{mean:.3g}"
-    [said] = found_lines(made["runs"], made["points"], made["slopes"])
+    [said] = findings(made["runs"], made["points"], made["slopes"])
     assert said.startswith(f"one: NC1 is {mean:.2g}")
     assert "does it depend" not in asked(made["runs"], {})[0]
 

@@ -8,11 +8,11 @@ from conftest import write_params
 from training_cases import DUFM_STUDY, free_tree
 
 from ncpipe.config.params import load_params
-from ncpipe.config.run import Compute, Run
-from ncpipe.papers.s24.series import train_series
+from ncpipe.config.run import Run
+from ncpipe.papers.s24.series import measured
+from ncpipe.runs.trained_runs import train_runs
 from ncpipe.system.errors import InputError
 
-COMPUTE = Compute("cpu", 1, "float32")
 EPOCHS = 12
 
 
@@ -29,11 +29,11 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
 
 def test_two_processes_give_what_one_gives(runs: list[Run]) -> None:
     """Red: rows that are lost, or in another order."""
-    one = train_series(runs, COMPUTE, 1)
+    one = train_runs(runs, measured, 1)
     assert [(rows["runs"][0]["x"], rows["runs"][0]["seed"]) for rows in one] == [
         (run.value, run.seed) for run in runs
     ]
-    assert repr(train_series(runs, COMPUTE, 2)) == repr(one)
+    assert repr(train_runs(runs, measured, 2)) == repr(one)
     assert not list(Path("data/.store").glob("*"))
 
 
@@ -43,5 +43,5 @@ def test_a_process_that_is_ended_is_one_line(runs: list[Run], monkeypatch: pytes
 
     monkeypatch.setattr("concurrent.futures.process.ProcessPoolExecutor.map", killed)
     with pytest.raises(InputError) as error:
-        train_series(runs, COMPUTE, 2)
+        train_runs(runs, measured, 2)
     assert str(error.value) == "x: a process was killed; run dvc repro again"

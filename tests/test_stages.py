@@ -20,12 +20,15 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.commands.json_schema import schema_text
 from ncpipe.commands.new import create_study
 from ncpipe.commands.train import train
-from ncpipe.config.params import load_params, params_type, parse_params
-from ncpipe.config.study import load_study, loaded
+from ncpipe.config.params import load_params, make_run, parse_params
+from ncpipe.config.run import as_json
 from ncpipe.datasets.prepare import prepare
+from ncpipe.features.trained_run import TrainedRun
 from ncpipe.report.contents import contents
+from ncpipe.runs.trained_runs import train_runs, trained_runs
 from ncpipe.system.errors import InputError
 from ncpipe.system.tensor_files import load_tensors
+from ncpipe.tables.keys import rows_at
 from ncpipe.tables.stage_tables import stage_table
 from ncpipe.training.starts import starts_of
 
@@ -64,12 +67,12 @@ def limits(factor: Positive):
     return {"limits": [{"limit": factor * load_params().limit}], "line": figure}
 
 
-def square(run, features):
-    return features.weight.square().sum()
+def square(trained):
+    return trained.features.weight.square().sum()
 
 
-def two(run, features):
-    return {"kind": run.spec.loss_name, "twice": 2 * square(run, features)}
+def two(trained):
+    return {"kind": trained.run.spec.loss_name, "twice": 2 * square(trained)}
 
 
 WORDS = {"known": ["norm"]}  # which no experiment picks
@@ -144,6 +147,45 @@ def test_a_stage_computes_with_the_threads_of_params(
     assert capfd.readouterr().out.splitlines()[0] == str(load_params().compute.threads)
 
 
+def test_a_trained_run_says_what_the_tables_say(measured: None) -> None:
+    """Whole, and of the last layer alone. Red: weights, data or settings other than the pipeline's."""
+    runs, metrics = (stage_table("metrics", name) for name in ("runs", "measurements"))
+    for trained in trained_runs("one"):
+        of_run = {"experiment": "one", **{key: trained.run.columns[key] for key in ("depth", "seed")}}
+        row = rows_at(runs, of_run).iloc[0]
+        numbers = {name: value for name, value in trained.row.items() if isinstance(value, float)}
+        assert {name: row[name] for name in numbers} == pytest.approx(numbers, nan_ok=True)
+        assert {*numbers} > {"loss", "inner_penalty", "loss_gap", "train_error"}
+        by_hand = TrainedRun(trained.run, trained.weights, prepared=trained.data)
+        assert {name: by_hand.row[name] for name in numbers} == pytest.approx(numbers, nan_ok=True)
+        assert by_hand.measure(["nc1_trace_ratio"]) == trained.measure_layers(["nc1_trace_ratio"])["last"]
+        for layer, values in trained.measure_layers(["nc1_trace_ratio", "rank_means"]).items():
+            found = rows_at(metrics, of_run | {"layer": layer, "split": "train"}).set_index("metric")["value"]
+            for name in values.keys() & {*found.index}:
+                assert values[name] == pytest.approx(found[name], rel=1e-12)
+        samples = trained.samples(trained.data.train)
+        wrong = trained.network(samples.inputs).argmax(1) != samples.labels
+        assert wrong.double().mean().item() == trained.row["train_error"]
+
+
+def test_runs_of_any_keys_are_made_and_trained() -> None:
+    """Red: a value that is not taken; a mistake without its key; another order of what comes back."""
+    keys = as_json(load_params().experiments["one"])
+    runs = [make_run("mine", 2, seed, keys, "penalty.value", 0.5) for seed in (1, 0)]
+    assert {run.spec.penalty.value for run in runs} == {0.5}
+    assert train_runs(runs, last_epoch, workers=1) == [(1, 0.5), (0, 0.5)]
+    with pytest.raises(InputError, match=r"^experiments\.mine\.epochs: 0 is out"):
+        make_run("mine", 2, 0, keys | {"epochs": 0})
+    with pytest.raises(InputError, match=r"^here\.values: experiments\.mine\.penalty\.value: -1 is out"):
+        make_run("mine", 2, 0, keys, "penalty.value", -1, "here")
+
+
+def last_epoch(trained: TrainedRun) -> tuple[int, float]:
+    """Of a run that was just trained; its history is that of its epochs."""
+    assert trained.history[-1].epoch == trained.run.spec.epochs
+    return trained.run.seed, trained.run.spec.penalty.value
+
+
 def test_columns_of_runs_are_the_studys(measured: None) -> None:
     """Red: columns that the package's rows lack or overwrite."""
     for name in ("one", "two"):
@@ -166,20 +208,22 @@ def test_a_stage_of_the_sweep_reads_the_studys_keys(monkeypatch: pytest.MonkeyPa
     assert folders[0]["limits.csv"] == b"limit\n5.0\n"
     page = contents(None, [], [Path("data/limits")], {})
     assert [picture.name for picture in page.pictures] == ["limits-line"]
-    assert {name: stage.report for name, stage in loaded().stages.items()} == {"norms": True, "limits": False}
+    assert {name: stage.report for name, stage in load_params().study.stages.items()} == {
+        "norms": True,
+        "limits": False,
+    }
 
 
 def test_keys_of_the_study_are_read_checked_and_explained() -> None:
     """As the package's own. Red: a key that params.yaml may not have; a schema without it."""
     params = load_params()
     assert (params.limit, params.word) == (2.5, "norm")  # type: ignore[attr-defined]
-    schema = json.loads(schema_text("params.schema.json"))["$defs"]["Params"]
+    schema = json.loads(schema_text("params.schema.json", params.study))["$defs"]["Params"]
     assert schema["properties"]["limit"]["description"] == "largest norm."
     assert "limit" in schema["required"]
     assert "limit" not in json.loads(SCHEMA.read_text())["$defs"]["Params"]["properties"]
-    load_study(Path("nowhere"))
     with pytest.raises(InputError, match=r"^limit: unknown key; "):
-        parse_params(params_tree([2], [0], one=experiment_tree()) | FURTHER, params_type())
+        parse_params(params_tree([2], [0], one=experiment_tree()) | FURTHER)
 
 
 @pytest.mark.parametrize(
@@ -287,10 +331,10 @@ def test_the_help_of_a_stage_is_its_functions(
     ("columns", "words"),
     [
         ('{"loss": square}', "RUN_COLUMNS: the column 'loss' exists already; take another name"),
-        ('{"square": lambda run, features: features.weight}', "<lambda> gives Tensor for one L=2 seed=0"),
-        ('{("a", "b"): lambda run, features: {"a": 1}}', "gives dict for one L=2 seed=0; return a dict with"),
-        ('{("a", "b"): lambda run, features: 1.0}', "gives float for one L=2 seed=0; return a dict with a"),
-        ('{"square": lambda run, features: 1 / 0}', "<lambda>: ZeroDivisionError: division by zero"),
+        ('{"square": lambda trained: trained.features.weight}', "<lambda> gives Tensor for one L=2 seed=0"),
+        ('{("a", "b"): lambda trained: {"a": 1}}', "gives dict for one L=2 seed=0; return a dict with"),
+        ('{("a", "b"): lambda trained: 1.0}', "gives float for one L=2 seed=0; return a dict with a"),
+        ('{"square": lambda trained: 1 / 0}', "<lambda>: ZeroDivisionError: division by zero"),
     ],
 )  # fmt: skip
 def test_a_wrong_column_is_one_line(columns: str, words: str) -> None:
@@ -325,7 +369,7 @@ def test_the_digest_of_a_stage_is_of_its_code() -> None:
     assert Path("data/code/sweep/limits.txt").is_file()
     assert digests()[2] == before[2]
     assert Path("data/code/sweep/again.txt").is_file()
-    write_study(text.replace("features.weight.square", "(2 * features.weight).square"))
+    write_study(text.replace("features.weight.square", "features.weight.mul(2).square"))
     assert digests()[3] != before[3]
 
 

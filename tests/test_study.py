@@ -2,6 +2,7 @@
 
 import json
 import re
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from ncpipe.commands.grid import write_grid
 from ncpipe.commands.json_schema import write_schema
 from ncpipe.commands.plot import _figures
 from ncpipe.config.params import load_params
-from ncpipe.config.study import loaded
+from ncpipe.config.study import load_study
 from ncpipe.datasets.prepare import prepare
 from ncpipe.metrics.study_metrics import entry, own_metrics
 from ncpipe.runs.batches import train_batches
 from ncpipe.runs.plan import plan
+from ncpipe.runs.pool import executor
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.system.artifacts import CLAIMS
 from ncpipe.system.console import Progress
@@ -141,7 +143,7 @@ def write_study(text: str = WHOLE) -> None:
 
 def refusal() -> str:
     with pytest.raises(InputError) as caught:
-        own_metrics() if load_params() else None
+        own_metrics(load_params().study)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -165,7 +167,7 @@ def test_names_of_study_py_are_known_in_params_yaml_and_only_there() -> None:
     Path("study.py").unlink()
     with pytest.raises(InputError, match=r"'square' is unknown"):
         load_params()
-    assert loaded().records == ()
+    assert load_study(Path()).records == ()
     assert entry("spread").name == ""
 
 
@@ -205,6 +207,17 @@ def test_a_schema_written_beside_study_py_has_its_keys() -> None:
     Path("study.py").unlink()
     write_schema()
     assert Path("params.schema.json").read_bytes() == SCHEMA.read_bytes()
+
+
+def test_a_run_has_its_study_with_it_in_another_process() -> None:
+    """Functions without a name too. Red: no columns or metrics there; an entry that cannot be pickled."""
+    write_study(WHOLE + "\nRUN_COLUMNS = {'two': lambda trained: 2}\n")
+    run = load_params().run("own", 2, 0)
+    with executor(1) as process:
+        assert process.submit(attrgetter("study.columns"), run).result() == ("two",)
+    Path("study.py").unlink()
+    assert not load_study(Path()).metrics
+    assert [metric.name for metric in own_metrics(run.study)] == ["spread"]
 
 
 # --- what is wrong in it is one line ------------------------------------------------------------------

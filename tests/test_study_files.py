@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import clear_code_digests, contents, experiment_tree, stored_runs, write_params
+from conftest import clear_code_digests, contents, experiment_tree, refused_by, stored_runs, write_params
 from safetensors.numpy import save_file
 
 from ncpipe.commands import fetch as fetching
@@ -19,7 +19,7 @@ from ncpipe.commands.code import write_code
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params
-from ncpipe.config.study import load_study, loaded
+from ncpipe.config.study import load_study
 from ncpipe.config.study_reads import forget_modules
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs import batches
@@ -112,15 +112,13 @@ def write_pipeline(code: str = "", fetch: str = "", measure: str = "") -> None:
 
 
 def refusal() -> str:
-    with pytest.raises(InputError) as caught:
-        write_code()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return refused_by(write_code)
 
 
 def digest() -> str:
     clear_code_digests()
-    return code_digest(load_params().experiments["own"])
+    params = load_params()
+    return code_digest(params.experiments["own"], params.study)
 
 
 READERS = {
@@ -476,7 +474,7 @@ def test_a_module_beside_study_py_is_imported_and_counts_whatever_dvc_yaml_lists
     write_code()  # as in a project of its own, whose stage `code` sees every edit
     Path("helper_of.py").write_text("NUMBER = 3.0\n")  # within the same second
     assert digest() != one
-    function = loaded().losses[next(iter(loaded().losses))]
+    (function,) = load_params().study.losses.values()
     assert function.__globals__["factor"]() == 3.0
 
 
@@ -489,8 +487,7 @@ def test_two_studies_have_each_its_own_module_of_one_name(tmp_path: Path, monkey
         begin()
         Path("helper_of.py").write_text(f"NUMBER = {number}\n")
         write_study(factor="importlib.import_module('helper_of').NUMBER", before="import importlib\n")
-        load_params()
-        function = loaded().losses[next(iter(loaded().losses))]
+        (function,) = load_params().study.losses.values()
         assert function.__globals__["factor"]() == number
 
 

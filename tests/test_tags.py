@@ -26,7 +26,6 @@ from ncpipe.config.sources.arrays import ArraysData
 from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.datasets.prepared import TagSplit, read_prepared, write_prepared
 from ncpipe.datasets.targets import wrong_tags
-from ncpipe.metrics.hooks import measure_multilabel_model
 from ncpipe.metrics.table import Measurement, measure
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
@@ -245,18 +244,6 @@ def test_the_stages_measure_single_tags_as_classes_and_all_as_tags(workdir: Path
     stored = {name: each.numpy() for name, each in load_file(features).items()}
     logits = stored["train.features"] @ stored["weight"].T + stored["bias"]
     assert table["fit"] == pytest.approx(pick_all(logits, stored["train.tags"]).mean(), rel=1e-12)
-
-
-def test_a_model_of_ones_own_is_measured_as_its_arrays_are() -> None:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(9, 12), torch.nn.ReLU(), torch.nn.Linear(12, CLASSES)
-    ).double()
-    x, y = (torch.from_numpy(each) for each in arrays().values())
-    rows = measure_multilabel_model(model, "2", [(x[:25], y[:25]), (x[25:], y[25:])], [(x[:30], y[:30])])
-    features, last = model[:2](x).detach(), model[2]
-    wanted = measure(features, y, last.weight.detach(), last.bias.detach(), features[:30], y[:30])
-    assert by_name(rows) == pytest.approx(by_name(wanted))
 
 
 # --- what is refused ----------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from ncpipe.config.records import read
 from ncpipe.config.run import Run
 from ncpipe.config.sources.free import FreeData
 from ncpipe.config.sources.generated import TeacherData
-from ncpipe.config.study import NO_STUDY, load_study, loaded
+from ncpipe.config.study import load_study
+from ncpipe.config.unions import specs_of_study
 from ncpipe.datasets.markov import prepare_markov
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
@@ -108,7 +109,7 @@ from typing import Literal
 
 import torch
 
-from ncpipe.config.specs import Fraction, NonNegative, OwnLoss, OwnOptimizer, Positive
+from ncpipe.study import Fraction, NonNegative, OwnLoss, OwnOptimizer, Positive
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ def kind_of(kind: str, **changes: Any) -> Run:
 
 def free_run(own: dict[str, Any] = DUFM, seed: int = 0, depth: int = 3, **changes: Any) -> Run:
     """A run of dufm; what trains it needs the study that has dufm (the fixture `low_rank`)."""
-    if without := loaded() is NO_STUDY:
+    if without := not specs_of_study():
         load_study(LOW_RANK)
     spec = read(Experiment, free_tree(own, **changes), "experiments.x")
     if without:

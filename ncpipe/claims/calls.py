@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ncpipe.config.records import check
-from ncpipe.config.study import loaded
+from ncpipe.config.study import mistake
 from ncpipe.system.errors import InputError, cut, suggest, word
 
 GIVEN = ("claim", "tables")  # parameters of a function of runs, before those of claims.yaml
@@ -29,16 +29,14 @@ class Call(NamedTuple):
 
 
 Calls = dict[str, Call]
+Functions = Mapping[str, tuple[Callable[..., Any], ...]]
 
 
-def with_own(calls: Mapping[str, tuple[Callable[..., Any], ...]]) -> Calls:
-    """Return calls of the package and those of the study whose params.yaml was read last.
-
-    Raises InputError if the study has one of the same name.
-    """
-    for name in calls.keys() & loaded().calls.keys():
-        raise loaded().mistake("CALLS", f"the call {name!r} exists already, in the package; rename it")
-    return {name: Call(*functions) for name, functions in {**calls, **loaded().calls}.items()}
+def with_own(calls: Functions, own: Functions) -> Calls:
+    """Return calls of the package and of a study; raise InputError if both have one of the same name."""
+    for name in calls.keys() & own.keys():
+        raise mistake("CALLS", f"the call {name!r} exists already, in the package; rename it")
+    return {name: Call(*functions) for name, functions in {**calls, **own}.items()}
 
 
 def arguments_of(function: Callable[..., Any], args: Mapping[str, Any], path: str) -> dict[str, Any]:

@@ -11,10 +11,8 @@ from typing import Any
 from ncpipe.claims.claim import Claim, RunClaim
 from ncpipe.claims.quantities import AnyClaim, Trend
 from ncpipe.config.bounds import Number
-from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import check
-from ncpipe.config.study import loaded
 from ncpipe.config.unions import records_of, values_of
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS
@@ -111,8 +109,8 @@ def _of_each(claim: Claim, experiments: Iterable[str]) -> list[Claim]:
 
 def _known_metrics(params: Params) -> list[str]:
     """Return every name that a claim's `metric` may be."""
-    own = [*(metric.name for metric in own_metrics()), *map(str, loaded().columns)]
-    claimed = [name for stage in loaded().stages.values() for name in stage.claimed]
+    own = [*(metric.name for metric in own_metrics(params.study)), *map(str, params.study.columns)]
+    claimed = [name for stage in params.study.stages.values() for name in stage.claimed]
     return [*CATALOGUE, *own, *_of_shots(params), *RUN_NUMBERS, *claimed]
 
 
@@ -152,9 +150,7 @@ def _at(spec: Any, key: str) -> Number | None:
 def _of_shots(params: Params) -> list[str]:
     """Return the metrics that exist for each number of shots of an experiment."""
     transfers = [
-        spec.data.transfer
-        for spec in params.experiments.values()
-        if not own_loop(spec) and spec.data.transfer
+        spec.data.transfer for spec in params.experiments.values() if not spec.training and spec.data.transfer
     ]
     shots = sorted({count for transfer in transfers for count in transfer.shots})
     return [f"{metric.name}_{count:03d}" for metric in TRANSFERS for count in shots]

@@ -6,12 +6,13 @@ A further one is a record here and a name in `AnyClaim`.
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 
-from ncpipe.claims.calls import Call, Calls, arguments_of, with_own
+from ncpipe.claims.calls import Call, Calls, Functions, arguments_of, with_own
 from ncpipe.claims.claim import Claim, RunClaim, Verdict
 from ncpipe.claims.evidence import (
     Answer,
@@ -454,6 +455,7 @@ class Called(Claim):
     args: its arguments.
     """
 
+    study_calls: ClassVar[Functions] = MappingProxyType({})  # of study.py, by `check_calls`
     call: str
     args: dict[str, Any] = field(default_factory=dict)
 
@@ -494,7 +496,7 @@ class Computed(RunClaim, Called):
 
     def calls(self) -> Calls:
         """Return the functions that may be called: the package's and the study's."""
-        return with_own(RUN_CALLS)
+        return with_own(RUN_CALLS, self.study_calls)
 
     def mistakes(self) -> Iterator[str]:
         """Yield a line, which begins with a key, for each contradiction between keys."""
@@ -556,7 +558,9 @@ class Theory(Called):
         """Return the functions that may be called: the package's and the study's."""
         from ncpipe.claims.theory_calls import THEORY_CALLS  # imports torch
 
-        return with_own({**RUN_CALLS, **THEORY_CALLS})  # those of runs too, whose names are taken
+        return with_own(
+            {**RUN_CALLS, **THEORY_CALLS}, self.study_calls
+        )  # those of runs too, whose names are taken
 
     def checked(self) -> tuple[Call, dict[str, Any]]:
         """Return the call and its arguments; raise InputError with a line for each mistake."""
@@ -606,15 +610,17 @@ def _finite(function: Callable[..., float], arguments: dict[str, Any]) -> float:
     return value
 
 
-def check_calls(claims: Iterable[Claim]) -> None:
+def check_calls(claims: Iterable[Claim], study_calls: Functions) -> None:
     """Raise InputError with one line per mistake in the calls, before evaluating them takes minutes.
 
+    From here on, claims find a study's functions too, the entries of CALLS.
     Only `answer` finds arguments outside the theory's range.
     """
     mistakes = []
     for claim in claims:
         try:
             if isinstance(claim, Called):
+                object.__setattr__(claim, "study_calls", study_calls)
                 claim.checked()
         except InputError as error:
             mistakes.append(str(error))

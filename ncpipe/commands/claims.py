@@ -12,7 +12,7 @@ from ncpipe.claims.quantities import check_calls
 from ncpipe.claims.selections import judge_by_selection
 from ncpipe.claims.verdicts import Judged, answer, counts, judge, ledger_page, ledger_table, line
 from ncpipe.config.params import load_params
-from ncpipe.config.study import load_study, loaded, study_errors
+from ncpipe.config.study import Study, load_study, study_errors
 from ncpipe.system.artifacts import (
     CLAIMS,
     CLAIMS_FILE,
@@ -35,15 +35,14 @@ def claims() -> None:
     panels.csv. If a claim that is a proven identity does not hold, raises InputError after everything is
     written.
     """
-    ledger = load_claims()
-    load_study(Path())  # which may have further calls
-    check_calls(ledger)
+    study, ledger = load_study(Path()), load_claims()
+    check_calls(ledger, study.calls)
     theories = [claim for claim in ledger if not isinstance(claim, RunClaim)]
     if theories:
         from ncpipe.training.device import fix_sums
 
         fix_sums(1)  # the matrices are small, so threads would wait for each other
-    tables = _tables() if len(ledger) > len(theories) else None
+    tables = _tables(study) if len(ledger) > len(theories) else None
     with study_errors():
         judged = [judge(claim, answer(claim, tables)) for claim in ledger]
         if tables is not None:
@@ -64,11 +63,11 @@ def claims() -> None:
         )
 
 
-def _tables() -> Tables:
+def _tables(study: Study) -> Tables:
     """Return the tables of the sweep, with the runs of a stage of the study if it has `claimed` ones."""
     names = [field.name for field in dataclasses.fields(Tables) if field.name != "rule"]
     tables = {name: read_table(RESULTS / f"{name}.csv", "aggregate") for name in names}
-    for name, stage in loaded().stages.items():
+    for name, stage in study.stages.items():
         if stage.claimed:
             tables["runs"] = stage_table(name, "claimed")
     return Tables(**tables, rule=load_params().slopes)

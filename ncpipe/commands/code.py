@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ncpipe.config.params import PARAMS_FILE, Params, load_params_if_any
+from ncpipe.config.params import PARAMS_FILE, Params, load_params_and_study
 from ncpipe.config.reading import PACKAGE, ROOT, at_start
-from ncpipe.config.study import PARTS, load_study, loaded
+from ncpipe.config.study import PARTS, Study
 from ncpipe.config.study_files import (
     FILE,
     LOOP,
@@ -46,7 +46,7 @@ def write_code() -> None:
 
     Runs in data/runs are imported into the store first, because DVC may remove them when it runs a stage.
     """
-    params = _load_params()
+    params, study = load_params_and_study([PIPELINE])
     if params is not None:
         _check_copies()
     import_runs()
@@ -56,22 +56,22 @@ def write_code() -> None:
         _check_keys()
         _check_axis(params)
     if Path(FILE).is_file():
-        _check_files()
+        _check_files(study)
     if params is not None:
         check_study(params)
     with publish_folder(CODE) as folder:
         (folder / CODE_FILES.name).write_text(files_digest(), encoding="utf-8")
-        for stage, text in _digest_files(params).items():
+        for stage, text in _digest_files(params, study).items():
             path = folder / _relative_path(stage)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
 
 
-def _edited_stages(params: Params | None) -> set[Stage]:
+def _edited_stages(params: Params | None, study: Study) -> set[Stage]:
     """Return the stages whose code has changed since the stage code ran; all stages if it never ran."""
     return {
         stage
-        for stage, text in _digest_files(params).items()
+        for stage, text in _digest_files(params, study).items()
         if not (path := CODE / _relative_path(stage)).is_file() or path.read_text(encoding="utf-8") != text
     }
 
@@ -85,10 +85,10 @@ def check_unedited(address: str) -> None:
     if not CODE_FILES.is_file() or CODE_FILES.read_text(encoding="utf-8") == files_digest():
         return
     name, _, item = address.rpartition(":")[2].partition("@")
-    params, experiment = _load_params(), item.partition("-")[0] or None
+    (params, study), experiment = load_params_and_study([PIPELINE]), item.partition("-")[0] or None
     if name == TRAIN and params and experiment:
         check_params_unedited(params, [experiment])
-    if (name, experiment) in _edited_stages(params):
+    if (name, experiment) in _edited_stages(params, study):
         raise InputError(f"{PACKAGE}: code of {name} was edited after the stage code had run; run dvc repro")
 
 
@@ -105,22 +105,21 @@ def check_params_unedited(params: Params, experiments: Iterable[str]) -> None:
             )
 
 
-def _digest_files(params: Params | None) -> dict[Stage, str]:
+def _digest_files(params: Params | None, study: Study) -> dict[Stage, str]:
     """Return the content of every stage's file."""
     digests = sweep_digests()
     files: dict[Stage, str] = {(stage, None): _lines(modules) for stage, modules in digests.items()}
-    own = loaded().stages
-    for name, stage in own.items():
+    for name, stage in study.stages.items():
         if not stage.per_experiment:
-            files[name, None] = _lines(stage_digests(stage))
+            files[name, None] = _lines(stage_digests(stage, study))
     if params is None:
         return files
     for name, spec in params.experiments.items():
-        digests = experiment_digests(spec)
+        digests = experiment_digests(spec, study)
         files |= {(stage, name): _lines(modules) for stage, modules in digests.items()}
         files |= {
-            (stage, name): _lines(stage_digests(entry, spec))
-            for stage, entry in own.items()
+            (stage, name): _lines(stage_digests(entry, study, spec))
+            for stage, entry in study.stages.items()
             if entry.per_experiment
         }
         files[TRAIN, name] += _parameters(params, name)
@@ -138,13 +137,6 @@ def _parameters(params: Params, experiment: str) -> str:
     """Return the parameters that an experiment's runs share, as canonical JSON."""
     spec = params.experiments[experiment]
     return json_text(shared_inputs(experiment, spec, params.sweep.axis, params.compute))
-
-
-def _load_params() -> Params | None:
-    params = load_params_if_any([PIPELINE])
-    if params is None:
-        load_study(Path())
-    return params
 
 
 def _relative_path(stage: Stage) -> Path:
@@ -203,16 +195,16 @@ def _check_axis(params: Params) -> None:
         )
 
 
-def _check_files() -> None:
+def _check_files(study: Study) -> None:
     """Raise InputError if DVC would not see an edit of study.py's files; print if all always count."""
     check_reruns("code", FILE)
     for path in study_modules():
         check_reruns("code", path.as_posix())
-    listed = [readable(stage) for stage in ("code", LOOP if loaded().trainings else "fetch", "measure")]
+    listed = [readable(stage) for stage in ("code", LOOP if study.trainings else "fetch", "measure")]
     for path in named_files():
         if not any(paths is None or is_within(os.path.realpath(path), paths) for paths in listed):
             check_dependency("code", path.as_posix())
-    if effect := study_effect(at_start(), shared=any(map(loaded().tables.get, PARTS.values()))):
+    if effect := study_effect(at_start(), shared=any(map(study.tables.get, PARTS.values()))):
         say(f"{effect}: does more than define, so an edit of the study's code reruns every experiment")
 
 

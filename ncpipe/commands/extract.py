@@ -10,7 +10,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ncpipe.commands.options import Device, Experiment, Processes
-from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Compute
 from ncpipe.datasets.prepared import Prepared, read_prepared
@@ -42,7 +41,7 @@ def extract_experiment(experiment: Experiment, device: Device = None, workers: P
     compute = params.compute.double(device)
     place = prepare_device(compute).type
     processes = process_count(workers, compute.threads) if place == "cpu" else 1  # which a GPU has
-    kept, cache = Kept("extract", params.experiments[experiment]), DvcCache()
+    kept, cache = Kept("extract", params.experiments[experiment], params.study), DvcCache()
     _data.cache_clear()
     with publish_folder(FEATURES / experiment) as folder:
         missing = []
@@ -75,7 +74,7 @@ def extract_run(compute: Compute, folder: Path, keep: float, fingerprint: RunFin
     path = folder / run.path.relative_to(run.experiment)
 
     def features(state: dict[str, Tensor]) -> Features:
-        if own_loop(run.spec):
+        if run.spec.training:
             return extract_own(run, state, device, keep)
         return extract(run, state, _data(PREPARED / run.data, fingerprint.data), device, keep)
 

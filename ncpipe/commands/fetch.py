@@ -7,7 +7,6 @@ import typer
 
 from ncpipe.commands.options import Experiment, Value
 from ncpipe.config.bounds import Number
-from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.reading import Reading
 from ncpipe.config.run import data_path
@@ -53,7 +52,7 @@ def fetch(
 def _fetch(params: Params, experiment: str, mirror: Path | None, value: Number | None) -> str:
     """Write an experiment's data set; return the line that reports it."""
     whole = params.experiment(experiment, value)
-    if own_loop(whole):
+    if whole.training:
         from ncpipe.datasets.own_loaders import store_loaders
 
         run = params.run(experiment, min(params.sweep.depths), min(params.sweep.seeds), value)

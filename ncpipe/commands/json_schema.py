@@ -17,12 +17,12 @@ from ncpipe.claims.quantities import AnyClaim
 from ncpipe.config.bounds import key_of
 from ncpipe.config.params import params_type
 from ncpipe.config.records import adapter
-from ncpipe.config.study import MODULE, load_study
+from ncpipe.config.study import MODULE, NO_STUDY, Study, load_study
 
 SCHEMA_FILE, CLAIMS_SCHEMA = "params.schema.json", "claims.schema.json"
-SCHEMAS: dict[str, Callable[[], Any]] = {
+SCHEMAS: dict[str, Callable[[Study], Any]] = {
     SCHEMA_FILE: params_type,
-    CLAIMS_SCHEMA: lambda: tuple[AnyClaim, ...],
+    CLAIMS_SCHEMA: lambda study: tuple[AnyClaim, ...],
 }
 
 
@@ -39,9 +39,9 @@ def write_schema() -> None:
 
     They have the records of a study.py too.
     """
-    load_study(Path())
+    study = load_study(Path())
     for name in SCHEMAS:
-        Path(name).write_text(schema_text(name), encoding="utf-8")
+        Path(name).write_text(schema_text(name, study), encoding="utf-8")
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
@@ -101,9 +101,9 @@ def _words(tag: dict[str, Any]) -> list[Any]:
     return [tag["const"]] if "const" in tag else list(tag.get("enum", []))
 
 
-def schema_text(name: str = SCHEMA_FILE) -> str:
-    """Return the content of a schema's file."""
-    schema = json_schema(SCHEMAS[name]())
+def schema_text(name: str = SCHEMA_FILE, study: Study = NO_STUDY) -> str:
+    """Return the content of a schema's file; study: the one that was loaded last."""
+    schema = json_schema(SCHEMAS[name](study))
     return json.dumps(_for_editors(schema, schema["$defs"]), indent=1) + "\n"
 
 

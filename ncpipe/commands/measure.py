@@ -11,7 +11,6 @@ import pandas as pd
 import torch
 
 from ncpipe.commands.options import Experiment, Processes
-from ncpipe.config.experiment import own_loop
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import read_prepared
@@ -19,12 +18,12 @@ from ncpipe.features.files import features_at, read_features
 from ncpipe.features.layer_samples import WeightsAndData
 from ncpipe.features.run_metrics import (
     GRAM_COLUMNS,
-    describe,
     gram_rows,
     history_metrics,
     measure_run,
     study_columns,
 )
+from ncpipe.features.trained_run import TrainedRun
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.measured import Kept, taken_too
@@ -47,7 +46,7 @@ def measure(experiment: Experiment, workers: Processes = None) -> None:
     tables: Rows = {name: [] for name in ("measurements", "runs", "history", "gram", "places")}
     runs = read_grid(params, experiment)
     fingerprints = fingerprints_of(runs, params.compute)
-    kept = Kept("measure", params.experiments[experiment])
+    kept = Kept("measure", params.experiments[experiment], params.study)
     subjects = [kept.subject(each, _digests_of_features(each.run)) for each in fingerprints]
     taken = [kept.take(subject) for subject in subjects]
     missing = [each for each, rows in zip(fingerprints, taken, strict=True) if rows is None]
@@ -84,9 +83,10 @@ def rows_of_run(fingerprint: RunFingerprint) -> Rows:
     setting = {column: value for column, value in key.items() if column != "seed"}
     features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
     state = read_state(RUNS / run.path, fingerprint)
-    outcome = read_json(RUNS / run.path / RUN_RECORD)["outcome"]
-    description = describe(run, features, outcome)
-    description |= study_columns(run, features, {*key, *description})
+    diverged = read_json(RUNS / run.path / RUN_RECORD)["outcome"]["diverged_at_epoch"]
+    trained = TrainedRun(run, state, fingerprint.compute.double(), seen=features, diverged_at=diverged)
+    description = trained.row
+    description |= study_columns(trained, {*key, *description})
     whole = WeightsAndData(state, lambda: read_prepared(PREPARED / run.data))
     return {
         "measurements": [key | asdict(row) for row in measure_run(run, features, whole, description)],
@@ -103,7 +103,7 @@ def rows_of_run(fingerprint: RunFingerprint) -> Rows:
 def _history(run: Run) -> list[dict[str, float]]:
     """Return the rows of a run's history; an own loop logs none of the start, whose metrics get one."""
     rows = read_history(RUNS / run.path)
-    start = own_loop(run.spec) and 0 in run.spec.snapshot_epochs() and rows and rows[0]["epoch"] > 0
+    start = run.spec.training and 0 in run.spec.snapshot_epochs() and rows and rows[0]["epoch"] > 0
     return [dict.fromkeys(rows[0], math.nan) | {"epoch": 0}, *rows] if start else rows
 
 

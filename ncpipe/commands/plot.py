@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from ncpipe.claims.claim import Scale
 from ncpipe.config.params import PARAMS_FILE, load_params
-from ncpipe.config.study import call, loaded
+from ncpipe.config.study import call, mistake, mistake_of
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.figures.claim_panels import claim_panels
 from ncpipe.figures.save import save_figure
@@ -79,11 +79,11 @@ def _figure(name: str) -> Figure:
 
 
 def _figures() -> Mapping[str, DrawFigure]:
-    experiments = load_params().sweep.experiments
-    figures = dict(sweep_figures(experiments, _table))
-    for name, function in loaded().figures.items():
+    params = load_params()
+    figures = dict(sweep_figures(params.sweep.experiments, _table))
+    for name, function in params.study.figures.items():
         if name in figures or not re.fullmatch(r"\w+", name):
-            raise loaded().mistake("FIGURES", f"the figure {name!r} exists already, or is no name of a file")
+            raise mistake("FIGURES", f"the figure {name!r} exists already, or is no name of a file")
         figures[name] = partial(_own_figure, function)
     return figures
 
@@ -95,7 +95,7 @@ def _table(name: str) -> pd.DataFrame:
 def _own_figure(function: Callable[..., Figure]) -> Figure:
     figure = call(function, _table)
     if not isinstance(figure, Figure):
-        raise loaded().mistake_of(function, f"gives {type(figure).__name__}; return a matplotlib Figure")
+        raise mistake_of(function, f"gives {type(figure).__name__}; return a matplotlib Figure")
     return figure
 
 

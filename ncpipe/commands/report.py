@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ncpipe.config.params import PARAMS_FILE, load_params, load_params_if_any
-from ncpipe.config.study import load_study, loaded
+from ncpipe.config.params import PARAMS_FILE, load_params, load_params_and_study
 from ncpipe.report.contents import contents
 from ncpipe.report.page import render
 from ncpipe.runs.fingerprint import RUN_RECORD
@@ -54,11 +53,9 @@ def report(
 
 def _write(target: Path, here: Mapping[str, str]) -> None:
     """Write the page, and print where to open it and its size. here: facts about this machine."""
-    params = load_params_if_any([CLAIMS, DATA])
-    if params is None:
-        load_study(Path())
+    params, study = load_params_and_study([CLAIMS, DATA])
     records = [] if params is None else [read_json(RUNS / run.path / RUN_RECORD) for run in params.grid()]
-    stages = [DATA / name for name, stage in loaded().stages.items() if stage.report]
+    stages = [DATA / name for name, stage in study.stages.items() if stage.report]
     with publish_file(target) as partial:
         page = render(contents(params, records, stages, here))
         partial.write_text(page, encoding="utf-8", newline="\n")

@@ -4,17 +4,16 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ncpipe.commands.options import CheckpointSeconds, Command, Device, Experiment, Workers
-from ncpipe.config.params import PARAMS_FILE, load_params
+from ncpipe.config.params import load_params_and_study
 from ncpipe.config.records import read
 from ncpipe.config.stages import PER_EXPERIMENT, Stage
-from ncpipe.config.study import FILE, load_study, loaded, study_errors
+from ncpipe.config.study import FILE, mistake_of, study_errors
 from ncpipe.config.study_reads import called_by
 from ncpipe.system.artifacts import publish_folder
 from ncpipe.system.console import say
@@ -40,16 +39,12 @@ def run_stage(
     Options after NAME are the parameters of the function: `ncpipe stage NAME --help` lists them. A stage with
     the option --experiment runs once for each experiment, and writes to data/NAME/EXPERIMENT.
     """
-    threads = 1
-    if PARAMS_FILE.is_file():
-        threads = load_params().compute.threads
-    else:
-        load_study(Path())
+    params, study = load_params_and_study([Path(FILE)])
     if "torch" in sys.modules:  # the study computes with it; these decide the last digits of sums
         from ncpipe.training.device import fix_sums
 
-        fix_sums(threads)
-    stages = loaded().stages
+        fix_sums(1 if params is None else params.compute.threads)
+    stages = study.stages
     if name not in stages:
         known = suggest(name, stages) if stages else f"{FILE} beside params.yaml has no table STAGES"
         raise InputError(cut(f"stage: unknown {shown(name)}; {known}"))
@@ -99,6 +94,10 @@ def write_stage(name: str, stage: Stage, options: Mapping[str, Any]) -> None:
 
     Raises InputError if it returns something else.
     """
+
+    def wrong(what: str) -> InputError:
+        return mistake_of(stage.function, f"gives {what}")
+
     target = DATA / name
     if stage.per_experiment:
         target /= options[PER_EXPERIMENT]
@@ -107,10 +106,10 @@ def write_stage(name: str, stage: Stage, options: Mapping[str, Any]) -> None:
         parts = found if isinstance(found, Mapping) else {name: found}
         for key, part in parts.items():
             if not (isinstance(key, str) and key.isidentifier()):
-                raise _wrong(name, f"the name {key!r}; write letters, digits and _")
+                raise wrong(f"the name {key!r}; write letters, digits and _")
             pair = isinstance(part, tuple) and len(part) == 2 and not isinstance(part[1], Mapping)
             for one in part if pair else (part,):
-                _write(folder, key, one, partial(_wrong, name))
+                _write(folder, key, one, wrong)
     say(f"{name}: {target} has {', '.join(parts)}")
 
 
@@ -134,8 +133,3 @@ def _write(folder: Path, key: str, part: Any, wrong: Callable[[str], InputError]
     if part.empty:
         raise wrong(f"no rows for {key}, so nothing is written")
     part.to_csv(folder / f"{key}.csv", index=False, lineterminator="\n")
-
-
-def _wrong(name: str, what: str) -> InputError:
-    function = loaded().stages[name].function
-    return loaded().mistake_of(function, f"gives {what}")

@@ -100,7 +100,7 @@ def bring_up_to_date(
         raise InputError(f"--detach: the engine {options.engine} ends with the sweep; use --engine slurm")
     params = load_params()
     for spec in params.experiments.values():
-        code_digest(spec)  # of study.py as it was loaded, however long the data take
+        code_digest(spec, params.study)  # of study.py as it was loaded, however long the data take
     check_metrics(params)
     check_rules(options, params)
     dvc("repro", "code", "grid", "fetch", quiet=True)

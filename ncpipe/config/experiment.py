@@ -6,7 +6,7 @@ field's name describe the key, here and in editors (`ncpipe.commands.json_schema
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ncpipe.config.architectures.conv_net import ConvNetModel
 from ncpipe.config.architectures.mlp import MLPModel
@@ -90,6 +90,8 @@ class Experiment:
     start: weights that training starts from, an entry of STARTS in study.py; random ones by default.
     """
 
+    training: ClassVar[Any] = None  # of an OwnLoop alone, as `measure`
+    measure: ClassVar[Any] = None
     data: Annotated[Data, TaggedBy("source")]
     model: Annotated[Model, TaggedBy("architecture")]
     loss: Annotated[Loss, TaggedBy("name")]
@@ -254,12 +256,7 @@ class OwnLoop:
 
 
 if TYPE_CHECKING:
-    # What reads the keys of an Experiment asks `own_loop` first: a union would ask it at each key.
+    # What reads the keys of an Experiment asks `spec.training` first: a union would ask it at each key.
     AnyExperiment = Experiment
 else:
     AnyExperiment = Annotated[Experiment | OwnLoop, ByPresence("training")]
-
-
-def own_loop(spec: object) -> OwnLoop | None:
-    """Return the spec of a run if a loop of study.py trains it, else None."""
-    return spec if isinstance(spec, OwnLoop) else None

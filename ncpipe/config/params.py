@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ncpipe.config.bounds import Depth, Fraction, Index, NonNegative, Number, Positive
 from ncpipe.config.experiment import AnyExperiment, Experiment
 from ncpipe.config.records import check, joined, read
 from ncpipe.config.run import Compute, Device, Run, as_json
-from ncpipe.config.study import PARAMS, load_study, loaded
+from ncpipe.config.study import NO_STUDY, PARAMS, Study, load_study, mistake
 from ncpipe.config.yaml_file import key_lines, read_yaml
 from ncpipe.system.errors import LINE, InputError, cut, shown, suggest
 
@@ -124,6 +124,8 @@ class Params:
     about: question, expectation, label and scale of each experiment; an edit regenerates the report alone.
     """
 
+    study: ClassVar[Study] = NO_STUDY  # the study.py beside the file; `params_type` sets it
+
     sweep: Sweep
     compute: Compute
     convergence: Convergence
@@ -144,7 +146,7 @@ class Params:
         """Return the sweep's runs of one experiment, by depth, value and seed."""
         specs = {value: self.experiment(experiment, value) for value in self.values()}
         return tuple(
-            Run(experiment, depth, seed, spec, self.sweep.axis, value)
+            Run(experiment, depth, seed, spec, self.sweep.axis, value, self.study)
             for depth in sorted(self.sweep.depths)
             for value, spec in specs.items()
             for seed in sorted(self.sweep.seeds)
@@ -181,38 +183,56 @@ class Params:
         spec = self.experiment(experiment, value)
         read(Depth, depth, "depth")
         read(Index, seed, "seed")
-        for mistake in _depth_mistake(experiment, spec, depth, "depth"):
-            raise InputError(mistake)
-        return Run(experiment, depth, seed, spec, self.sweep.axis, value)
+        for problem in _depth_mistake(experiment, spec, depth, "depth"):
+            raise InputError(problem)
+        return Run(experiment, depth, seed, spec, self.sweep.axis, value, self.study)
 
 
-def params_type() -> type[Params]:
-    """Return the type of a params.yaml: Params, with the keys of PARAMS if the study.py read last has them.
+def make_run(
+    experiment: str,
+    depth: int,
+    seed: int,
+    keys: Mapping[str, Any] | Experiment,
+    axis: str | None = None,
+    value: Number | None = None,
+    where: str = "sweep",
+) -> Run:
+    """Return a run of any keys, as below `experiments` in params.yaml, in the sweep or not.
 
-    Raises InputError if it has a key that exists already.
+    keys: or those of an experiment. axis, value: a dotted key that takes another value. where: what a mistake
+    in these is called by. Raises InputError with a line for each mistake. It has none of a study's metrics.
     """
-    record = loaded().params
-    if record is None:
-        return Params
-    for field in dataclasses.fields(record):
-        if hasattr(Params, field.name) or field.name in Params.__dataclass_fields__:
-            raise loaded().mistake(
-                record.__name__,
-                f"{PARAMS} has the key {field.name!r}, which exists already; take another name",
-            )
-    return _joined(record)
+    spec: Any = keys
+    if isinstance(keys, Mapping):
+        spec = read(AnyExperiment, dict(keys), f"experiments.{experiment}")
+    if axis is not None and value is not None:
+        spec, mistakes = varied(experiment, spec, axis, value, where)
+        if mistakes:
+            raise InputError("\n".join(map(cut, mistakes)))
+    return Run(experiment, depth, seed, spec, axis, value)
 
 
 @functools.cache
-def _joined(record: type) -> type[Params]:
-    """Return a record with the keys of Params and of another record, whose checks and methods it has."""
+def params_type(study: Study) -> type[Params]:
+    """Return the type of a params.yaml beside a study.py: Params, with the keys of PARAMS if it has them.
+
+    It has the checks and methods of PARAMS too. Raises InputError if that has a key that exists already.
+    """
+    if study is NO_STUDY:
+        return Params
+    record = study.params
+    for field in dataclasses.fields(record) if record else ():
+        if hasattr(Params, field.name) or field.name in Params.__dataclass_fields__:
+            what = f"{PARAMS} has the key {field.name!r}, which exists already; take another name"
+            raise mistake(record, what, PARAMS)
+    bases = (record, Params) if record else (Params,)
     own = [
         (field.name, field.type, dataclasses.field(default=field.default, kw_only=True))
-        for kind in (Params, record)
+        for kind in reversed(bases)
         for field in dataclasses.fields(kind)
     ]
-    joined = dataclasses.make_dataclass("Params", own, bases=(record, Params), frozen=True)
-    joined.__doc__, joined.__module__ = Params.__doc__, record.__module__
+    joined = dataclasses.make_dataclass("Params", own, bases=bases, namespace={"study": study}, frozen=True)
+    joined.__doc__, joined.__module__ = Params.__doc__, bases[0].__module__
     return joined
 
 
@@ -222,12 +242,15 @@ def check_there(path: Path = PARAMS_FILE) -> None:
         raise InputError(f"{path}: not found; run this beside a params.yaml (folder now: {Path.cwd()})")
 
 
-def load_params_if_any(contents: Sequence[Path]) -> Params | None:
-    """Return the parameters; None for a study without params.yaml, which has one of `contents`.
+def load_params_and_study(contents: Sequence[Path]) -> tuple[Params | None, Study]:
+    """Return the parameters and their study; None for one without params.yaml, which has one of `contents`.
 
     Raises InputError if there is neither.
     """
-    return None if not PARAMS_FILE.is_file() and any(map(Path.exists, contents)) else load_params()
+    if not PARAMS_FILE.is_file() and any(map(Path.exists, contents)):
+        return None, load_study(Path())
+    params = load_params()
+    return params, params.study
 
 
 def load_params(path: Path = PARAMS_FILE) -> Params:
@@ -237,8 +260,7 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
     Raises InputError with a line for each mistake, which names the key.
     """
     check_there(path)
-    load_study(path.parent)
-    kind = params_type()
+    kind = params_type(load_study(path.parent))
     try:
         tree = read_yaml(path)
     except InputError as error:
@@ -282,15 +304,15 @@ def parse_params(tree: object, kind: type[Params] = Params) -> Params:
     else:
         sweep, specs, rule = vars(params.sweep), params.experiments, params.convergence
     mistakes += map(cut, dict.fromkeys(_sweep_mistakes(sweep, specs, rule)))
-    mistakes += map(cut, _start_mistakes(specs))
+    mistakes += map(cut, _start_mistakes(specs, kind.study.starts))
     if mistakes:
         raise InputError("\n".join(mistakes))
     return params
 
 
-def _start_mistakes(specs: Mapping[Any, AnyExperiment | None]) -> Iterator[str]:
+def _start_mistakes(specs: Mapping[Any, AnyExperiment | None], starts: Mapping[str, Any]) -> Iterator[str]:
     for name, spec in specs.items():
-        start, starts = getattr(spec, "start", None), loaded().starts
+        start = getattr(spec, "start", None)
         if start is not None and start not in starts:
             known = suggest(start, starts) if starts else "no study.py beside this file has STARTS"
             yield f"experiments.{name}.start: unknown {shown(start)}; {known}"

@@ -1,12 +1,13 @@
 """Define a run, an experiment at one depth with one seed, and how runs are computed."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ncpipe.config.bounds import Bound, Number, key_of
 from ncpipe.config.experiment import Experiment
+from ncpipe.config.study import NO_STUDY, Study
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 
@@ -48,6 +49,7 @@ class Run:
     spec: Experiment
     axis: str | None = None  # key of the experiment that the study varies, if it varies one
     value: Number | None = None  # of that key; spec has it
+    study: Study = field(default=NO_STUDY, compare=False, repr=False)  # of its study.py
 
     @property
     def name(self) -> str:

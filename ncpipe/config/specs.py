@@ -1,41 +1,9 @@
-"""Define what the records of a study.py build on; it takes the types of their numbers from here, too."""
+"""Define what the records of a study.py build on."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ncpipe.config.architectures.architecture import Architecture, Kind
-from ncpipe.config.bounds import (
-    Bound,
-    Count,
-    Depth,
-    Draws,
-    Epochs,
-    Fraction,
-    Index,
-    NonNegative,
-    Number,
-    Positive,
-    Size,
-)
 from ncpipe.config.sources.source import DataSpec
-
-__all__ = [
-    "Bound",
-    "Count",
-    "Depth",
-    "Draws",
-    "Epochs",
-    "Fraction",
-    "Index",
-    "NonNegative",
-    "Number",
-    "OwnData",
-    "OwnLoss",
-    "OwnModel",
-    "OwnOptimizer",
-    "OwnTraining",
-    "Positive",
-    "Size",
-]
 
 
 class OwnModel(Architecture):
@@ -63,6 +31,7 @@ class OwnData(DataSpec):
     targets (N, t) in place of labels; `tags` where it gives tags (N, K).
     """
 
+    study_entry: ClassVar[Any]
     kind: Kind
 
 
@@ -73,6 +42,7 @@ class OwnLoss:
     mean over the batch, and otherwise a number for each sample.
     """
 
+    study_entry: ClassVar[Any]
     compares_samples: ClassVar[bool] = False
     name: str
 
@@ -83,6 +53,7 @@ class OwnOptimizer:
     state: names of what the optimizer keeps of each parameter, which is 0 at first.
     """
 
+    study_entry: ClassVar[Any]
     state: ClassVar[tuple[str, ...]] = ()
     name: str
     learning_rate: float
@@ -94,5 +65,6 @@ class OwnTraining:
     epochs: what the loop counts, at least 1.
     """
 
+    study_entry: ClassVar[Any]
     name: str
     epochs: int

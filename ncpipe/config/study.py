@@ -18,8 +18,8 @@ CALLS     name -> functions of the arguments of a claim with `quantity: theory`:
 FIGURES   name -> function of `table`, which returns a table of data/results by its name; returns a Figure
 STAGES    name -> Stage (`ncpipe.config.stages`), which `ncpipe stage NAME` runs
 STARTS    name -> function of (run, data) that gives the initial weights of a network by name
-RUN_COLUMNS  name -> function of (run, features) that gives the run's value in this column of runs.csv; or a
-          tuple of names -> a function that gives a dict of their values
+RUN_COLUMNS  name -> function of a TrainedRun (`ncpipe.features.trained_run`) that gives its value in this
+          column of runs.csv; or a tuple of names -> a function that gives a dict of their values
 
 PARAMS is a frozen dataclass, no table: its fields are further keys of params.yaml (`Params.study_keys`).
 
@@ -36,7 +36,7 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -49,9 +49,9 @@ from ncpipe.config.optimizer_specs import Optimizer
 from ncpipe.config.reading import at_start, read_again, show_lines
 from ncpipe.config.specs import OwnData, OwnLoss, OwnOptimizer, OwnTraining
 from ncpipe.config.stages import Stage, name_problem
-from ncpipe.config.study_files import CODE, FILE, study_modules
-from ncpipe.config.study_reads import called_by, forget_modules, watch
-from ncpipe.config.unions import join_unions, values_of
+from ncpipe.config.study_files import CODE, FILE, parsed, study_modules
+from ncpipe.config.study_reads import called_by, forget_modules, is_of_study, watch
+from ncpipe.config.unions import join, values_of
 from ncpipe.system.errors import InputError, cut
 
 MODULE = "study"
@@ -87,12 +87,12 @@ REQUIRED_ATTRIBUTES = {  # of a spec, as a key or a ClassVar
 Table = Mapping[Any, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Study:
-    """The tables of a study.py; lines: where its names are defined.
+    """The tables of a study.py.
 
-    paths: of the file and of the modules beside it, as tracebacks name them; empty if there is none.
-    modules: the file of each of them that is imported, in the study's folder, by the module's name.
+    files: path and content of study.py, first, and of the modules beside it. modules: of these files, those
+    that are imported, by name.
     """
 
     networks: Table
@@ -107,9 +107,12 @@ class Study:
     starts: Table
     run_columns: Table
     params: type | None
-    lines: Mapping[str, int]
-    paths: tuple[str, ...]
-    modules: Mapping[str, Path]
+    files: tuple[tuple[str, bytes], ...]
+    modules: Mapping[str, types.ModuleType]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the files: another process has its own tables, whose functions may have no name."""
+        return _run, (self.files,)
 
     @property
     def tables(self) -> Mapping[str, Table]:
@@ -131,40 +134,58 @@ class Study:
             for spec in self.tables[name]
         )
 
-    def mistake(self, name: str, what: str) -> InputError:
-        """Return the error for a mistake, with the line that defines `name`."""
-        return InputError(f"{FILE}: line {self.lines.get(name, 1)}: {what}")
 
-    def mistake_of(self, function: object, what: str) -> InputError:
-        """Return the error for what a function of a Training does, with its line."""
-        name = getattr(function, "__name__", "TRAININGS")
-        return self.mistake(name, f"{name} {what}")
+NO_STUDY = Study(**{name.lower(): {} for name in TABLES}, params=None, files=(), modules={})
 
 
-NO_STUDY = Study(**{name.lower(): {} for name in TABLES}, params=None, lines={}, paths=(), modules={})
-_loaded = NO_STUDY
+def file_of(module: str) -> str:
+    """Return the file of a module of the study that is loaded; '' for any other."""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return file if is_of_study(file) else ""
 
 
-def loaded() -> Study:
-    """Return the study of the params.yaml that was read last."""
-    return _loaded
+def mistake(part: object, what: str, table: str = "") -> InputError:
+    """Return the error for a mistake, with the line where a study defines the part.
+
+    part: a function, a class or an object of one, or the name of a table. table: whose line it has if the
+    study does not define the part; without one, that has no line.
+    """
+    named: Any = part if hasattr(part, "__qualname__") else type(part)
+    file, name = file_of(named.__module__), named.__name__
+    line = getattr(getattr(named, "__code__", None), "co_firstlineno", 1)
+    if not file and (table := table or (part if isinstance(part, str) else "")):
+        file, name, line = file_of(MODULE), table, 1
+    where = f"{os.path.basename(file)}: line {_lines(file).get(name, line)}: " if file else ""
+    return InputError(cut(f"{where}{what}"))
+
+
+def mistake_of(function: object, what: str) -> InputError:
+    """Return the error for what a function of a study does, with its name and line."""
+    return mistake(function, f"{getattr(function, '__name__', type(function).__name__)} {what}")
 
 
 def load_study(folder: Path) -> Study:
-    """Run the study.py of a folder, if there is one; raise InputError, in one line, if it fails."""
-    global _loaded
+    """Run the study.py of a folder, if there is one; raise InputError, in one line, if it fails.
+
+    Its specs join the unions of params.yaml, and its metrics those that tables and figures know by name.
+    """
     folder = folder.resolve()
     if (folder / FILE).is_file():
         read_again(folder)
         modules = study_modules(read=at_start().content, folder=folder)
         watch(folder, modules)
         paths = [folder / FILE, *(folder / module for module in modules)]
-        _loaded = _run(tuple(map(str, paths)), tuple(map(at_start().content, paths)))
+        study = _run(tuple((str(path), at_start().content(path)) for path in paths))
     else:
         watch(None)
-        _loaded = NO_STUDY
-    join_unions(_loaded.records)
-    return _loaded
+        sys.modules.pop(MODULE, None)
+        study = NO_STUDY
+    sys.modules.update(study.modules)
+    for name in RECORDS:
+        for spec, entry in study.tables[name].items():
+            spec.study_entry = staticmethod(entry)  # which no instance binds as its method
+    join(study.records, study.metrics)
+    return study
 
 
 def call(function: Callable[..., Any], *arguments: Any, stage: str = CODE, **named: Any) -> Any:
@@ -179,7 +200,7 @@ def call(function: Callable[..., Any], *arguments: Any, stage: str = CODE, **nam
         raise
     except Exception as error:
         begins = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
-        raise _failure(error, *(_last_frame(error, _loaded.paths) or (FILE, begins, ""))) from None
+        raise _failure(error, *(_last_frame(error) or (FILE, begins, ""))) from None
 
 
 @contextlib.contextmanager
@@ -188,10 +209,10 @@ def study_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        mistake = study_error(error)
-        if mistake is None:
+        found = study_error(error)
+        if found is None:
             raise
-        raise mistake from error
+        raise found from error
 
 
 def study_error(error: Exception) -> InputError | None:
@@ -202,19 +223,21 @@ def study_error(error: Exception) -> InputError | None:
     """
     if isinstance(error, InputError):
         return None
-    if frame := _last_frame(error, _loaded.paths):
+    if frame := _last_frame(error):
         return _failure(error, *frame)
     called = re.match(r"(\w+)(\.\w+)*\(\) ", str(error)) if isinstance(error, TypeError) else None
-    if called and called[1] in _loaded.lines:
-        return _failure(error, FILE, _loaded.lines[called[1]], "")
+    if called and (line := _lines(file_of(MODULE)).get(called[1])):
+        return _failure(error, FILE, line, "")
     return None
 
 
 @functools.cache  # so that unchanged files give the same classes
-def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
-    """Run a study.py, the first of the paths; the others are the modules beside it."""
+def _run(files: tuple[tuple[str, bytes], ...]) -> Study:
+    """Run a study.py, the first of the files; the others are the modules beside it."""
+    if not files:
+        return NO_STUDY
     forget_modules()
-    path, source = paths[0], sources[0]
+    path, source = files[0]
     module = types.ModuleType(MODULE)
     module.__file__ = path
     sys.modules[MODULE] = module  # where dataclasses look their own module up
@@ -228,50 +251,49 @@ def _run(paths: tuple[str, ...], sources: tuple[bytes, ...]) -> Study:
     except InputError:
         raise
     except (Exception, SystemExit) as error:
-        raise _failure(error, *(_last_frame(error, paths) or (FILE, 1, ""))) from None
+        raise _failure(error, *(_last_frame(error) or (FILE, 1, ""))) from None
     tables = {name: getattr(module, name, {}) for name in TABLES}
     own: dict[str, Any] = {name.lower(): table for name, table in tables.items()}
-    files = {name: getattr(each, "__file__", None) for name, each in sys.modules.items()}
-    folder = os.path.dirname(path)
-    modules = {name: Path(os.path.relpath(file, folder)) for name, file in files.items() if file in paths}
-    params = getattr(module, PARAMS, None)
-    study = Study(**own, params=params, lines=_lines(tree), paths=paths, modules=modules)
+    modules = {
+        name: each for name, each in sys.modules.items() if getattr(each, "__file__", None) in dict(files)
+    }
+    study = Study(**own, params=getattr(module, PARAMS, None), files=files, modules=modules)
     for name, table in tables.items():
         if not isinstance(table, dict):
-            raise study.mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")
+            raise mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")
     for name, (base, union) in RECORDS.items():
-        _check_specs(study, name, base, union)
+        _check_specs(tables[name], name, base, union)
     for spec, family in study.networks.items():
         if not (
             callable(getattr(family, "reshape_inputs", None)) and callable(getattr(family, "build", None))
         ):
-            raise study.mistake("NETWORKS", f"NETWORKS[{spec.__name__}] is no Family (ncpipe.models.network)")
+            raise mistake("NETWORKS", f"NETWORKS[{spec.__name__}] is no Family (ncpipe.models.network)")
         if missing := sorted(getattr(family.build, "__abstractmethods__", ())):  # a class, as a rule
-            network = family.build.__name__
-            raise study.mistake(network, f"{network} lacks {', '.join(missing)}, which a Network defines")
+            what = f"lacks {', '.join(missing)}, which a Network defines"
+            raise mistake_of(family.build, what)
     for spec, training in study.trainings.items():
         if not all(callable(getattr(training, part, None)) for part in ("build", "loaders", "train")):
             what = f"TRAININGS[{spec.__name__}] is no Training (ncpipe.training.own_loop)"
-            raise study.mistake("TRAININGS", what)
+            raise mistake("TRAININGS", what)
     for call, functions in study.calls.items():
         pair = isinstance(functions, tuple) and 1 <= len(functions) <= 2 and all(map(callable, functions))
         if not (isinstance(call, str) and pair):
-            raise study.mistake("CALLS", f"CALLS[{call!r}] has to be a tuple of one function, or of two")
+            raise mistake("CALLS", f"CALLS[{call!r}] has to be a tuple of one function, or of two")
     for name, stage in study.stages.items():
-        _check_stage(study, name, stage)
+        _check_stage(name, stage)
     if study.params is not None and not _is_frozen_record(study.params):
-        raise study.mistake(PARAMS, "PARAMS is no frozen dataclass; its fields are keys of params.yaml")
+        raise mistake(PARAMS, "PARAMS is no frozen dataclass; its fields are keys of params.yaml")
     for table, keys in (("STARTS", study.starts), ("RUN_COLUMNS", study.columns)):
         for word in keys:
             if not isinstance(word, str) or not word.isidentifier():
-                raise study.mistake(table, f"{table} has the key {word!r}, which is no name")
+                raise mistake(table, f"{table} has the key {word!r}, which is no name")
     for name in ("DATA", "LOSSES", "OPTIMIZERS", "METRICS", "FIGURES", "STARTS", "RUN_COLUMNS"):
         for key, function in study.tables[name].items():
             what = f"{name}[{getattr(key, '__name__', getattr(key, 'name', key))}]"
             if not callable(function):
-                raise study.mistake(name, f"{what} is of type {type(function).__name__}, no function")
+                raise mistake(name, f"{what} is of type {type(function).__name__}, no function")
             if name in RECORDS and name in READABLE and (problem := unreadable(function, READABLE[name])):
-                raise study.mistake(getattr(function, "__name__", name), f"{what} {problem}")
+                raise mistake(function, f"{what} {problem}", name)
     return study
 
 
@@ -289,14 +311,14 @@ def _failure(error: BaseException, file: str, line: int, within: str) -> InputEr
     return InputError(cut(f"{file}: line {line}: {where}{type(error).__name__}: {what}"))
 
 
-def _last_frame(error: BaseException, paths: Collection[str]) -> tuple[str, int, str] | None:
+def _last_frame(error: BaseException) -> tuple[str, int, str] | None:
     """Return the last line of study.py, or of its modules, in an error's traceback: file, line, class and
     method; or None."""
     frames = traceback.walk_tb(error.__traceback__)
     places = [
         (os.path.basename(frame.f_code.co_filename), line, frame.f_code.co_qualname)
         for frame, line in frames
-        if frame.f_code.co_filename in paths
+        if is_of_study(frame.f_code.co_filename)
     ]
     if not places:
         return None
@@ -304,10 +326,10 @@ def _last_frame(error: BaseException, paths: Collection[str]) -> tuple[str, int,
     return file, line, "" if name.startswith("<") else name
 
 
-def _lines(tree: ast.Module) -> dict[str, int]:
-    """Return the line of each name that is defined at the top."""
+def _lines(file: str) -> dict[str, int]:
+    """Return the line of each name that is defined at the top of a file of the study."""
     lines = {}
-    for statement in tree.body:
+    for statement in parsed(at_start().content(Path(file))).body if file else ():
         if isinstance(statement, ast.ClassDef | ast.FunctionDef):
             lines[statement.name] = statement.lineno
         elif isinstance(statement, ast.Assign | ast.AnnAssign):
@@ -316,39 +338,36 @@ def _lines(tree: ast.Module) -> dict[str, int]:
     return lines
 
 
-def _check_specs(study: Study, table: str, base: type, union: Any) -> None:
+def _check_specs(specs: Table, table: str, base: type, union: Any) -> None:
     """Raise InputError unless the keys of a table are valid specs that do not collide with the package's."""
     records = _records_of(union)
     key = _first_key(records[0]) if records else "name"
     taken = {word: "the package" for spec in records for word in values_of(spec, key)}
-    for spec in study.tables[table]:
+    for spec in specs:
         name = getattr(spec, "__name__", repr(spec))
         if not (isinstance(spec, type) and issubclass(spec, base) and is_dataclass(spec)):
-            raise study.mistake(
-                name if name in study.lines else table,
-                f"{name} in {table} is no spec: make it a frozen dataclass below {base.__name__} "
-                f"({base.__module__})",
-            )
+            what = f"make it a frozen dataclass below {base.__name__} ({base.__module__})"
+            raise mistake(spec, f"{name} in {table} is no spec: {what}", table)
         if not _is_frozen_record(spec):
-            raise study.mistake(name, f"{name} is not frozen; write @dataclass(frozen=True)")
+            raise mistake_of(spec, "is not frozen; write @dataclass(frozen=True)")
         if isinstance(state := getattr(spec, "state", ()), str):
-            raise study.mistake(name, f"the state of {name} is a text; write a tuple: ({state!r},)")
+            raise mistake(spec, f"the state of {name} is a text; write a tuple: ({state!r},)")
         if _first_key(spec) != key:
-            raise study.mistake(name, f"{name} has to begin with the key {key}: Literal[...], its name")
+            raise mistake_of(spec, f"has to begin with the key {key}: Literal[...], its name")
         try:
             words = values_of(spec, key)
             _check_type(spec)
         except (NameError, TypeError) as error:
-            raise study.mistake(name, f"an annotation of {name} is no type ({error})") from None
+            raise mistake(spec, f"an annotation of {name} is no type ({error})") from None
         if not words or not all(isinstance(word, str) for word in words):
-            raise study.mistake(name, f"{name}.{key} is no name; write {key}: Literal['...']")
+            raise mistake(spec, f"{name}.{key} is no name; write {key}: Literal['...']")
         for word in words:
             if (owner := taken.setdefault(word, name)) != name:
-                raise study.mistake(name, f"{key} {word!r} exists already, in {owner}; take another name")
+                raise mistake(spec, f"{key} {word!r} exists already, in {owner}; take another name")
         known = {field.name for field in fields(spec)}
         for required in REQUIRED_ATTRIBUTES[table]:
             if required not in known and not hasattr(spec, required):
-                raise study.mistake(name, f"{name} has no {required}; make it a key or a ClassVar")
+                raise mistake_of(spec, f"has no {required}; make it a key or a ClassVar")
 
 
 def _is_frozen_record(kind: object) -> bool:
@@ -356,18 +375,17 @@ def _is_frozen_record(kind: object) -> bool:
     return isinstance(kind, type) and is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
 
-def _check_stage(study: Study, name: object, stage: object) -> None:
+def _check_stage(name: object, stage: object) -> None:
     """Raise InputError unless an entry of STAGES can be run by its name."""
     if problem := name_problem(name):
-        raise study.mistake("STAGES", f"the stage {name!r} {problem}")
+        raise mistake("STAGES", f"the stage {name!r} {problem}")
     if not isinstance(stage, Stage) or not callable(stage.function):
-        raise study.mistake("STAGES", f"STAGES[{name!r}] is no Stage of a function; write Stage(FUNCTION)")
-    own = getattr(stage.function, "__name__", "STAGES")
+        raise mistake("STAGES", f"STAGES[{name!r}] is no Stage of a function; write Stage(FUNCTION)")
     try:
         for kind in stage.options().values():
             _check_type(kind)
     except (NameError, TypeError, ValueError) as error:
-        raise study.mistake(own, f"STAGES[{name!r}] {error}") from None
+        raise mistake(stage.function, f"STAGES[{name!r}] {error}", "STAGES") from None
 
 
 def _first_key(spec: Any) -> str:
@@ -391,9 +409,7 @@ def _check_type(kind: Any) -> None:
     elif origin is Literal or kind in (bool, int, float, str, Any, type(None)):
         inner = []
     else:
-        raise TypeError(
-            f"{getattr(kind, '__name__', kind)} is no type of a key: use those of ncpipe.config.specs"
-        )
+        raise TypeError(f"{getattr(kind, '__name__', kind)} is no type of a key: use those of ncpipe.study")
     for each in inner:
         _check_type(each)
 

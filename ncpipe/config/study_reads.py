@@ -134,7 +134,7 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
     file = arguments[0] if event == "open" else arguments[1]  # of an import only that of compiled code
     if not isinstance(file, str | bytes | os.PathLike):
         return
-    frame = _frame_of_study(sys._getframe(1), _watched)
+    frame = _frame_of_study(sys._getframe(1))
     if frame is None:
         return
     name = os.fsdecode(file)
@@ -166,14 +166,20 @@ def _writes(mode: object, flags: object) -> bool:
     return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_CREAT))
 
 
-def _frame_of_study(frame: FrameType | None, watched: _Watched) -> FrameType | None:
+def is_of_study(file: str) -> bool:
+    """Return whether a file is code of the study that is loaded."""
+    installed = INSTALLED.intersection(file.split(os.sep))
+    return _watched is not None and is_within(file, _watched.code) and not installed
+
+
+def _frame_of_study(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame of the study's code; None if there is none, the package reads an official
     data set for it, or Python reads the lines of a traceback, as PyTorch has it do."""
     while frame is not None:
         name = frame.f_code.co_filename
         if name == linecache.__file__:
             return None
-        if is_within(name, watched.code) and not INSTALLED.intersection(name.split(os.sep)):
+        if is_of_study(name):
             return frame
         if name.startswith(OFFICIAL) and not os.path.basename(name).startswith("array"):
             return None
@@ -205,9 +211,7 @@ def _counts(module: str, file: str) -> bool:
     """Return whether a module is the package's, or one of the study that is loaded."""
     if module.partition(".")[0] == PACKAGE:
         return True
-    if _watched is None or not INSTALLED.isdisjoint(file.split(os.sep)):
-        return False
-    return is_within(os.path.realpath(file), _watched.code)
+    return INSTALLED.isdisjoint(file.split(os.sep)) and is_of_study(os.path.realpath(file))
 
 
 def import_as_read() -> None:

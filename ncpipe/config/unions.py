@@ -19,20 +19,26 @@ if TYPE_CHECKING:
 # The forms of a value in a union with a Literal: `loss: ce` is a name alone. They are no keys.
 NAME, KEYS = "a name", "with keys"
 _of_study: tuple[tuple[type, type], ...] = ()
+_metrics_of_study: Mapping[Any, Any] = {}
 
 
-def join_unions(specs: Iterable[tuple[type, type]]) -> None:
-    """Let the specs of a study.py join unions, in place of those of the last study.
+def join(specs: Iterable[tuple[type, type]], metrics: Mapping[Any, Any]) -> None:
+    """Let the specs of a study.py join unions, and its metrics the catalogue, in place of the last study's.
 
     specs: each behind a record of the package whose union it joins.
     """
-    global _of_study
-    _of_study = tuple(specs)
+    global _of_study, _metrics_of_study
+    _of_study, _metrics_of_study = tuple(specs), metrics
 
 
 def specs_of_study() -> tuple[tuple[type, type], ...]:
     """Return the specs that joined last, each behind a record of its union."""
     return _of_study
+
+
+def metrics_of_study() -> Mapping[Any, Any]:
+    """Return the metrics that joined last: tables and figures know a metric by its name alone."""
+    return _metrics_of_study
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.sources.arrays import ArraysData
-from ncpipe.config.study import call, loaded
+from ncpipe.config.study import call, mistake
 from ncpipe.config.study_files import FETCH
 from ncpipe.datasets.array_files import Names, named_tensors, read_arrays
 from ncpipe.datasets.facts import describe
@@ -57,16 +57,16 @@ def prepare_arrays(spec: ArraysData, *_: object) -> Prepared:
     return _named(spec.file, spec, spec, *read_arrays(Path(spec.file), _names(spec)))
 
 
-def prepare_own(spec: Any, function: Callable[[Any], Mapping[str, Any]]) -> Prepared:
+def prepare_own(spec: Any) -> Prepared:
     """Return all the samples of arrays that a function of study.py gives, as they are.
 
     spec: its record below `data`. Raises InputError that names the function, or its line where it raises.
     """
     if spec.kind not in SHAPES:
-        own = type(spec).__name__
-        raise loaded().mistake(own, f"the kind of {own} has to be one of {', '.join(SHAPES)}")
-    name = function.__name__
-    where = str(loaded().mistake(name if name in loaded().lines else "DATA", f"what {name} gives"))
+        what = f"the kind of {type(spec).__name__} has to be one of {', '.join(SHAPES)}"
+        raise mistake(spec, what)
+    function = spec.study_entry
+    where = str(mistake(function, f"what {function.__name__} gives", "DATA"))
     seed = getattr(spec, "seed", None)
     with global_generators(seed if isinstance(seed, int) else 0, "data"):
         stored = call(function, spec, stage=FETCH)

@@ -6,7 +6,7 @@ augmentation, in one order; `test` has held-out ones, and `ood` others, whose la
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ncpipe.config.experiment import own_loop
 from ncpipe.config.reading import Reading
 from ncpipe.config.run import Run
-from ncpipe.config.specs import OwnTraining
-from ncpipe.config.study import call, loaded, study_errors
+from ncpipe.config.study import call, mistake_of, study_errors
 from ncpipe.config.study_files import FETCH, LOOP, PIPELINE, listed_digests
 from ncpipe.config.study_reads import called_by
 from ncpipe.datasets.stored import read_facts, store
@@ -49,9 +47,9 @@ def measured_loaders(run: Run, most: int | None = None) -> dict[str, Loader]:
 
     most: batches of each; None for all. Raises InputError for what `loaders` may not return.
     """
-    training, function = _loaders_of(run)
+    keys = run.spec.training
     with global_generators(run.seed, "loaders"):
-        given = call(function, training, run.seed, stage=LOOP)
+        given = call(keys.study_entry.loaders, keys, run.seed, stage=LOOP)
     if not isinstance(given, tuple | list) or len(given) not in (2, 3, 4):
         count = f"{len(given)} values" if isinstance(given, tuple | list) else type(given).__name__
         raise _mistake(run, f"gives {count}; return (train, measured), and test and ood if there are")
@@ -154,12 +152,4 @@ def _add(digest: Any, value: Any) -> None:
 
 
 def _mistake(run: Run, what: str) -> InputError:
-    return loaded().mistake_of(_loaders_of(run)[1], what)
-
-
-def _loaders_of(run: Run) -> tuple[OwnTraining, Callable[..., Any]]:
-    """Return the keys of a run's loop, and the function of study.py that gives its loaders."""
-    loop = own_loop(run.spec)
-    assert loop is not None
-    function: Callable[..., Any] = loaded().trainings[type(loop.training)].loaders
-    return loop.training, function
+    return mistake_of(run.spec.training.study_entry.loaders, what)

@@ -11,7 +11,7 @@ from ncpipe.config.experiment import Data
 from ncpipe.config.records import read
 from ncpipe.config.sources.images import ImageData
 from ncpipe.config.sources.reviews import TextData
-from ncpipe.config.study import loaded
+from ncpipe.config.specs import OwnData
 from ncpipe.config.transfer_specs import OtherImages
 from ncpipe.config.unions import TaggedBy
 from ncpipe.datasets.arrays import prepare_arrays, prepare_own
@@ -49,8 +49,8 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
     """
     if mirror is not None and not mirror.is_dir():
         raise InputError(f"{mirror}: the mirror is not a folder; correct --mirror or NCPIPE_MIRROR")
-    if function := loaded().data.get(type(spec)):
-        return prepare_own(spec, function)
+    if isinstance(spec, OwnData):
+        return prepare_own(spec)
     data = SOURCES[spec.source](spec, raw, mirror, progress)
     data = with_label_changes(data, spec)
 

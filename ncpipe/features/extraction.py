@@ -77,13 +77,20 @@ def last_layer_of(features: Features) -> Features:
 
 
 def extract(
-    run: Run, state: dict[str, Tensor], data: Prepared, device: torch.device, keep: float = KEEP
+    run: Run,
+    state: dict[str, Tensor],
+    data: Prepared,
+    device: torch.device,
+    keep: float = KEEP,
+    *,
+    last: bool = False,
 ) -> Features:
     """Pass each split through a trained run, and take its gradient; all in float64.
 
     Layers are read twice, because how samples lie about the class means follows from all of them; once where
     the targets are vectors. Of tags those of all samples are read once, those of one tag twice. keep: as in
-    `KeptPass`.
+    `KeptPass`. last: whether the last layer alone is looked at, which of a deep network takes a tenth of the
+    time.
     """
     network = load_network(run, state, data, device)
     weight = network.classifier_weight().detach().cpu()
@@ -91,14 +98,16 @@ def extract(
 
     splits = dict(data.measured())
 
+    entry = network.head_input_layer or LAST_LAYER
+    names = dict.fromkeys((entry, LAST_LAYER)) if last else ()
+
     def layers_of(split: Split, name: str) -> KeptPass:
-        layers = functools.partial(layers_by_batch, network, run, data, split, device)
+        layers = functools.partial(layers_by_batch, network, run, data, split, device, names)
         return KeptPass(layers, f"{run.name}, {name}", keep)
 
     runs = {name: layers_of(split, name) for name, split in splits.items()}
     kept: dict[str, list[Tensor]] = {split: [] for split in splits}
     squares: dict[str, list[float]] = {split: [] for split in splits}  # |h|^2 of what may be penalised
-    entry = network.head_input_layer or LAST_LAYER
     for split, run_through in runs.items():
         run_through.select = functools.partial(
             _keeping, kept=kept[split], entry=entry, squares=squares[split]

@@ -3,7 +3,7 @@
 N  samples of a batch    d  width
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -32,15 +32,24 @@ def load_network(run: Run, state: dict[str, Tensor], data: Prepared, device: tor
 
 @torch.no_grad()
 def layers_by_batch(
-    network: Network, run: Run, data: Prepared, split: Split, device: torch.device
+    network: Network,
+    run: Run,
+    data: Prepared,
+    split: Split,
+    device: torch.device,
+    names: Collection[str] = (),
 ) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
-    """Pass over a split: per batch, layers by name, (N, d) at the predicting token, and labels (N,)."""
+    """Pass over a split: per batch, layers by name, (N, d) at the predicting token, and labels (N,).
+
+    names: of the layers to give; all without it.
+    """
     model = run.spec.model
     samples = prepare_split(split, data.kind, model, device, torch.float64)
     rows = max(1, ROWS // input_shape(data, model).rows)
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
-        yield all_layers(network, part.inputs, part.lengths), part.targets
+        layers = all_layers(network, part.inputs, part.lengths)
+        yield {name: layers[name] for name in names or layers}, part.targets
 
 
 def all_layers(network: Network, x: Tensor, lengths: Tensor | None = None) -> dict[str, Tensor]:

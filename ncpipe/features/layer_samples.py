@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.architectures.transformer import TransformerModel
-from ncpipe.config.experiment import own_loop
 from ncpipe.config.run import Run
 from ncpipe.config.specs import OwnModel
 from ncpipe.config.transfer_specs import Transfer
@@ -42,7 +41,7 @@ class WeightsAndData:
 
 def split_batches(run: Run, whole: WeightsAndData) -> Callable[[str], Iterator[Batch]]:
     """Return a function that passes through a split and yields batches of all layers, with their labels."""
-    if own_loop(run.spec):
+    if run.spec.training:
         return partial(own_batches, run, whole.state)
     data = whole.data()
     network = load_network(run, whole.state, data, CPU)
@@ -77,7 +76,7 @@ def measure_samples(run: Run, features: Features, whole: WeightsAndData) -> Iter
 
     given = [name for name, split in both.items() if split is not None]
     readers = _readers(run, whole) if features.train.of_classes() is None else None
-    asked = None if own_loop(run.spec) else run.spec.data.transfer
+    asked = None if run.spec.training else run.spec.data.transfer
     for layer in features.metadata.positions:
         if readers is not None and layer != LAST_LAYER:
             splits = {name: samples(layer, name) for name in given}

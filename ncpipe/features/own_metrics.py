@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ncpipe.config.arguments import argument_names
 from ncpipe.config.run import Run
-from ncpipe.config.study import call, loaded
+from ncpipe.config.study import call, mistake
 from ncpipe.config.study_files import MEASURE
 from ncpipe.features.extraction import Features
 from ncpipe.features.layer_samples import WeightsAndData, split_batches
@@ -48,7 +48,7 @@ def own_measurements(run: Run, features: Features, whole: WeightsAndData | None)
     layer alone if it names what only that has. Of any other: once, as of the weights. whole: None on the way
     through training, where metrics that need more than `catalogue.KEPT_ON_THE_WAY` are left out.
     """
-    metrics = own_metrics()
+    metrics = own_metrics(run.study)
     if not metrics:
         return
     named = {name for function in metrics.values() for name in argument_names(function)}
@@ -139,6 +139,4 @@ def number_of(metric: Metric, function: Callable[..., Any], given: Mapping[str, 
 
 
 def _mistake(metric: Metric, function: Callable[..., Any], what: str) -> InputError:
-    name = getattr(function, "__name__", "")
-    at = name if name in loaded().lines else "METRICS"
-    return loaded().mistake(at, f"the metric {metric.name} {what}")
+    return mistake(function, f"the metric {metric.name} {what}", "METRICS")

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from ncpipe.config.experiment import own_loop
 from ncpipe.config.run import Run
 from ncpipe.datasets.own_loaders import REPEAT, measured_loaders
 from ncpipe.datasets.prepared import Split
@@ -40,8 +39,6 @@ def own_passes(
     state: trained weights; None for those of `build`. most: batches of each split; None for all. keep: as in
     `KeptPass`.
     """
-    loop = own_loop(run.spec)
-    assert loop is not None
     with global_generators(run.seed, "training"):
         model = build_own(run)
     if state is not None:
@@ -50,11 +47,11 @@ def own_passes(
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{run.name}: weights do not fit what build gives ({reason})") from None
-    loaders = measured_loaders(run, most)
+    loaders, measure = measured_loaders(run, most), run.spec.measure
     with global_generators(run.seed, "loaders"):
         try:
             with passes(
-                model, loop.measure.classifier, loaders, loop.measure.layers, device, keep=keep,
+                model, measure.classifier, loaders, measure.layers, device, keep=keep,
                 names={split: f"the {split} loader" for split in loaders}, progress=False,
             ) as (head, found):  # fmt: skip
                 yield model, head, found

@@ -10,11 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ncpipe.config.experiment import OwnLoop, own_loop
 from ncpipe.config.loss_specs import is_plain, smoothing_of
 from ncpipe.config.run import Run
 from ncpipe.config.sources.next_tokens import MarkovData
-from ncpipe.config.study import call, loaded
+from ncpipe.config.study import call, mistake, mistake_of
 from ncpipe.datasets.prepared import TagSplit, VectorSplit
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.extraction import Features
@@ -59,7 +58,7 @@ def measure_run(
     yield from _measure(features, whole.state)
     yield from own_measurements(run, features, whole)
     yield from measure_samples(run, features, whole)
-    if own_loop(run.spec):
+    if run.spec.training:
         return
     yield from measure_all_tokens(run, whole)
     if run.spec.data.targets == "vectors":
@@ -109,6 +108,15 @@ def last_layer_metrics(run: Run, features: Features, names: Sequence[str], key: 
         if not any(row.metric == name for row in measured):
             raise InputError(f"{key}: {name} is none of the last layer's")
     return {series_name(row.split, row.metric): row.value for row in measured if row.metric in names}
+
+
+def layer_metrics(features: Features, names: Collection[str]) -> dict[str, dict[str, float]]:
+    """Return metrics of each layer that has them, by the layer, then by `catalogue.series_name`."""
+    found: dict[str, dict[str, float]] = {}
+    for row in _measure(features, {}):
+        if row.metric in names and row.split != WEIGHTS:
+            found.setdefault(row.layer, {})[series_name(row.split, row.metric)] = row.value
+    return found
 
 
 def terms_of(depth: int, run: Mapping[str, Any]) -> Iterator[Measurement]:
@@ -233,8 +241,8 @@ def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[s
 
     outcome: `finished` and `diverged_at_epoch` of its run.json.
     """
-    if loop := own_loop(run.spec):
-        return _describe_own(loop, features, outcome)
+    if run.spec.training:
+        return _describe_own(run.spec.training.name, features, outcome)
     train, objective = features.train, objective_of(run, features)
     reached = TrainedState(
         "mse" if run.spec.loss_name == "mse" else "ce",  # any other is beyond the bound
@@ -277,41 +285,43 @@ def objective_of(run: Run, features: Features) -> Objective:
     return Objective(fit, features.last_penalty, features.inner_penalty)
 
 
-def study_columns(run: Run, features: Features, taken: Collection[str]) -> dict[str, Any]:
+def study_columns(trained: Any, taken: Collection[str]) -> dict[str, Any]:
     """Return a run's values in the columns that RUN_COLUMNS of study.py adds to runs.csv.
 
-    taken: the columns that exist already. Raises InputError for one of these, for a dict without the columns
-    that it has to have, and for a value that is no number, text, truth value or None.
+    trained: a TrainedRun. taken: the columns that exist already. Raises InputError for one of these, for a
+    dict without the columns that it has to have, and for a value that is no number, text, truth value or
+    None.
     """
     row: dict[str, Any] = {}
-    for key, function in loaded().run_columns.items():
+    name_of_run = trained.run.name
+    for key, function in trained.run.study.run_columns.items():
         names = key if isinstance(key, tuple) else (key,)
         if known := [name for name in names if name in taken]:
             what = f"the column {known[0]!r} exists already; take another name"
-            raise loaded().mistake("RUN_COLUMNS", what)
-        found = call(function, run, features)
+            raise mistake("RUN_COLUMNS", what)
+        found = call(function, trained)
         values = found if isinstance(key, tuple) else {key: found}
         if not isinstance(values, Mapping) or values.keys() != {*names}:
-            what = f"gives {type(found).__name__} for {run.name}; return a dict with {', '.join(names)}"
-            raise loaded().mistake_of(function, what)
+            what = f"gives {type(found).__name__} for {name_of_run}; return a dict with {', '.join(names)}"
+            raise mistake_of(function, what)
         for name in names:
             value = values[name]
             value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
             if not (value is None or isinstance(value, bool | int | float | str)):
-                what = f"gives {type(value).__name__} for {run.name}; return a number, a text or None"
-                raise loaded().mistake_of(function, what)
+                what = f"gives {type(value).__name__} for {name_of_run}; return a number, a text or None"
+                raise mistake_of(function, what)
             row[name] = value
     return row
 
 
-def _describe_own(loop: OwnLoop, features: Features, outcome: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_own(name: str, features: Features, outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row of a run that a loop of study.py trained, whose objective nothing here knows."""
     unknown = (
         *("penalty_value", "penalty_last_layer", "last_strength", "loss", "gradient_norm"),
         *("fit", "last_penalty", "inner_penalty"),
     )
     return {
-        "architecture": loop.training.name,
+        "architecture": name,
         "norm": "none",
         "source": "own loaders",
         "last_bias": features.bias is not None,

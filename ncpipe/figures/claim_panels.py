@@ -47,19 +47,19 @@ def claim_panels(
         **{column: points[column].map(lambda name: labels.get(name, name)) for column in NAMED}
     )
     depths = _depths(points)
-    shown = [part for name, own in points.groupby("panel", sort=False) for part in _parts(str(name), own)]
+    shown = [part for name, rows in points.groupby("panel", sort=False) for part in _parts(str(name), rows)]
     with panel_grid(len(shown), 2 if len(shown) == 4 else COLUMNS, ROW_HEIGHT) as (figure, grid):
-        for axes, (title, own) in zip(grid, shown, strict=True):
-            _draw(axes, own, depths)
+        for axes, (title, rows) in zip(grid, shown, strict=True):
+            _draw(axes, rows, depths)
             number_short_logs(axes)
             axes.set_title(f"{title}\n" if verdicts else title, fontsize=9)
-            verdict = verdicts.get(title, own["verdict"].iloc[0] if verdicts else "")
+            verdict = verdicts.get(title, rows["verdict"].iloc[0] if verdicts else "")
             axes.text(
                 0.5, 1.02, verdict, transform=axes.transAxes, ha="center", va="bottom",
                 fontsize=7, color=FAINT,
             )  # fmt: skip
-        _share_heights(grid, [own for _, own in shown])
-        if any(own["kind"].iloc[0] == "metric" for _, own in shown) and depths:
+        _share_heights(grid, [rows for _, rows in shown])
+        if any(rows["kind"].iloc[0] == "metric" for _, rows in shown) and depths:
             draw_key(figure, _depth_handles(depths), len(depths))
             figure.legends[0].set_title(scale, prop=FontProperties(size=8))
         elif scale:
@@ -67,11 +67,11 @@ def claim_panels(
     return figure
 
 
-def _parts(panel: str, own: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+def _parts(panel: str, rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Return the title and the rows of a panel, or of each of its metrics where these are too many."""
-    if own["kind"].iloc[0] != "metric" or own["series"].nunique() <= TOGETHER:
-        return [(panel, own)]
-    return [(_label(part, several=True), part) for _, part in own.groupby("series", sort=False)]
+    if rows["kind"].iloc[0] != "metric" or rows["series"].nunique() <= TOGETHER:
+        return [(panel, rows)]
+    return [(_label(part, several=True), part) for _, part in rows.groupby("series", sort=False)]
 
 
 def _depths(points: pd.DataFrame) -> dict[tuple[str, float], float]:
@@ -92,27 +92,27 @@ def _depth_handles(depths: Mapping[tuple[str, float], float]) -> list[Line2D]:
 def _share_heights(grid: Sequence[Axes], parts: Sequence[pd.DataFrame]) -> None:
     """Give the metrics that one panel of claims.yaml holds one range of y."""
     panels: dict[str, list[Axes]] = {}
-    for axes, own in zip(grid, parts, strict=True):
-        panels.setdefault(own["panel"].iloc[0], []).append(axes)
+    for axes, rows in zip(grid, parts, strict=True):
+        panels.setdefault(rows["panel"].iloc[0], []).append(axes)
     for shared in panels.values():
         low, high = zip(*(axes.get_ylim() for axes in shared), strict=True)
         for axes in shared:
             axes.set_ylim(min(low), max(high))
 
 
-def _draw(axes: Axes, own: pd.DataFrame, depths: Mapping[tuple[str, float], float]) -> None:
-    marked = own[(own["kind"] == "epoch") & (own["metric"] == "train_error")]
-    own = own.drop(marked.index)
-    kind, slopes = own["kind"].iloc[0], bool((own["kind"] == "slope").any())
+def _draw(axes: Axes, points: pd.DataFrame, depths: Mapping[tuple[str, float], float]) -> None:
+    marked = points[(points["kind"] == "epoch") & (points["metric"] == "train_error")]
+    points = points.drop(marked.index)
+    kind, slopes = points["kind"].iloc[0], bool((points["kind"] == "slope").any())
     kind = "place" if slopes else kind
     if kind == "place":
-        names = list(dict.fromkeys(own["name"]))
-        own = own.assign(x=own["name"].map(names.index).astype(float))
-    series = list(dict.fromkeys(own["series"]))
-    several = own["metric"].nunique() > 1
+        names = list(dict.fromkeys(points["name"]))
+        points = points.assign(x=points["name"].map(names.index).astype(float))
+    series = list(dict.fromkeys(points["series"]))
+    several = points["metric"].nunique() > 1
     shades = depth_colours(depths.values())
     for index, (name, colour) in enumerate(zip(series, metric_colours(len(series)), strict=True)):
-        mine = own[own["series"] == name]
+        mine = points[points["series"] == name]
         label = name if kind == "layer" else _label(mine, several)
         shift = 0.2 * (index - (len(series) - 1) / 2) if kind == "place" else 0.0
         values = mine.groupby("x")["value"]
@@ -135,20 +135,20 @@ def _draw(axes: Axes, own: pd.DataFrame, depths: Mapping[tuple[str, float], floa
             linewidth=1.2, markersize=9, markeredgewidth=1.5, label=label,
         )  # fmt: skip
     logarithmic = not slopes and all(
-        entry(metric).scale == "log" and entry(metric).name for metric in own["metric"]
+        entry(metric).scale == "log" and entry(metric).name for metric in points["metric"]
     )
     of_values = "x" if kind == "place" else "y"
     # Within a decade a logarithmic axis looks like a linear one.
-    if logarithmic and own["value"].max() > max(10 * own["value"].min(), 0.0):
+    if logarithmic and points["value"].max() > max(10 * points["value"].min(), 0.0):
         set_log(axes, of_values)
-    _place_x(axes, own, kind)
+    _place_x(axes, points, kind)
     if len(marked):
         axes.axvline(marked["x"].min(), color=FAINT, linewidth=0.8, linestyle=":")
     if len(series) == 1 and kind != "layer":
-        label = _label(own, several=True)
+        label = _label(points, several=True)
         label = f"slope of $\\log_{{10}}$ {label} per layer" if slopes else label
     else:
-        label = _short(own["metric"].iloc[0]) if not several else ""
+        label = _short(points["metric"].iloc[0]) if not several else ""
         axes.legend(
             handlelength=1.0, fontsize=6.5, labelcolor=INK, borderaxespad=0.2, labelspacing=0.3,
             loc="lower right" if kind == "place" else "best",
@@ -163,15 +163,15 @@ def _draw(axes: Axes, own: pd.DataFrame, depths: Mapping[tuple[str, float], floa
     axes.grid(visible=True, color=FAINT, alpha=0.2)
 
 
-def _place_x(axes: Axes, own: pd.DataFrame, kind: str) -> None:
+def _place_x(axes: Axes, points: pd.DataFrame, kind: str) -> None:
     if kind == "place":
-        names = list(dict.fromkeys(own["name"]))
+        names = list(dict.fromkeys(points["name"]))
         lines = [name.replace(", ", ",\n") for name in names]
         axes.set_yticks(range(len(names)), lines, fontsize=7)
-        room = 1.0 * (own["series"].nunique() > 1)  # for the legend
+        room = 1.0 * (points["series"].nunique() > 1)  # for the legend
         axes.set_ylim(len(names) - 0.5 + room, -0.5)  # the first on top
         return
-    x = own["x"]
+    x = points["x"]
     if kind == "epoch" or (x.min() > 0 and x.max() / x.min() >= LOG_FROM):
         set_log(axes, "x", "symlog" if kind == "epoch" and x.min() <= 0 else "log")
         if kind == "number":
@@ -179,7 +179,7 @@ def _place_x(axes: Axes, own: pd.DataFrame, kind: str) -> None:
             axes.set_xticks(values, [f"{value:g}" for value in values])
     elif kind == "layer":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    label = own["xlabel"].iloc[0]
+    label = points["xlabel"].iloc[0]
     axes.set_xlabel(_short(label) if kind == "metric" else NAMES.get(label, (label, ""))[0])
 
 
@@ -203,7 +203,7 @@ def verdict_lines(verdicts: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return `2 agree, 1 disagrees` by panel, of the claims that name it."""
     table = pd.DataFrame(list(verdicts), columns=["panel", "verdict"])
     lines = {}
-    for panel, own in table.groupby("panel", sort=False)["verdict"]:
-        counts = own.value_counts(sort=False)
+    for panel, words in table.groupby("panel", sort=False)["verdict"]:
+        counts = words.value_counts(sort=False)
         lines[str(panel)] = ", ".join(counted_verdict(count, str(word)) for word, count in counts.items())
     return lines

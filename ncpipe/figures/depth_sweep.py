@@ -81,24 +81,24 @@ def depth_sweep(
     """
     x_axis = x_axis_of(runs)
     rows = {name: runs[runs["experiment"] == name] for name in labels}
-    titles = {name: columns(own, points) for name, own in rows.items()}
+    titles = {name: columns(line_runs, points) for name, line_runs in rows.items()}
     width = max(len(row) for row in titles.values())
     with row_grid(len(rows), width, key=0.55) as (figure, grid):
         above: tuple[Column, ...] = ()
         marks: set[str] = set()
-        among = np.unique(pd.concat([own[x_axis.column] for own in rows.values()]))
+        among = np.unique(pd.concat([line_runs[x_axis.column] for line_runs in rows.values()]))
         spans = _common_spans(points, summary, titles)
         alike: dict[Column, list[Axes]] = {column: [] for row in titles.values() for column in row}
-        for line, (name, own) in zip(grid, rows.items(), strict=True):
+        for line, (name, line_runs) in zip(grid, rows.items(), strict=True):
             for i, (axes, column) in enumerate(zip(line, titles[name], strict=True)):
-                x_axis.scale(axes, np.unique(own[x_axis.column]), among)
+                x_axis.scale(axes, np.unique(line_runs[x_axis.column]), among)
                 marks |= _draw_panel(
                     axes,
                     last_layer(points, name, column),
                     last_layer(summary, name, column),
                     last_layer(slopes, name, column),
                     x_axis,
-                    reference_slope_of(column.metric, own) if x_axis.is_depth else None,
+                    reference_slope_of(column.metric, line_runs) if x_axis.is_depth else None,
                     colour_of(column.metric, i),
                     spans[column],
                 )
@@ -110,8 +110,8 @@ def depth_sweep(
         for panels in alike.values():
             _equal_heights(panels)
         row_labels = [
-            f"{labels[name]}\n{int(own['converged'].sum())} of {len(own)} runs converged"
-            for name, own in rows.items()
+            f"{labels[name]}\n{int(line_runs['converged'].sum())} of {len(line_runs)} runs converged"
+            for name, line_runs in rows.items()
         ]
         label_rows(grid, row_labels, x_label=x_axis.label)
         _draw_key(figure, marks, slopes["level"].iloc[0] if len(slopes) else math.nan)
@@ -137,14 +137,14 @@ def _draw_panel(
     means = _of_several(summary, used)
     draw_means(axes, means[x_axis.column], means["log10_mean"], means["log10_std"], color=colour)
     among = summary[x_axis.column].to_numpy()
-    for own, face in (
+    for marked, face in (
         (used[used["converged"]], colour),
         (used[~used["converged"]], "white"),
         (failed, "white"),
     ):
-        x = x_axis.beside(own[x_axis.column], among)  # beside the mean, which would hide them
+        x = x_axis.beside(marked[x_axis.column], among)  # beside the mean, which would hide them
         axes.scatter(
-            x, own["log10"], s=RUN_SIZE**2, facecolor=face, edgecolor=colour, linewidth=0.7, zorder=3
+            x, marked["log10"], s=RUN_SIZE**2, facecolor=face, edgecolor=colour, linewidth=0.7, zorder=3
         )
     gaps = summary[(summary["n_used"] == 0) & ~summary[x_axis.column].isin(failed[x_axis.column])]
     for place, selected in zip(gaps[x_axis.column], gaps["n_selected"], strict=True):
@@ -166,7 +166,7 @@ def _draw_panel(
     if reference is None:
         return marks
     whiskers = means.assign(log10=means["log10_mean"] - means["log10_std"])
-    drawn = pd.concat([own[["depth", "log10"]] for own in (whiskers, used, failed)])
+    drawn = pd.concat([table[["depth", "log10"]] for table in (whiskers, used, failed)])
     bounded = _draw_reference(axes, drawn.groupby("depth")["log10"].min().dropna(), reference)
     return marks | {"bound"} if bounded else marks
 
@@ -205,8 +205,8 @@ def _common_spans(
             values = pd.concat([*ends, *runs]).dropna()
             spans.setdefault(column, []).append(float(np.ptp(values)) if len(values) else 0.0)
     return {
-        column: max(own) if max(own) <= FITS * min((each for each in own if each), default=0.0) else 0.0
-        for column, own in spans.items()
+        column: max(decades) if max(decades) <= FITS * min(filter(None, decades), default=0.0) else 0.0
+        for column, decades in spans.items()
     }
 
 

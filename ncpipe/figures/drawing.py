@@ -18,6 +18,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from ncpipe.figures.labels import Column
+from ncpipe.figures.labels import by_experiment as by_experiment
+from ncpipe.figures.labels import caption as caption
+from ncpipe.figures.labels import row_label as row_label
 from ncpipe.figures.style import FAINT as FAINT
 from ncpipe.figures.style import INK as INK
 from ncpipe.figures.style import PAGE_WIDTH as PAGE_WIDTH
@@ -118,15 +121,6 @@ def draw_means(axes: Axes, x: Any, mean: Any, std: Any, **style: Any) -> Line2D:
     }
     line: Line2D = axes.errorbar(x, mean, yerr=std, **(usual | style)).lines[0]
     return line
-
-
-def draw_band(axes: Axes, table: pd.DataFrame, x: str, y: str, colour: Colour) -> None:
-    """Draw the mean of y at each x, and one standard deviation about it, within the range of the runs."""
-    steady = table.groupby(x)[y].agg(["mean", "std", "min", "max"]).fillna(0)
-    axes.plot(steady.index, steady["mean"], color=colour, linewidth=1.5)
-    low = (steady["mean"] - steady["std"]).clip(lower=steady["min"])
-    high = (steady["mean"] + steady["std"]).clip(upper=steady["max"])
-    axes.fill_between(steady.index, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
 def draw_image(axes: Axes, matrix: np.ndarray, norm: Normalize, **more: Any) -> AxesImage:

@@ -40,8 +40,8 @@ def heat_maps(
     return figure
 
 
-def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame, x_axis: XAxis, simplex: bool) -> None:
-    shown = _shown(own, x_axis)
+def _draw_row(figure: Figure, line: np.ndarray, gram: pd.DataFrame, x_axis: XAxis, simplex: bool) -> None:
+    shown = _shown(gram, x_axis)
     if not shown:
         for axes in line:
             axes.set_xticks([])
@@ -63,13 +63,13 @@ def _draw_row(figure: Figure, line: np.ndarray, own: pd.DataFrame, x_axis: XAxis
     bar.ax.tick_params(labelsize=7)
 
 
-def _shown(own: pd.DataFrame, x_axis: XAxis) -> dict[int, tuple[str, str, np.ndarray]]:
+def _shown(gram: pd.DataFrame, x_axis: XAxis) -> dict[int, tuple[str, str, np.ndarray]]:
     """Return by column of the figure a title, the value of the x axis and the matrix (K, K)."""
     shown = {}
-    ends = sorted({own[x_axis.column].min(), own[x_axis.column].max()}) if len(own) else []
+    ends = sorted({gram[x_axis.column].min(), gram[x_axis.column].max()}) if len(gram) else []
     for i, matrix in enumerate(MATRICES):
         for j, end in enumerate(ends):
-            rows = own[(own[x_axis.column] == end) & (own["matrix"] == matrix)]
+            rows = gram[(gram[x_axis.column] == end) & (gram["matrix"] == matrix)]
             if len(rows):
                 first = rows[rows["seed"] == rows["seed"].min()]
                 square = first.pivot(index="row", columns="column", values="value").to_numpy()

@@ -63,9 +63,9 @@ class Column:
         return entry(self.metric).title + f", {self.split}" * (self.split in ("test", "target", "ood"))
 
 
-def paper_columns(own: pd.DataFrame, measured: pd.DataFrame) -> tuple[Column, ...]:
+def paper_columns(runs: pd.DataFrame, measured: pd.DataFrame) -> tuple[Column, ...]:
     """Return the columns of S25 Fig. 1 and 2; arguments as of `headlines.paper_series`."""
-    return tuple(Column(*series) for series in paper_series(own, measured))
+    return tuple(Column(*series) for series in paper_series(runs, measured))
 
 
 # The gap to L*_GUFM and its two parts, neither of which can be negative.
@@ -142,12 +142,12 @@ def _network(run: Mapping[Any, Any]) -> list[str]:
 
 
 def _strengths(run: Mapping[Any, Any]) -> list[str]:
-    over, own = "/L" if run["penalty_rule"] == "over_depth" else "", run["penalty_last_layer"]
+    over, last = "/L" if run["penalty_rule"] == "over_depth" else "", run["penalty_last_layer"]
     strengths = {}
     if not math.isnan(run["penalty_value"]):  # as in an own loop
         strengths["penalty.value"] = rf"$\lambda = {run['penalty_value']:g}{over}$"
-    if own is not None and not math.isnan(own):
-        strengths["penalty.last_layer"] = rf"$\lambda_L = {own:g}$"
+    if last is not None and not math.isnan(last):
+        strengths["penalty.last_layer"] = rf"$\lambda_L = {last:g}$"
     return [strength for key, strength in strengths.items() if key != run.get("axis")]
 
 

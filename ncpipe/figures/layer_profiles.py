@@ -70,11 +70,13 @@ def layer_profiles(
     width = PAGE_WIDTH * max(1.0, len(panels) / ACROSS)
     with row_grid(len(labels), len(panels), key=0.75, width=width, sharex=True) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
-            own = profile[profile["experiment"] == name]
+            line_profile = profile[profile["experiment"] == name]
             selected = selected_by_place(runs[runs["experiment"] == name], x_axis)
             for axes, (metric, drawn) in zip(line, panels.items(), strict=True):
-                _draw_panel(axes, own[own["split"].isin(drawn)], x_axis, metric, colours, selected)
-            _draw_law(line[0], own, law[law["experiment"] == name], x_axis, next(iter(panels)))
+                _draw_panel(
+                    axes, line_profile[line_profile["split"].isin(drawn)], x_axis, metric, colours, selected
+                )
+            _draw_law(line[0], line_profile, law[law["experiment"] == name], x_axis, next(iter(panels)))
         titles = [entry(metric).title for metric in panels]
         label_rows(grid, labels.values(), titles, "relative layer position")
         tested = has_test(runs) or panels is REGRESSION_PANELS
@@ -97,7 +99,7 @@ def _panels(profile: pd.DataFrame) -> Mapping[str, tuple[str, ...]]:
 
 def _draw_panel(
     axes: Axes,
-    own: pd.DataFrame,
+    profile: pd.DataFrame,
     x_axis: XAxis,
     metric: str,
     colours: Mapping[float, Colour],
@@ -105,7 +107,7 @@ def _draw_panel(
 ) -> None:
     logarithmic = entry(metric).scale == "log"
     mean = "log10_mean" if logarithmic else "mean"
-    rows = own[(own["metric"] == metric) & own[mean].notna()]
+    rows = profile[(profile["metric"] == metric) & profile[mean].notna()]
     axes.set_xlim(-0.03, 1.03)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
     if rows.empty:
@@ -135,14 +137,14 @@ def _draw_line(axes: Axes, table: pd.DataFrame, mean: str, colour: Colour, dashe
     axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.15, linewidth=0)
 
 
-def _draw_law(axes: Axes, own: pd.DataFrame, law: pd.DataFrame, x_axis: XAxis, metric: str) -> None:
+def _draw_law(axes: Axes, profile: pd.DataFrame, law: pd.DataFrame, x_axis: XAxis, metric: str) -> None:
     """Draw the law of the deepest network that has one."""
     fitted = law[(law["metric"] == metric) & (law["split"] == "train") & law["r_squared"].notna()]
     if fitted.empty:
         return
     largest = fitted[x_axis.column].max()
     mean = fitted[fitted[x_axis.column] == largest][["slope", "intercept", "r_squared", "n_layers"]].mean()
-    positions = own[(own[x_axis.column] == largest) & (own["metric"] == metric)]["position"]
+    positions = profile[(profile[x_axis.column] == largest) & (profile["metric"] == metric)]["position"]
     ends = np.array([positions.min(), positions.max()])
     quality = rf"$R^2 = {mean['r_squared']:.2f}$"
     if mean["n_layers"] < FEWEST_LAYERS:

@@ -36,14 +36,13 @@ def own_metrics_figure(
     """
     x_axis = x_axis_of(runs)
     measured = set(zip(points["metric"], points["split"], strict=True))  # there may be no test samples
-    columns = [each for each in columns if (each.metric, each.split) in measured] or columns[:1]
+    columns = [column for column in columns if (column.metric, column.split) in measured] or columns[:1]
     colours = metric_colours(len(columns))
     width = PAGE_WIDTH * max(1.0, len(columns) / WIDEST)
     with row_grid(len(labels), len(columns), key=0.55, width=width) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
-            own = runs[runs["experiment"] == name]
+            places = np.unique(runs.loc[runs["experiment"] == name, x_axis.column])
             for axes, column, colour in zip(line, columns, colours, strict=True):
-                places = np.unique(own[x_axis.column])
                 _draw(axes, last_layer(points, name, column), places, x_axis, column, colour)
         titles = [
             "\n".join(textwrap.fill(line, LONGEST) for line in column.title.split(", ")) for column in columns
@@ -58,11 +57,11 @@ def own_metrics_figure(
 
 
 def _draw(
-    axes: Axes, own: pd.DataFrame, places: np.ndarray, x_axis: XAxis, column: Column, colour: Colour
+    axes: Axes, points: pd.DataFrame, places: np.ndarray, x_axis: XAxis, column: Column, colour: Colour
 ) -> None:
     x_axis.scale(axes, places)
     height = "log10" if entry(column.metric).scale == "log" else "value"
-    usable = own[np.isfinite(own[height])]
+    usable = points[np.isfinite(points[height])]
     if usable.empty:
         state_nothing(axes, "no usable value")
         return

@@ -52,11 +52,11 @@ def spectra(
     colours = depth_colours(table[x_axis.column])
     with row_grid(len(labels), len(COLUMNS), key=0.75, width=0.75 * PAGE_WIDTH) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
-            own, objective = table[table["experiment"] == name], runs[runs["experiment"] == name]
+            line_spectra, line_runs = table[table["experiment"] == name], runs[runs["experiment"] == name]
             for axes, matrix in zip(line, COLUMNS, strict=True):
-                rows = own[own["matrix"] == matrix]
-                selected = selected_by_place(objective, x_axis)
-                equal = None if name in no_simplex or own.empty else _equal(own, objective)
+                rows = line_spectra[line_spectra["matrix"] == matrix]
+                selected = selected_by_place(line_runs, x_axis)
+                equal = None if name in no_simplex or line_spectra.empty else _equal(line_spectra, line_runs)
                 _draw_panel(axes, rows, x_axis, colours, selected, equal)
         titles = [f"$s_i/s_1$ of {TITLES[matrix]}" for matrix in COLUMNS]
         label_rows(grid, labels.values(), titles, "index $i$")
@@ -79,26 +79,26 @@ def _spectra(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return rows.groupby([*setting_keys(runs), "matrix", "index"], as_index=False).agg(log10=("log10", "mean"))
 
 
-def _equal(own: pd.DataFrame, runs: pd.DataFrame) -> int:
+def _equal(spectra: pd.DataFrame, runs: pd.DataFrame) -> int:
     """Return how many singular values are equal at collapse: K, or K-1 where a simplex is asked for."""
     orthogonal = runs["loss_name"].iloc[0] == "mse" and not runs["last_bias"].iloc[0]
-    return int(own["index"].max()) - (not orthogonal)
+    return int(spectra["index"].max()) - (not orthogonal)
 
 
 def _draw_panel(
     axes: Axes,
-    own: pd.DataFrame,
+    spectra: pd.DataFrame,
     x_axis: XAxis,
     colours: Mapping[float, Colour],
     selected: Mapping[float, int],
     equal: int | None,
 ) -> None:
-    if own.empty:
+    if spectra.empty:
         axes.set_xticks([])
         state_nothing(axes, absence(sum(selected.values())))
         return
-    classes = int(own["index"].max())
-    for _, table in own.groupby(x_axis.column):
+    classes = int(spectra["index"].max())
+    for _, table in spectra.groupby(x_axis.column):
         axes.plot(
             table["index"],
             10 ** table["log10"],
@@ -110,17 +110,17 @@ def _draw_panel(
     if equal is not None:
         axes.plot([1, equal], [1, 1], color=INK, linestyle=FIT_DASHES, linewidth=0.9, zorder=3)
     set_log(axes, "y")
-    kept = own.loc[own["index"] <= (equal or classes - 1), "log10"].min()
+    kept = spectra.loc[spectra["index"] <= (equal or classes - 1), "log10"].min()
     axes.set_ylim(min(10**kept / 1.5, FLOOR), 1.4)
-    _state_lowest(axes, own)
+    _state_lowest(axes, spectra)
     axes.set_xlim(0.6, classes + 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-    state_missing(axes, x_axis, own[x_axis.column], selected)
+    state_missing(axes, x_axis, spectra[x_axis.column], selected)
 
 
-def _state_lowest(axes: Axes, own: pd.DataFrame) -> None:
+def _state_lowest(axes: Axes, spectra: pd.DataFrame) -> None:
     """Write beside a line that leaves the panel the least value that is below it."""
-    below = own[10 ** own["log10"] < axes.get_ylim()[0]]
+    below = spectra[10 ** spectra["log10"] < axes.get_ylim()[0]]
     for index in below["index"].unique():
         table = below[below["index"] == index]
         label = rf"$\downarrow$ to {_rounded(10 ** table['log10'].min())}"

@@ -67,8 +67,8 @@ def colour_of(metric: str, place: int) -> Colour:
     NC1, NC2 and NC3 share none with the loss gap and its parts.
     """
     order = list(dict.fromkeys(COLOURED.values()))
-    own = COLOURED.get(metric)
-    return metric_colours(len(order))[order.index(own) if own else place % len(order)]
+    kind = COLOURED.get(metric)
+    return metric_colours(len(order))[order.index(kind) if kind else place % len(order)]
 
 
 COLOURED = {  # by metric, the name of its colour: the variants of NC2 share one

@@ -7,6 +7,7 @@ from types import MappingProxyType
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ncpipe.config.unions import metrics_of_study
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
 from ncpipe.figures.labels import GAP_COLUMNS, Column, by_experiment, caption, row_label, scale_lines
@@ -16,7 +17,7 @@ from ncpipe.figures.spectra import spectra
 from ncpipe.figures.train_test import train_against_test
 from ncpipe.figures.training_curves import training_curves
 from ncpipe.figures.x_axis import with_lines
-from ncpipe.metrics.study_metrics import own_metrics, own_splits
+from ncpipe.metrics.study_metrics import own_splits
 from ncpipe.system.errors import InputError
 from ncpipe.tables.headlines import GAP, GNC2, REGRESSION_SERIES
 
@@ -44,36 +45,36 @@ def sweep_figures(
         return table("points"), table("summary"), table("slopes"), runs, labels
 
     def curves(line: str) -> Figure:
-        history, own = (frame[frame["experiment"] == line] for frame in (table("history"), runs))
-        scale = scales.get(str(own["experiment"].iloc[0]), "")
-        return training_curves(history, own, captions[line] + (f" ({scale})" if scale else ""))
+        history, line_runs = (frame[frame["experiment"] == line] for frame in (table("history"), runs))
+        scale = scales.get(str(line_runs["experiment"].iloc[0]), "")
+        return training_curves(history, line_runs, captions[line] + (f" ({scale})" if scale else ""))
 
     def no_simplex(points: pd.DataFrame) -> set[str]:
         return set(points.loc[points["metric"] == GNC2, "experiment"])
 
     runs = table("runs")
     lines = {name: _lines_of(runs, name) for name in order}
-    if missing := [name for name, own in lines.items() if not own]:
+    if missing := [name for name, rows in lines.items() if not rows]:
         raise InputError(f"data/results: {missing[0]} is not in it; run dvc repro (stage aggregate)")
-    named = {line: names[name] for name, own in lines.items() if name in names for line in own}
+    named = {line: names[name] for name, rows in lines.items() if name in names for line in rows}
     known, captions = (by_experiment(label, runs, named) for label in (row_label, caption))
     below = {name: f"\n{scale_lines(scales[name])}" for name in scales}
-    labels = {line: known[line] + below.get(name, "") for name, own in lines.items() for line in own}
+    labels = {line: known[line] + below.get(name, "") for name, rows in lines.items() for line in rows}
     columns = [
-        Column(m.name, split) for m, function in own_metrics().items() for split in own_splits(function)
+        Column(m.name, split) for m, function in metrics_of_study().items() for split in own_splits(function)
     ]
     figures: dict[str, Callable[[], Figure]] = {}
     if columns:
         figures["own_metrics"] = lambda: own_metrics_figure(table("points"), runs, labels, columns)
     if runs[GAP].notna().any():
-        figures["loss_gap"] = lambda: depth_sweep(*by_depth(), lambda own, points: GAP_COLUMNS)
+        figures["loss_gap"] = lambda: depth_sweep(*by_depth(), lambda runs, points: GAP_COLUMNS)
     points = table("points")
     vectors = set(points.loc[points["metric"] == REGRESSION_SERIES[0][0], "experiment"])
     classes = {line: label for line, label in labels.items() if line not in vectors}
     figures["depth_sweep"] = lambda: depth_sweep(*by_depth())
-    if own := {line: label for line, label in labels.items() if line in vectors}:
+    if regressions := {line: label for line, label in labels.items() if line in vectors}:
         figures["regression_layers"] = lambda: layer_profiles(
-            _of(table("layers"), own), _of(table("separation"), own), runs, own
+            _of(table("layers"), regressions), _of(table("separation"), regressions), runs, regressions
         )
     if classes:
         figures |= {
@@ -99,5 +100,5 @@ def _of(table: pd.DataFrame, lines: Mapping[str, str]) -> pd.DataFrame:
 
 def _lines_of(runs: pd.DataFrame, experiment: str) -> list[str]:
     """Return the names of an experiment's rows in the figures: its own, or one for each depth."""
-    own = runs["experiment"]
-    return list(dict.fromkeys(own[(own == experiment) | own.str.startswith(f"{experiment}-")]))
+    names = runs["experiment"]
+    return list(dict.fromkeys(names[(names == experiment) | names.str.startswith(f"{experiment}-")]))

@@ -92,15 +92,14 @@ def train_against_test(
     panels = {title: lines for title, lines in PANELS.items() if has_test(runs) or not _of_test(lines)}
     with row_grid(len(labels), len(panels) + 1, key=0.7) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
-            own = last[last["experiment"] == name]
-            own_runs = runs[runs["experiment"] == name]
-            selected = selected_by_place(own_runs, x_axis)
+            line_profile, line_runs = (table[table["experiment"] == name] for table in (last, runs))
+            selected = selected_by_place(line_runs, x_axis)
             for axes, lines in zip(line, panels.values(), strict=False):
-                if _of_test(lines) and not has_test(own_runs):
+                if _of_test(lines) and not has_test(line_runs):
                     axes.set_xticks([])
                     state_nothing(axes, "no test samples")
                 else:
-                    _draw_panel(axes, own, x_axis, lines, selected)
+                    _draw_panel(axes, line_profile, x_axis, lines, selected)
             _draw_effective(line[-1], effective[effective["experiment"] == name], x_axis, selected)
         label_rows(grid, labels.values(), [*panels, "effective depth"], x_axis.label)
         _draw_key(figure, grid)
@@ -112,14 +111,16 @@ def _of_test(lines: Sequence[Series]) -> bool:
 
 
 def _draw_panel(
-    axes: Axes, own: pd.DataFrame, x_axis: XAxis, shown: Sequence[Series], selected: Mapping[float, int]
+    axes: Axes, profile: pd.DataFrame, x_axis: XAxis, shown: Sequence[Series], selected: Mapping[float, int]
 ) -> None:
     drawn: set[float] = set()
     lines: list[Line2D] = []
     logarithmic = entry(shown[0].metric).scale == "log"
     mean, std = (f"log10_{name}" if logarithmic else name for name in ("mean", "std"))
     for series in shown:
-        rows = own[(own["metric"] == series.metric) & (own["split"] == series.split) & own[mean].notna()]
+        rows = profile[
+            (profile["metric"] == series.metric) & (profile["split"] == series.split) & profile[mean].notna()
+        ]
         lines += _draw_line(axes, rows[x_axis.column], rows[mean], rows[std], series)
         drawn |= set(rows[x_axis.column])
     _finish(axes, x_axis, drawn, selected)
@@ -139,8 +140,10 @@ def _draw_line(
     return [draw_means(axes, places, mean, std.fillna(0), label=series.label or None, **style)]
 
 
-def _draw_effective(axes: Axes, own: pd.DataFrame, x_axis: XAxis, selected: Mapping[float, int]) -> None:
-    table = own.groupby(x_axis.column, as_index=False)["effective_depth"].agg(["mean", "std"])
+def _draw_effective(
+    axes: Axes, effective: pd.DataFrame, x_axis: XAxis, selected: Mapping[float, int]
+) -> None:
+    table = effective.groupby(x_axis.column, as_index=False)["effective_depth"].agg(["mean", "std"])
     series = Series("", "train", DEPTH)
     lines = _draw_line(axes, table[x_axis.column], table["mean"], table["std"], series)
     _finish(axes, x_axis, set(table[x_axis.column]), selected)
@@ -149,7 +152,7 @@ def _draw_effective(axes: Axes, own: pd.DataFrame, x_axis: XAxis, selected: Mapp
     own_top = axes.get_ylim()[1]
     places = table[x_axis.column]
     whole = np.geomspace(places.min(), places.max(), 100) if x_axis.is_depth else np.array(list(selected))
-    depth = whole if x_axis.is_depth else np.full(len(whole), own["depth"].iloc[0])
+    depth = whole if x_axis.is_depth else np.full(len(whole), effective["depth"].iloc[0])
     axes.plot(
         whole, depth, color=FAINT, linestyle=DASHES, linewidth=0.9, label="effective depth $= L$", zorder=1
     )

@@ -55,7 +55,7 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
     table = table.astype({"finished": bool}).sort_values([x_axis.column, "seed", "epoch"], ignore_index=True)
     colours = depth_colours(runs[x_axis.column])
     metrics = _metric_panels(table)
-    known = {name: own for name, own in PANELS.items() if table[list(own)].notna().any(axis=None)}
+    known = {name: columns for name, columns in PANELS.items() if table[list(columns)].notna().any(axis=None)}
     if FIT not in known and WHOLE in known:
         known = {"loss": known.pop(WHOLE)} | known
     shown = known | metrics
@@ -72,11 +72,11 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
             marker = "o" if name in metrics else ""
             for quantity, dashes in quantities.items():
                 _draw_quantity(axes, table, x_axis, quantity, dashes, colours, marker)
-            log = name != "error" and all(series_entry(each).scale == "log" for each in quantities)
+            log = name != "error" and all(series_entry(quantity).scale == "log" for quantity in quantities)
             _scale_panel(axes, table, list(quantities), log)
             _mark_diverged(axes, table, x_axis, list(quantities), colours)
             axes.set(title=_fit_name(runs) if name == FIT else name, xlabel="", ylabel="")
-            _draw_splits(axes, [dashes for each, dashes in quantities.items() if table[each].notna().any()])
+            _draw_splits(axes, [dashes for name, dashes in quantities.items() if table[name].notna().any()])
         for axes in lowest:
             axes.set_xlabel("epoch")
         _scale_epochs(grid[0, 0], table["epoch"])
@@ -109,18 +109,18 @@ def _draw_quantity(
     if marker:  # few epochs
         style |= {"marker": marker, "markersize": 3, "markeredgewidth": 0}
     drawn = table.dropna(subset=[quantity])
-    for _, own in drawn.groupby([x_axis.column, "seed"]):
-        colour = colours[own[x_axis.column].iloc[0]]
-        axes.plot(own["epoch"], own[quantity], color=colour, linewidth=0.7, alpha=0.6, **style)
-    for _, own in drawn[drawn["finished"]].groupby(x_axis.column):
-        means, colour = own.groupby("epoch")[quantity].mean(), colours[own[x_axis.column].iloc[0]]
+    for _, run in drawn.groupby([x_axis.column, "seed"]):
+        colour = colours[run[x_axis.column].iloc[0]]
+        axes.plot(run["epoch"], run[quantity], color=colour, linewidth=0.7, alpha=0.6, **style)
+    for _, runs in drawn[drawn["finished"]].groupby(x_axis.column):
+        means, colour = runs.groupby("epoch")[quantity].mean(), colours[runs[x_axis.column].iloc[0]]
         axes.plot(means.index, means, color=colour, linewidth=1.5, **style)
 
 
 def _scale_panel(axes: Axes, table: pd.DataFrame, quantities: list[str], log: bool) -> None:
     """Set the y limits from finished runs alone."""
-    own = table[table["finished"]] if table["finished"].any() else table
-    values = own[quantities].to_numpy(dtype=float).ravel()
+    finished = table[table["finished"]] if table["finished"].any() else table
+    values = finished[quantities].to_numpy(dtype=float).ravel()
     values = values[np.isfinite(values) & ((values > 0) | (not log))]
     if len(values) == 0:
         return

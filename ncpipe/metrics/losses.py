@@ -1,4 +1,4 @@
-"""Loss and error of last-layer features, in float64.
+"""Loss of last-layer features, in float64.
 
 N  samples    K  classes    d  feature width
 """
@@ -21,11 +21,6 @@ def unregularised_loss(
     if loss == "ce":
         return cross_entropy(logits, labels, "mean").item()
     return half_squared_error(logits, labels, over=(0, 1)).item() / len(labels)
-
-
-def prediction_error(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor | None) -> float:
-    """Return the share of samples whose largest logit is not their label's, in [0, 1]."""
-    return (logits_of(features, weight, bias).argmax(1) != labels).double().mean().item()
 
 
 def logits_of(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from ncpipe.config.arguments import READABLE, argument_names, unreadable
-from ncpipe.config.study import loaded
+from ncpipe.config.study import Study, mistake
+from ncpipe.config.unions import metrics_of_study
 from ncpipe.metrics.catalogue import SUFFIXES, UNKNOWN, Metric, entry_of_package
 
 WHERE = re.compile(r"(every|last), (both|train|test|target|train and test|every split|weights)(;|$)")
@@ -16,25 +17,22 @@ LAST_ALONE = frozenset({"logits", "labels", "weight", "bias"})
 KEPT_ON_THE_WAY = frozenset({"classes", "train", "weight", "bias", "roles", "spec", "depth"})
 
 
-def own_metrics() -> Mapping[Metric, Callable[..., float]]:
-    """Return the metrics of the study.py beside the params.yaml, with their functions."""
-    study = loaded()
+def own_metrics(study: Study) -> Mapping[Metric, Callable[..., float]]:
+    """Return the metrics of a study.py, with their functions; raise InputError for a wrong entry."""
     for metric in study.metrics:
         if not isinstance(metric, Metric):
             kind = type(metric).__name__
-            raise study.mistake(
+            raise mistake(
                 "METRICS", f"METRICS has a key of type {kind}; expected a Metric ({Metric.__module__})"
             )
         if entry_of_package(metric.name) is not UNKNOWN or not metric.name.isidentifier():
             what = "is no name" if not metric.name.isidentifier() else "exists already, in the package"
-            raise study.mistake("METRICS", f"the metric {metric.name!r} {what}; take another name")
+            raise mistake("METRICS", f"the metric {metric.name!r} {what}; take another name")
         if problem := _wrong_field(metric):
-            raise study.mistake("METRICS", f"the metric {metric.name!r} has {problem}")
+            raise mistake("METRICS", f"the metric {metric.name!r} has {problem}")
     for metric, function in study.metrics.items():
         if problem := unreadable(function, READABLE["METRICS"]):
-            name = getattr(function, "__name__", "")
-            at = name if name in study.lines else "METRICS"
-            raise study.mistake(at, f"METRICS[{metric.name}] {problem}")
+            raise mistake(function, f"METRICS[{metric.name}] {problem}", "METRICS")
     return study.metrics
 
 
@@ -82,7 +80,7 @@ def own_splits(function: Callable[..., float]) -> tuple[str, ...]:
 
 def entry(name: str) -> Metric:
     """Return a metric's entry, of the study or of the package, or UNKNOWN."""
-    own = {metric.name: metric for metric in own_metrics()}
+    own = {metric.name: metric for metric in metrics_of_study()}
     return own.get(name) or entry_of_package(name)
 
 

@@ -17,7 +17,7 @@ from ncpipe.config.architectures.resnet import ResNetModel
 from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.run import Run
-from ncpipe.config.study import loaded
+from ncpipe.config.study import mistake
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models import conv_net, resnet_cifar, transformer
 from ncpipe.models.conv_net import ConvNet
@@ -42,8 +42,8 @@ FAMILIES: Mapping[type[Architecture], Family] = MappingProxyType(
 
 
 def _family(model: Architecture) -> Family:
-    own: Family | None = loaded().networks.get(type(model))
-    return own or FAMILIES[type(model)]
+    own: Family = model.study_entry or FAMILIES[type(model)]
+    return own
 
 
 def reshape_inputs(inputs: Tensor, kind: str, model: Architecture) -> Tensor:
@@ -86,7 +86,7 @@ def build_uninitialised(model: Architecture, shape: InputShape, classes: int, de
     Raises InputError, with its class and line, if what a study.py builds is no Network or has no classifier.
     """
     network = _family(model).build(model, shape, classes, depth)
-    if type(model) in loaded().networks:
+    if model.study_entry:
         _check_own(network, model)
     if model.has_fixed_classifier:
         check_simplex_fits(classes, network.last.weight.shape[1])
@@ -96,14 +96,12 @@ def build_uninitialised(model: Architecture, shape: InputShape, classes: int, de
 
 def _check_own(network: object, model: Architecture) -> None:
     name = type(network).__name__
-    at = name if name in loaded().lines else type(model).__name__
     if not isinstance(network, Network):
-        raise loaded().mistake(at, f"its Family builds a {name}; expected a Network")
+        raise mistake(model, f"its Family builds a {name}; expected a Network")
     weight = getattr(getattr(network, "last", None), "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() != 2:
-        raise loaded().mistake(
-            at, f"{name} has no classifier; set self.last = torch.nn.Linear(width, classes) in __init__"
-        )
+        what = f"{name} has no classifier; set self.last = torch.nn.Linear(width, classes) in __init__"
+        raise mistake(network, what, "NETWORKS")
 
 
 def build_model(model: Architecture, shape: InputShape, classes: int, depth: int, seed: int) -> Network:

@@ -94,24 +94,24 @@ def _series(
     """
     place = {key: i for i, key in enumerate(runs[run_keys(runs)].itertuples(index=False, name=None))}
     fits = dict(iter(slopes.groupby(SERIES, sort=False)))
-    found = []
-    groups = {(str(metric), str(split)): own for (metric, split), own in points.groupby(SERIES, sort=False)}
-    for (metric, split), own in sorted(groups.items(), key=lambda item: _rank(*item[0])):
+    series = []
+    groups = {(str(name), str(split)): rows for (name, split), rows in points.groupby(SERIES, sort=False)}
+    for (metric, split), rows in sorted(groups.items(), key=lambda item: _rank(*item[0])):
         values: list[float | None] = [None] * len(runs)
         reasons = {}
-        keys = own[run_keys(runs)].itertuples(index=False, name=None)
-        for key, value, used, reason in zip(keys, own["value"], own["used"], own["reason"], strict=True):
+        keys = rows[run_keys(runs)].itertuples(index=False, name=None)
+        for key, value, used, reason in zip(keys, rows["value"], rows["used"], rows["reason"], strict=True):
             values[place[key]] = number(value)
             if not used and isinstance(reason, str):
                 reasons[place[key]] = reason
         said = _fits(fits[metric, split], lines, runs) if (metric, split) in fits else []
         log = entry(metric).scale == "log"
-        found.append(
+        series.append(
             {"metric": metric, "split": split, "title": title(metric, split), "log": log}
             | {"means": entry(metric).meaning}
             | {"values": values, "reasons": reasons, "fits": said}
         )
-    return found
+    return series
 
 
 def _rank(metric: str, split: str) -> tuple[int, str, str]:
@@ -154,9 +154,9 @@ def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame
     rows: dict[tuple[Any, ...], tuple[int, int]] = {}
     which = []
     sizes = []
-    own = dict(iter(placed[[*keys, "layer", "position"]].drop_duplicates().groupby(keys, sort=False)))
+    layers = dict(iter(placed[[*keys, "layer", "position"]].drop_duplicates().groupby(keys, sort=False)))
     for i, key in enumerate(runs[keys].itertuples(index=False, name=None)):
-        forward = own[key].sort_values(["position", "layer"]) if key in own else placed.iloc[:0]
+        forward = layers[key].sort_values(["position", "layer"]) if key in layers else placed.iloc[:0]
         net = tuple(zip(forward["layer"], forward["position"], strict=True))
         which.append(nets.setdefault(net, len(nets)))
         sizes.append(len(net))
@@ -187,17 +187,17 @@ def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
     """Return the logged epochs of each run (an index into `epochs`) and the values of each column."""
     drawn = history.drop(columns=[*run_keys(runs), *NOT_CURVES], errors="ignore").select_dtypes("number")
     columns = sorted(map(str, drawn.columns[drawn.notna().any()]), key=_curve_rank)
-    own = dict(iter(history.groupby(run_keys(runs), sort=False)))
+    by_run = dict(iter(history.groupby(run_keys(runs), sort=False)))
     grids: dict[tuple[int, ...], int] = {}
     which: list[int | None] = []
     values: dict[str, list[list[float | None]]] = {name: [] for name in columns}
     for key in runs[run_keys(runs)].itertuples(index=False, name=None):
-        if key not in own:
+        if key not in by_run:
             which.append(None)
             for curve in values.values():
                 curve.append([])
             continue
-        rows = own[key].sort_values("epoch")
+        rows = by_run[key].sort_values("epoch")
         rows = rows.iloc[kept(len(rows))]
         which.append(grids.setdefault(tuple(rows["epoch"].tolist()), len(grids)))
         for name, curve in values.items():

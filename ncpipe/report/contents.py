@@ -10,6 +10,7 @@ import pandas as pd
 import yaml
 
 from ncpipe.config.params import Params, Purpose
+from ncpipe.config.study import Study
 from ncpipe.figures.labels import DATA_NAMES, caption
 from ncpipe.metrics.study_metrics import own_metrics
 from ncpipe.report.chart_data import chart_data, plain
@@ -17,7 +18,7 @@ from ncpipe.report.first_screen import (
     answer,
     asked,
     at_several,
-    found,
+    findings,
     how_sure,
     next_steps,
     rate_rows,
@@ -118,7 +119,7 @@ def _contents_with_runs(params: Params, claims: list[Grid], provenance: Provenan
         summary={
             "Asked": asked(runs, {chapter.name: chapter.question for chapter in chapters}),
             "Trained": [trained(runs)],
-            "Found": found(runs, points, slopes),
+            "Found": findings(runs, points, slopes),
             "How sure": how_sure(runs, params.slopes.level, verdict_counts(claims) if claims else ""),
             "Next": next_steps(runs, rows),
         },
@@ -133,7 +134,7 @@ def _contents_with_runs(params: Params, claims: list[Grid], provenance: Provenan
         failures=failure_lines(runs, params.convergence),
         failed=grid("failed", "Which they are", failed, FAILED_COLUMNS) if len(failed) else None,
         grids=[
-            *_own_metrics(points),
+            *_own_metrics(params.study, points),
             *side_by_side(runs, points, params.slopes),
             *power_grids(slopes, symbol(runs), _bytes("slopes")),
             grid("runs", "Runs", runs, RUN_COLUMNS, csv=_bytes("runs")),
@@ -154,7 +155,7 @@ def _chapters(
     chapters = []
     for name in params.sweep.experiments:
         purpose = (params.about or {}).get(name, Purpose(""))
-        own = runs[runs["experiment"] == name]
+        runs_of_name = runs[runs["experiment"] == name]
         of_name = (rates["line"] == name) | rates["line"].str.startswith(f"{name} at L = ")
         answers = [
             (f"L = {line['depth']}: " if "depth" in line else "") + answer(line, points, slopes, runs)
@@ -162,7 +163,7 @@ def _chapters(
             if line["experiment"] == name
         ]
         shown = in_columns(rates[of_name])
-        network, expected = _network(params, own), purpose.expected or ""
+        network, expected = _network(params, runs_of_name), purpose.expected or ""
         chapters.append(Chapter(name, network, purpose.question, expected, answers, shown))
     return chapters
 
@@ -181,7 +182,7 @@ def _network(params: Params, runs: pd.DataFrame) -> str:
 def _networks(runs: pd.DataFrame) -> dict[str, str]:
     """Return what each architecture and data set of the sweep is, in words."""
     named = distinct(runs, ["architecture", "norm"])
-    networks = {str(own["architecture"]): network_words(own["architecture"], own["norm"]) for own in named}
+    networks = {str(net["architecture"]): network_words(net["architecture"], net["norm"]) for net in named}
     sources = dict.fromkeys(runs["source"].astype(str))
     return networks | {DATA_NAMES[name]: WORDS["data"][name] for name in sources if name in WORDS["data"]}
 
@@ -207,9 +208,9 @@ def _bytes(name: str) -> bytes:
     return (RESULTS / f"{name}.csv").read_bytes()
 
 
-def _own_metrics(points: pd.DataFrame) -> Iterator[Grid]:
+def _own_metrics(study: Study, points: pd.DataFrame) -> Iterator[Grid]:
     """Yield a table with a row for each metric of study.py, experiment, depth (or x) and split."""
-    names = [metric.name for metric in own_metrics()]
+    names = [metric.name for metric in own_metrics(study)]
     rows = points[points["metric"].isin(names) & (points["layer"] == "last") & points["selected"]]
     if not len(rows):
         return
@@ -230,8 +231,8 @@ def _stage_pictures(stages: Sequence[Path]) -> list[Picture]:
     return [
         picture
         for folder in stages
-        for each in (folder, *sorted(filter(Path.is_dir, folder.glob("*"))))
-        for picture in read_pictures(each, f"{'-'.join(each.relative_to(DATA).parts)}-", "", {})
+        for place in (folder, *sorted(filter(Path.is_dir, folder.glob("*"))))
+        for picture in read_pictures(place, f"{'-'.join(place.relative_to(DATA).parts)}-", "", {})
     ]
 
 

@@ -48,7 +48,7 @@ def trained(runs: pd.DataFrame) -> str:
     return f"{len(runs)} networks{of}: {symbol(runs)} = {values}, {seeds} seed{'s' * (seeds > 1)} at each."
 
 
-def found(runs: pd.DataFrame, points: pd.DataFrame, slopes: pd.DataFrame) -> list[str]:
+def findings(runs: pd.DataFrame, points: pd.DataFrame, slopes: pd.DataFrame) -> list[str]:
     """Return for each line (`keys.line_keys`) what improves, and the first and last mean of NC1."""
     lines = distinct(runs, line_keys(runs))
     said = []
@@ -65,8 +65,8 @@ def answer(line: Mapping[str, Any], points: pd.DataFrame, slopes: pd.DataFrame, 
     series = headline_series(rows_at(runs, line), slopes)
     if at_several(runs):
         return short_answer(line, slopes, runs, series)
-    means = {title: geometric_means(points, line, *each) for title, each in series.items()}
-    parts = [f"{title} is {own.iloc[0]:.2g}" for title, own in means.items() if len(own)]
+    means = {title: geometric_means(points, line, *key) for title, key in series.items()}
+    parts = [f"{title} is {mean.iloc[0]:.2g}" for title, mean in means.items() if len(mean)]
     text = f"{', '.join(parts)}." if parts else "no run is used."
     return f"{text[:1].upper()}{text[1:]}"
 
@@ -143,8 +143,8 @@ def at_several(runs: pd.DataFrame) -> bool:
 def geometric_means(points: pd.DataFrame, line: Mapping[str, Any], metric: str, split: str) -> pd.Series:
     """Return the mean of a last layer's metric at each depth (or value) of a line, over the runs used."""
     place = {**line, "layer": LAST, "metric": metric, "split": split}
-    own = rows_at(points[points["used"]], place)
-    return pd.Series(10 ** own.groupby(x_column(points))["log10"].mean())
+    used = rows_at(points[points["used"]], place)
+    return pd.Series(10 ** used.groupby(x_column(points))["log10"].mean())
 
 
 def rate_rows(
@@ -166,10 +166,10 @@ def rate_rows(
             cells[name] = {column: _rate(row, x) for column, row in fits[name].items()}
         else:
             means = {
-                _heading(title): geometric_means(points, lines[name], *each) for title, each in series.items()
+                _heading(title): geometric_means(points, lines[name], *key) for title, key in series.items()
             }
-            cells[name] = {column: _mean(own.iloc[0]) for column, own in means.items() if len(own)}
-    columns = dict.fromkeys(column for own in cells.values() for column in own)
+            cells[name] = {column: _mean(mean.iloc[0]) for column, mean in means.items() if len(mean)}
+    columns = dict.fromkeys(column for row in cells.values() for column in row)
     return [
         RateRow(
             name,

@@ -19,7 +19,9 @@ from ncpipe.report.first_screen import RateRow
 from ncpipe.report.grids import Grid, data_uri
 from ncpipe.report.words import TEMPLATES, WORDS, meaning
 
-PAPERS = {name: f"{own['authors']} {own['year']}, {own['title']}" for name, own in WORDS["papers"].items()}
+PAPERS = {
+    name: f"{paper['authors']} {paper['year']}, {paper['title']}" for name, paper in WORDS["papers"].items()
+}
 
 
 @dataclass(frozen=True)
@@ -146,18 +148,18 @@ def citing(properties: Mapping[str, Mapping[str, str]]) -> Callable[[str], Marku
     Papers are links wherever they are named, terms and properties where the filter meets them first. Keys
     of params.yaml (`loss.epsilon`) and code are no words.
     """
-    entries = PAPERS | WORDS["terms"] | {name: own["says"] for name, own in properties.items()}
+    entries = PAPERS | WORDS["terms"] | {name: words["says"] for name, words in properties.items()}
     longest_first = "|".join(map(re.escape, sorted(entries, key=len, reverse=True)))
     word = rf"(?<![\w.-])({longest_first})(?:s|es)?(?![\w-]|\.\w)"
     pattern = re.compile(rf"<code>.*?</code>|{word}")
     met = set()
 
-    def link(found: re.Match[str]) -> str:
-        name = found[1]
+    def link(match: re.Match[str]) -> str:
+        name = match[1]
         if name is None or (name in met and name not in PAPERS):
-            return found[0]
+            return match[0]
         met.add(name)
-        return f'<a class="cite" href="#{anchor(name)}" title="{escape(entries[name])}">{found[0]}</a>'
+        return f'<a class="cite" href="#{anchor(name)}" title="{escape(entries[name])}">{match[0]}</a>'
 
     return lambda text: Markup(pattern.sub(link, str(typeset(text))))
 

@@ -50,8 +50,8 @@ def power_grids(slopes: pd.DataFrame, of: str, csv: bytes) -> list[Grid]:
         row[list(columns).index("metric")] = Cell(plain(metric), full=entry(metric).meaning)
     first = (slopes["metric"].isin(HEADLINES) & (slopes["split"] != "test")).tolist()
     headings = list(columns.values())
-    heads = [row for row, own in zip(rows, first, strict=True) if own]
-    others = [row for row, own in zip(rows, first, strict=True) if not own]
+    heads = [row for row, is_first in zip(rows, first, strict=True) if is_first]
+    others = [row for row, is_first in zip(rows, first, strict=True) if not is_first]
     title = "Powers of the last layer's metrics"
     note = axis_note(of)
     folded = f"Powers of the other {len(others)} series"
@@ -100,7 +100,9 @@ def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list
         return []
     first, together = names[0], "all"
     sides = {
-        name: Results(*(own[own["experiment"] == name].assign(experiment=together) for own in (points, runs)))
+        name: Results(
+            *(table[table["experiment"] == name].assign(experiment=together) for table in (points, runs))
+        )
         for name in names
     }
     series = headline_series(runs[runs["experiment"] == first], points)
@@ -108,12 +110,12 @@ def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list
     table = compare_results(sides, together, series.values(), rule)
     table = table[table["series"] != ""]
     rows = []
-    for _, own in table.groupby(["quantity", "series"], sort=False):
-        base = cell(own["value"].iloc[0])
-        what = titles[own["series"].iloc[0]].removeprefix("the ")
-        depth = own["depth"].iloc[0]
+    for _, group in table.groupby(["quantity", "series"], sort=False):
+        base = cell(group["value"].iloc[0])
+        what = titles[group["series"].iloc[0]].removeprefix("the ")
+        depth = group["depth"].iloc[0]
         quantity = f"power of {what}" if pd.isna(depth) else f"log10 of {what} at L = {depth}"
-        for _, row in own.iloc[1:].iterrows():
+        for _, row in group.iloc[1:].iterrows():
             change = estimate(row["difference"], row["difference_low"], row["difference_high"])
             rows.append([Cell(quantity), Cell(str(row["revision"])), cell(row["value"]), base, change])
     columns = ["quantity", "experiment", "value", first, f"value − {first}"]
@@ -123,7 +125,7 @@ def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list
 
 def verdict_counts(grids: list[Grid]) -> str:
     """Return the number of claims by verdict, as `9 claims: 6 agree, 3 disagree (1 with a paper)`."""
-    first = [row[0] for own in grids if not own.folded for row in own.rows]
+    first = [row[0] for grid in grids if not grid.folded for row in grid.rows]
     counts = Counter(verdict.text for verdict in first)
     against = f" ({sum(verdict.tone == 'bad' for verdict in first)} with a paper)"
     parts = [
@@ -140,7 +142,7 @@ def _claim_row(row: Any) -> list[Cell]:
     p_value = getattr(row, "p_value", math.nan)
     if row.quantity == "spearman" and not math.isnan(p_value):
         number = dataclasses.replace(number, text=f"{number.text} ({p_text(p_value)})")
-    about = re.sub(r"\b[a-z]\w*_\w+", lambda found: _label(found[0]), row.about)
+    about = re.sub(r"\b[a-z]\w*_\w+", lambda match: _label(match[0]), row.about)
     of = f"{row.quantity.replace('_', ' ')}: {about}" if about else row.quantity
     of_paper = row.author == "paper"
     tones = {"agrees": "good", "undecided": "open", "disagrees": "bad" if of_paper else "open"}

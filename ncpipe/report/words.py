@@ -13,7 +13,7 @@ WORDS: Mapping[str, Any] = yaml.safe_load((TEMPLATES / "words.yaml").read_text(e
 def meaning(name: str) -> str:
     """Return the sentence of a property, term or heading, to show when pointed at; empty for others."""
     kinds = [WORDS["collapse"][kind]["properties"] for kind in ("tags", "classes", "regression")]
-    properties = {own: told["says"] for kind in kinds for own, told in kind.items()}
+    properties = {title: told["says"] for kind in kinds for title, told in kind.items()}
     known = properties | WORDS["terms"] | WORDS["headings"]
     return str(known.get(name, ""))
 

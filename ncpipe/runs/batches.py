@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ncpipe.config.experiment import own_loop
 from ncpipe.config.optimizer_specs import OneAtATime
 from ncpipe.config.reading import Reading, at_start
 from ncpipe.config.run import Compute, Run
@@ -92,7 +91,7 @@ def split_batch(fingerprints: Batch, device: torch.device, workers: int, parts: 
     Raises NotEnoughMemory if one run takes more memory than is free.
     """
     run, dtype = fingerprints[0].run, DTYPES[fingerprints[0].compute.precision]
-    if own_loop(run.spec):  # of which nothing is known before it runs
+    if run.spec.training:  # of which nothing is known before it runs
         return [[fingerprint] for fingerprint in fingerprints]
     data = read_prepared(PREPARED / run.data)
     check_memory(run, data, device, dtype)
@@ -123,7 +122,7 @@ def train_batches(
     stop: when it is set, batches write checkpoints and Stopped is raised. Ctrl-C does the same.
     """
     stop = stop or threading.Event()
-    if any(own_loop(batch[0].run.spec) for batch in batches):  # each takes a GPU for itself
+    if any(batch[0].run.spec.training for batch in batches):  # each takes a GPU for itself
         device = prepare_device(batches[0][0].compute)
         workers = min(workers, gpu_count(device)) if device.type != "cpu" else workers
     errors: dict[str, InputError] = {}
@@ -184,7 +183,7 @@ class _Trainer:
             self._train_some(fingerprints[:1], claim)
             return fingerprints[1:]
         check_code(first, Reading())  # whoever edited the code wants no more runs of the code before
-        if own_loop(run.spec):
+        if run.spec.training:
             work = self.work_per_epoch(first)
             train_elsewhere(first, self.checkpoint_seconds, self.progress, work, self.stop, claim)
             return []

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.reading import PACKAGE, ROOT, Reading, at_start
 from ncpipe.config.stages import Stage
-from ncpipe.config.study import PARTS, loaded
+from ncpipe.config.study import PARTS, Study, file_of
 from ncpipe.config.study_files import CODE, FILE, PIPELINE, listed_digests, parsed, study_modules
 from ncpipe.runs.study_effect import IMPORTERS, names_in, study_effect
 from ncpipe.system.artifacts import digest_of
@@ -63,21 +63,21 @@ def sweep_digests() -> dict[str, dict[str, str]]:
     return {stage: _stage(last, ALL, at_start(), stage) for stage, last in SWEEP_STAGES.items()}
 
 
-def experiment_digests(spec: Experiment) -> dict[str, dict[str, str]]:
+def experiment_digests(spec: Experiment, study: Study) -> dict[str, dict[str, str]]:
     """Return the digests of an experiment's stages, `train` among them, by stage and by room or file."""
     picked = picked_entries(spec)
     entries: dict[str, object] = {
         "fetch": {table: entry for table, entry in picked.items() if table in FETCHED},
-        "measure": (picked, loaded().metrics, loaded().run_columns),
+        "measure": (picked, study.metrics, study.run_columns),
     }
     stages = {
         stage: _stage(last, entries.get(stage, picked), at_start(), stage)
         for stage, last in EXPERIMENT_STAGES.items()
     }
-    return stages | {TRAIN: training_digests(spec, at_start())}
+    return stages | {TRAIN: training_digests(spec, study, at_start())}
 
 
-def stage_digests(stage: Stage, spec: Experiment | None = None) -> dict[str, str]:
+def stage_digests(stage: Stage, study: Study, spec: Experiment | None = None) -> dict[str, str]:
     """Return the digests of a stage of the study's own, by room or file; spec: of the experiment it runs for.
 
     Its measurements may be of the study's own metrics.
@@ -85,20 +85,20 @@ def stage_digests(stage: Stage, spec: Experiment | None = None) -> dict[str, str
     entries = stage, stage.function.__qualname__
     if spec is None:
         return _stage("system", entries, at_start())
-    return _stage("system", (*entries, picked_entries(spec), loaded().metrics), at_start())
+    return _stage("system", (*entries, picked_entries(spec), study.metrics), at_start())
 
 
-def training_digests(spec: Experiment, reading: Reading) -> dict[str, str]:
+def training_digests(spec: Experiment, study: Study, reading: Reading) -> dict[str, str]:
     """Return the digests of the code that decides a run's numbers, by room or file."""
-    start = loaded().starts.get(getattr(spec, "start", None))
+    start = study.starts.get(getattr(spec, "start", None))
     return _stage(TRAINED, picked_entries(spec) if start is None else (picked_entries(spec), start), reading)
 
 
 def picked_entries(spec: Experiment) -> dict[str, tuple[type, object]]:
     """Return the entries of study.py's tables that an experiment picks, each with its record, by table."""
-    records = {table: type(getattr(spec, part, None)) for part, table in PARTS.items()}
-    entries = {table: loaded().tables[table].get(record) for table, record in records.items()}
-    return {table: (records[table], entry) for table, entry in entries.items() if entry is not None}
+    parts = {table: getattr(spec, part, None) for part, table in PARTS.items()}
+    entries = {table: getattr(part, "study_entry", None) for table, part in parts.items()}
+    return {table: (type(parts[table]), entry) for table, entry in entries.items() if entry is not None}
 
 
 def _stage(last: str, entries: object, reading: Reading, module: str = "") -> dict[str, str]:
@@ -141,7 +141,8 @@ def _of_study(entries: object, reading: Reading) -> tuple[dict[str, str], int]:
         if isinstance(part, CONSTANTS):
             constants.append(part)
         elif isinstance(module, str):
-            homes.add(loaded().modules.get(module, (module, "")))
+            file = file_of(module)
+            homes.add(Path(os.path.relpath(file)) if file else (module, ""))
         else:
             whole = True
     files = [Path(FILE)] if whole else [home for home in homes if isinstance(home, Path)]

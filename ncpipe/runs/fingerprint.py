@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncpipe.config.experiment import Experiment, own_loop
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.reading import Reading, at_start
 from ncpipe.config.run import Compute, Run, as_json
+from ncpipe.config.study import Study
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.code_digests import picked_entries, training_digests
 from ncpipe.system.artifacts import PREPARED, check_manifest, digest_of, read_json
@@ -59,7 +60,7 @@ class RunFingerprint:
 
         An own loop trains one run at a time.
         """
-        if own_loop(self.run.spec):
+        if self.run.spec.training:
             return digest_of(self.inputs())
         spec = as_json(self.run.spec)
         data = spec.pop("data")
@@ -74,7 +75,7 @@ class RunFingerprint:
 
 def fingerprint_of(run: Run, data: str, compute: Compute) -> RunFingerprint:
     """Return the fingerprint of a run with the code that this process runs. data: their checksum."""
-    return RunFingerprint(run, data, compute, code_digest(run.spec))
+    return RunFingerprint(run, data, compute, code_digest(run.spec, run.study))
 
 
 def fingerprints_of(runs: Sequence[Run], compute: Compute) -> list[RunFingerprint]:
@@ -144,19 +145,19 @@ def is_current(folder: Path, fingerprint: RunFingerprint) -> bool:
         return False
 
 
-def code_digest(spec: Experiment) -> str:
+def code_digest(spec: Experiment, study: Study) -> str:
     """Return the digest of the code that affects the numbers of an experiment's runs."""
     records = (record for record, _ in picked_entries(spec).values())
     key = Path.cwd(), *records, getattr(spec, "start", None)
     if key not in at_start().known:
-        at_start().known[key] = digest_of(training_digests(spec, at_start()))
+        at_start().known[key] = digest_of(training_digests(spec, study, at_start()))
     return at_start().known[key]
 
 
 def check_code(fingerprint: RunFingerprint, reading: Reading) -> None:
     """Raise InputError unless the code in a reading has the digest of a run's fingerprint."""
     try:
-        code = digest_of(training_digests(fingerprint.run.spec, reading))
+        code = digest_of(training_digests(fingerprint.run.spec, fingerprint.run.study, reading))
     except (OSError, SyntaxError, ValueError):  # a file that is being written, or is half edited
         code = ""
     if code != fingerprint.code:

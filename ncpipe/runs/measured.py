@@ -16,8 +16,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ncpipe.config.experiment import Experiment, own_loop
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.reading import at_start
+from ncpipe.config.study import Study
 from ncpipe.config.study_files import FETCH, always_runs, listed_digests
 from ncpipe.datasets.own_loaders import check_loaders
 from ncpipe.datasets.stored import FACTS
@@ -41,12 +42,12 @@ class Subject(NamedTuple):
 class Kept:
     """Has what a stage found of the runs of one experiment, as values of JSON."""
 
-    def __init__(self, stage: str, spec: Experiment) -> None:
+    def __init__(self, stage: str, spec: Experiment, study: Study) -> None:
         self.stage = stage
         # What a loop of study.py is measured on comes from loaders, which read what is listed for `fetch`.
-        listing = [stage, FETCH] if own_loop(spec) else [stage]
+        listing = [stage, FETCH] if spec.training else [stage]
         self._always = always_runs(stage)
-        self._code = digest_of(experiment_digests(spec)[stage])
+        self._code = digest_of(experiment_digests(spec, study)[stage])
         self._files = listed_digests(at_start(), *listing)
 
     def subject(self, fingerprint: RunFingerprint, further: object) -> Subject | None:
@@ -57,7 +58,7 @@ class Kept:
         files than when the data were fetched.
         """
         run = fingerprint.run
-        if own_loop(run.spec):
+        if run.spec.training:
             check_loaders(PREPARED / run.data, fingerprint.data, at_start())
         folder, facts = RUNS / run.path, PREPARED / run.data / FACTS
         if self._always:

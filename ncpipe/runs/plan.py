@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ncpipe.config.experiment import own_loop
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import read_prepared
 from ncpipe.runs.batches import Batch, groups, parts_of_each, split_batch
@@ -71,5 +70,5 @@ def _plan_shape(group: Batch, device: torch.device, workers: int, parts: int) ->
     run, done = group[0].run, epochs_done(checkpoint_of(group[0]))
     batches = split_batch(group, device, workers, parts)
     # Of an own loop nothing is known before it runs.
-    work = 1 if own_loop(run.spec) else run.depth * len(read_prepared(PREPARED / run.data).train)
+    work = 1 if run.spec.training else run.depth * len(read_prepared(PREPARED / run.data).train)
     return [Planned(batch, done, work) for batch in batches]

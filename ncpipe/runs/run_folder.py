@@ -21,7 +21,6 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from ncpipe import __version__
-from ncpipe.config.experiment import own_loop
 from ncpipe.runs.dvc_repair import remove_damaged
 from ncpipe.runs.fingerprint import (
     RUN_RECORD,
@@ -45,7 +44,7 @@ def write_run(folder: Path, trained: Trained, fingerprint: RunFingerprint, devic
     `ncpipe.runs.store.write_beside` renames it when it is complete. device: on which the run was trained.
     """
     resolved: dict[str, float] = {"parameters": sum(tensor.numel() for tensor in trained.state.values())}
-    if not own_loop(trained.run.spec):
+    if not trained.run.spec.training:
         penalty, depth = trained.run.spec.penalty, trained.run.depth
         lambdas = {"lambda": penalty.inner_strength(depth), "lambda_last": penalty.last_strength(depth)}
         resolved = lambdas | resolved

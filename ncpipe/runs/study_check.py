@@ -6,19 +6,18 @@ The stage `code` runs this (`ncpipe.commands.code`). `ncpipe.runs.trial_step` ta
 from pathlib import Path
 
 from ncpipe.config.arguments import argument_names
-from ncpipe.config.experiment import Experiment, own_loop
+from ncpipe.config.experiment import Experiment
 from ncpipe.config.optimizer_specs import TorchOptimizer
 from ncpipe.config.params import Params
 from ncpipe.config.sources.arrays import ArraysData
-from ncpipe.config.study import loaded, study_errors
+from ncpipe.config.study import Study, study_errors
 from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, REGRESSION, TAGS, one_of_a_spectrum
 from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, own_metrics
+from ncpipe.runs.code_digests import picked_entries
 from ncpipe.runs.dvc_dependencies import check_reruns
 from ncpipe.system.artifacts import CLAIMS_FILE
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, cut, shown, suggest
-
-TABLES = ("NETWORKS", "DATA", "LOSSES", "OPTIMIZERS")  # of study.py, for model, data, loss and optimizer
 
 
 def check_study(params: Params) -> None:
@@ -29,10 +28,10 @@ def check_study(params: Params) -> None:
         from ncpipe.claims.quantities import Computed, check_calls
 
         claims = load_claims(CLAIMS_FILE, lambda: params)
-        check_calls(claim for claim in claims if isinstance(claim, Computed))
+        check_calls((claim for claim in claims if isinstance(claim, Computed)), params.study.calls)
     for name in params.sweep.experiments:
         spec = params.experiments[name]
-        if own_loop(spec):
+        if spec.training:
             continue
         if isinstance(spec.optimizer, TorchOptimizer):
             _check_torch_optimizer(spec.optimizer)
@@ -42,7 +41,7 @@ def check_study(params: Params) -> None:
                 raise InputError(
                     f"experiments.{name}.data.file: {spec.data.file} not found; correct the path"
                 )
-    study = loaded()
+    study = params.study
     if not any(study.tables.values()):
         return
     from ncpipe.runs import trial_step  # imports torch
@@ -50,12 +49,10 @@ def check_study(params: Params) -> None:
     metrics_checked = False
     for name in params.sweep.experiments:
         spec = params.experiments[name]
-        if own_loop(spec):
+        if spec.training:
             trial_step.check_own_loop(params.runs_of(name)[0], params.compute)
             continue
-        parts = (spec.model, spec.data, spec.loss, spec.optimizer)
-        uses_study = any(type(part) in study.tables[table] for part, table in zip(parts, TABLES, strict=True))
-        if uses_study or (study.metrics and not metrics_checked):
+        if picked_entries(spec) or (study.metrics and not metrics_checked):
             runs = params.runs_of(name)
             say(f"code: building the networks of {name}, and taking one step with a few samples")
             with study_errors():
@@ -69,7 +66,7 @@ def check_metrics(params: Params) -> None:
         cut(f"experiments.{name}.history.metrics: unknown {shown(metric)}; {suggest(metric, names)}")
         for name in params.sweep.experiments
         if (history := params.experiments[name].history)
-        for names in [_of_last_layer(params.experiments[name])]
+        for names in [_of_last_layer(params.experiments[name], params.study)]
         for metric in history.metrics
         if metric not in names
     ]
@@ -78,21 +75,21 @@ def check_metrics(params: Params) -> None:
         f"kept during training; it can take {', '.join(sorted(KEPT_ON_THE_WAY))}"
         for name in params.sweep.experiments
         if (history := params.experiments[name].history)
-        for metric, function in own_metrics().items()
+        for metric, function in own_metrics(params.study).items()
         if metric.name in history.metrics and (others := set(argument_names(function)) - KEPT_ON_THE_WAY)
     ]
     if mistakes:
         raise InputError("\n".join(mistakes))
 
 
-def _of_last_layer(spec: Experiment) -> list[str]:
+def _of_last_layer(spec: Experiment, study: Study) -> list[str]:
     """Return the metrics that features and weights of the last layer have, by what the targets are."""
-    targets = "classes" if own_loop(spec) else spec.data.targets
+    targets = "classes" if spec.training else spec.data.targets
     # The last one of regression needs the whole run.
     known = {"classes": ENTRIES, "tags": (*ENTRIES, *TAGS), "vectors": REGRESSION[:-1]}
     of_package = known[targets]
     ranks = [name for name in CATALOGUE if name.endswith("rank_weights")]
-    own = [metric.name for metric in (*of_package, *own_metrics()) if not one_of_a_spectrum(metric.name)]
+    own = [metric.name for metric in (*of_package, *own_metrics(study)) if not one_of_a_spectrum(metric.name)]
     return list(dict.fromkeys([*own, *ranks]))
 
 

@@ -1,96 +1,26 @@
-"""Iterate over the trained runs of an experiment, each with its network, data and features.
+"""Iterate over the trained runs of an experiment, or train others, each with its network, data and features.
 
 This is what a stage of a study's own begins with; `ncpipe.study` offers it.
 """
 
-import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
 
-from torch import Tensor, nn
-
-from ncpipe.config.experiment import AnyExperiment, own_loop
 from ncpipe.config.params import load_params
-from ncpipe.config.records import read
 from ncpipe.config.run import Compute, Device, Run, as_json
-from ncpipe.datasets.prepared import Prepared, read_prepared
-from ncpipe.features.extraction import Features, extract
-from ncpipe.features.forward import load_network
-from ncpipe.features.own_network import extract_own
-from ncpipe.features.run_metrics import last_layer_metrics
-from ncpipe.runs.fingerprint import fingerprints_of
+from ncpipe.datasets.prepare import prepare_data
+from ncpipe.features.trained_run import TrainedRun, train
+from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
+from ncpipe.runs.pool import executor, process_count
 from ncpipe.runs.run_folder import read_state
-from ncpipe.system.artifacts import PREPARED, RUNS
+from ncpipe.system.artifacts import RUNS, digest_of
 from ncpipe.system.errors import InputError
-from ncpipe.training.device import prepare_device
-from ncpipe.training.loop import train_batch
-from ncpipe.training.own_loop import build_own
-from ncpipe.training.session import HistoryRow
 
-
-@dataclass(frozen=True)
-class TrainedRun:
-    """Holds a trained run with its data.
-
-    run: its `experiment`, `depth`, `seed`, `spec` (the keys of params.yaml) and `columns`, which name it in
-    tables. weights: by name, as they were trained. compute: how `features` and `train_further` are computed.
-    """
-
-    run: Run
-    weights: dict[str, Tensor]
-    compute: Compute
-
-    @property
-    def data(self) -> Prepared:
-        """The prepared data, with `train` and `test`; InputError for a training loop, which has loaders."""
-        if own_loop(self.run.spec):
-            raise InputError(f"{self.run.name}: a loop of study.py trained it; take the data of its loaders")
-        return _data(PREPARED / self.run.data)
-
-    @property
-    def network(self) -> nn.Module:
-        """The network with its weights, in eval mode: in float64, or of a training loop as it was built."""
-        device = prepare_device(self.compute)
-        if not own_loop(self.run.spec):
-            return load_network(self.run, self.weights, self.data, device)
-        model = build_own(self.run)
-        model.load_state_dict(self.weights)
-        return model.to(device).eval()
-
-    @functools.cached_property
-    def features(self) -> Features:
-        """What the network's layers look like on the data, in float64 (`ncpipe.features.extraction`)."""
-        device = prepare_device(self.compute)
-        if own_loop(self.run.spec):
-            return extract_own(self.run, self.weights, device)
-        return extract(self.run, self.weights, self.data, device)
-
-    def measure(self, metrics: Sequence[str]) -> dict[str, float]:
-        """Return metrics of the last layer by name; those on the test split end in `_test`.
-
-        Raises InputError for a name that docs/metric_tables.md does not have.
-        """
-        return last_layer_metrics(self.run, self.features, metrics, f"{self.run.name}, measure")
-
-    def train_further(self, **keys: Any) -> Iterator[tuple[HistoryRow, "TrainedRun"]]:
-        """Train from these weights on, with other keys of the experiment, such as `optimizer` and `epochs`.
-
-        Yields the rows of the history at the epochs in `history.at`, each with the run at that epoch. Nothing
-        is stored. Raises InputError, with a line for each mistake in the keys.
-        """
-        experiment = self.run.experiment
-        spec = read(AnyExperiment, as_json(self.run.spec) | keys, f"experiments.{experiment}")
-        run = dataclasses.replace(self.run, spec=spec)
-        device = prepare_device(self.compute)
-        starts = [self.weights]
-        (further,) = train_batch([run], self.data, device, self.compute.precision, starts=starts)
-        for row in further.history:
-            if row.epoch in further.snapshots:
-                yield row, dataclasses.replace(self, run=run, weights=further.snapshots[row.epoch])
+Result = TypeVar("Result")
 
 
 def trained_runs(experiment: str, device: Device | None = None) -> Iterator[TrainedRun]:
@@ -105,6 +35,34 @@ def trained_runs(experiment: str, device: Device | None = None) -> Iterator[Trai
         yield TrainedRun(run, read_state(RUNS / run.path, fingerprint), compute)
 
 
-@functools.lru_cache(maxsize=1)  # consecutive runs have the same data
-def _data(folder: Path) -> Prepared:
-    return read_prepared(folder)
+def train_runs(
+    runs: Sequence[Run], do: Callable[[TrainedRun], Result], workers: int | None = None
+) -> list[Result]:
+    """Train runs, in the sweep or not, and return what `do` makes of each; nothing is stored.
+
+    Runs of one shape train side by side, in `workers` processes: by default as many as there are cores for
+    `compute.threads`. do: a function of a module; each run that it gets has its `history` and `snapshots`.
+    """
+    compute = load_params().compute
+    count = process_count(workers, compute.threads)
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        data = digest_of(as_json(run.spec.data))
+        groups.setdefault(RunFingerprint(run, data, compute).batch_key(), []).append(run)
+    parts = [part for own in groups.values() for at in range(count) if (part := own[at::count])]
+    task = functools.partial(_trained, compute, do)
+    if len(parts) == 1 or count == 1:
+        found = [task(part) for part in parts]
+    else:
+        with executor(min(count, len(parts))) as pool:
+            try:
+                found = [*pool.map(task, parts)]
+            except BrokenProcessPool:
+                raise InputError(f"{runs[0].experiment}: a process was killed; run dvc repro again") from None
+    results = dict(zip((run.name for part in parts for run in part), itertools.chain(*found), strict=True))
+    return [results[run.name] for run in runs]
+
+
+def _trained(compute: Compute, do: Callable[[TrainedRun], Result], runs: Sequence[Run]) -> list[Result]:
+    data = prepare_data(as_json(runs[0].spec.data))
+    return [do(trained) for trained in train(runs, data, compute, compute.double())]

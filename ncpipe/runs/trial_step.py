@@ -12,12 +12,13 @@ from typing import Any, get_args
 
 import torch
 
-from ncpipe.config.experiment import Data, own_loop
+from ncpipe.config.experiment import Data
 from ncpipe.config.run import Compute, Run
 from ncpipe.config.sources.images import ImageData
 from ncpipe.config.sources.next_tokens import NextTokenData
 from ncpipe.config.sources.reviews import TextData
-from ncpipe.config.study import loaded, study_error
+from ncpipe.config.specs import OwnData, OwnLoss, OwnOptimizer
+from ncpipe.config.study import mistake, mistake_of, study_error
 from ncpipe.datasets.own_loaders import loader_digests
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared, Split, TokenSplit, read_prepared
@@ -30,7 +31,7 @@ from ncpipe.models.build import build_network, build_uninitialised_network, prep
 from ncpipe.models.network import Network, Role
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.console import say
-from ncpipe.system.errors import InputError, cut
+from ncpipe.system.errors import InputError
 from ncpipe.training.device import fix_order_of_sums, prepare_device
 from ncpipe.training.own_loop import few_batches, train_own
 from ncpipe.training.session import Session
@@ -49,8 +50,6 @@ def check_own_loop(run: Run, compute: Compute) -> None:
 
     Its layers exist, its loaders for measuring repeat, its history is finite, and its checkpoint can be read.
     """
-    loop = own_loop(run.spec)
-    assert loop is not None
     device = prepare_device(compute)
     say(f"code: reading two batches of each of {run.experiment}'s loaders, twice")
     loader_digests(run, BATCHES)
@@ -59,16 +58,15 @@ def check_own_loop(run: Run, compute: Compute) -> None:
         for run_through in found.values():
             for _ in run_through():
                 pass
-    training: Any = loop.training
-    short: Any = dataclasses.replace(loop, training=dataclasses.replace(training, epochs=1), history=None)
+    spec: Any = run.spec
+    once = dataclasses.replace(spec.training, epochs=1)
+    short = dataclasses.replace(spec, training=once, history=None)
     say(f"code: training {run.experiment} for one epoch of two batches, and reading its checkpoint")
     with few_batches(BATCHES):
         trained = train_own(dataclasses.replace(run, spec=short), device)
     if trained.diverged_at is not None:
-        name = getattr(loaded().trainings[type(loop.training)].train, "__name__", "TRAININGS")
-        raise loaded().mistake(
-            name, f"{name} leaves a loss, error or weight that is not finite after one epoch"
-        )
+        what = "leaves a loss, error or weight that is not finite after one epoch"
+        raise mistake_of(spec.training.study_entry.train, what)
 
 
 def check_runs(runs: list[Run]) -> None:
@@ -97,36 +95,34 @@ def check_runs(runs: list[Run]) -> None:
     except RuntimeError as error:  # from autograd, whose traceback has no line of study.py
         if study_error(error):
             raise
-        part = spec.loss if type(spec.loss) in loaded().losses else spec.model
+        part = spec.loss if isinstance(spec.loss, OwnLoss) else spec.model
         reason = " ".join(str(error).split())
-        raise _mistake(part, f"the loss {spec.loss_name} of this network has no gradient: {reason}") from None
+        raise mistake(part, f"the loss {spec.loss_name} of this network has no gradient: {reason}") from None
     if not bool(loss.isfinite().all()) or not bool(gradient.isfinite().all()):
         verb = "is" if not bool(loss.isfinite().all()) else "has a gradient that is"
-        raise _mistake(spec.loss, f"the loss {spec.loss_name} {verb} not finite before the first step")
+        raise mistake(spec.loss, f"the loss {spec.loss_name} {verb} not finite before the first step")
     if not torch.equal(loss, again[0]) or not torch.equal(gradient, again[1]):
-        part = spec.loss if type(spec.loss) in loaded().losses else spec.model
-        raise _mistake(part, f"the loss {spec.loss_name} of this network {OTHER}, {NO_DRAWS}")
+        part = spec.loss if isinstance(spec.loss, OwnLoss) else spec.model
+        raise mistake(part, f"the loss {spec.loss_name} of this network {OTHER}, {NO_DRAWS}")
     _check_optimizer(session)
     for _ in session.epochs():
         pass
     if not bool(session.stack.values.isfinite().all()):
-        raise _mistake(
+        raise mistake(
             spec.optimizer, f"the first step of {spec.optimizer.name} gives weights that are not finite"
         )
     if not torch.equal(Session([run], data, cpu, torch.float32).stack.values, start):
-        raise _mistake(
-            spec.model, f"initialise() of {spec.model.architecture} {OTHER}; draw from `generator`"
-        )
-    if loaded().metrics:
+        raise mistake(spec.model, f"initialise() of {spec.model.architecture} {OTHER}; draw from `generator`")
+    if run.study.metrics:
         state = session.results()[0].state
         features = extract(run, state, data, cpu)
         pair = [list(own_measurements(run, features, WeightsAndData(state, lambda: data))) for _ in range(2)]
         for one, two in zip(*pair, strict=True):
             if one.value != two.value and not (math.isnan(one.value) and math.isnan(two.value)):
-                raise loaded().mistake("METRICS", f"the metric {one.metric} {OTHER}; {DRAW}")
-        for metric, function in own_metrics().items():
+                raise mistake("METRICS", f"the metric {one.metric} {OTHER}; {DRAW}")
+        for metric, function in own_metrics(run.study).items():
             if right := wrong_place(metric, function):
-                raise loaded().mistake(
+                raise mistake(
                     "METRICS",
                     f"the metric {metric.name!r} has where {metric.where!r}; what its function takes is "
                     f"known at {right!r}",
@@ -140,7 +136,7 @@ def _check_optimizer(session: Session) -> None:
     is recorded once and replayed, so that it would train as in that step for ever.
     """
     spec, values = session.spec, session.stack.values
-    if type(spec.optimizer) in loaded().optimizers:
+    if isinstance(spec.optimizer, OwnOptimizer):
         method: Any = session.method
         gradient = session.loss_and_gradient(session.train)[1]
         before = {name: buffer.clone() for name, buffer in method.buffers().items()}
@@ -150,7 +146,7 @@ def _check_optimizer(session: Session) -> None:
             for name, buffer in method.buffers().items():
                 buffer.copy_(before[name])
         if not torch.allclose(twice[0], twice[1], rtol=0.0, atol=0.0, equal_nan=True):
-            raise _mistake(
+            raise mistake(
                 spec.optimizer,
                 f"the optimizer {spec.optimizer.name} changes from call to call with the same weights, "
                 "gradients, state, step and rate; keep numbers in `state`, or compute them from `step`",
@@ -166,39 +162,37 @@ def _check_network(run: Run, data: Prepared) -> None:
         roles = network.roles()
         length = network.length
     except ValueError as error:
-        raise _mistake(network, f"{name}: {error}") from None
+        raise mistake(network, f"{name}: {error}") from None
     if build_uninitialised_network(run, data).roles() != roles:
-        raise _mistake(network, f"{name}: initialise() changes requires_grad; set it in __init__")
+        raise mistake(network, f"{name}: initialise() changes requires_grad; set it in __init__")
     known = get_args(Role)
     if unknown := sorted(set(roles.values()) - set(known)):
         message = f"parameter_groups() has the role {unknown[0]!r}; the roles are {', '.join(known)}"
-        raise _mistake(network, f"{name}: {message}")
+        raise mistake(network, f"{name}: {message}")
     if (role := roles.get("last.weight", "last")) not in ("last", "frozen"):
-        raise _mistake(network, f"{name}: the role of self.last is {role}; write it as last")
+        raise mistake(network, f"{name}: the role of self.last is {role}; write it as last")
     if not length > 0:
-        raise _mistake(network, f"{name}: length is {length}; expected the number of blocks, above 0")
+        raise mistake(network, f"{name}: length is {length}; expected the number of blocks, above 0")
     samples = prepare_split(data.train, data.kind, model, torch.device("cpu"), torch.float32)
     with torch.no_grad():
         layers = list(network.eval().representations(samples.inputs, samples.lengths))
         again = list(network.representations(samples.inputs, samples.lengths))
     names = [layer.name for layer in layers]
     if len(set(names)) < len(names):
-        raise _mistake(network, f"{name}: layers() gives two layers of one name in {', '.join(names)}")
+        raise mistake(network, f"{name}: layers() gives two layers of one name in {', '.join(names)}")
     for layer in layers:
         _check_layer(network, name, layer.name, layer.values, data.train.predictions, layer.position)
     if any(not torch.equal(one.values, two.values) for one, two in zip(layers, again, strict=True)):
-        raise _mistake(network, f"{name}: the network {OTHER} in eval mode; draw `if self.training` alone")
+        raise mistake(network, f"{name}: the network {OTHER} in eval mode; draw `if self.training` alone")
     if names[-1:] != ["last"] or layers[-1].position != 1:
         last = f"{names[-1]!r} at position {layers[-1].position}" if layers else "none"
-        raise _mistake(
-            network, f"{name}: the last layer of layers() is {last}; expected 'last' at position 1"
-        )
+        raise mistake(network, f"{name}: the last layer of layers() is {last}; expected 'last' at position 1")
     if (has_bias := network.last.bias is not None) != model.last_bias:
         what = f"`last` has {'a' if has_bias else 'no'} bias; write the ClassVar last_bias = {has_bias}"
-        raise _mistake(model, f"{name}: {what} into {type(model).__name__}")
+        raise mistake(model, f"{name}: {what} into {type(model).__name__}")
     width, rows = layers[-1].values.shape[1], network.last.weight
     if tuple(rows.shape) != (data.classes, width):
-        raise _mistake(
+        raise mistake(
             network,
             f"{name}: `last` has a weight {tuple(rows.shape)}; expected ({data.classes}, {width}), the "
             "classes and the width of the layer 'last'",
@@ -211,23 +205,17 @@ def _check_layer(
 
     if not isinstance(values, torch.Tensor) or values.dim() != 2 or len(values) != samples:
         shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
-        raise _mistake(network, f"{name}: the layer {layer} is {shape}; expected ({samples}, width)")
+        raise mistake(network, f"{name}: the layer {layer} is {shape}; expected ({samples}, width)")
     if position is not None and not 0 <= float(position) <= 1:  # type: ignore[arg-type]
-        raise _mistake(network, f"{name}: the layer {layer} is at {position}; expected 0 to 1, or None")
+        raise mistake(network, f"{name}: the layer {layer} is at {position}; expected 0 to 1, or None")
     if not bool(values.isfinite().all()):
         kind = "NaN" if bool(values.isnan().any()) else "infinity"
-        raise _mistake(network, f"{name}: the layer {layer} gives {kind} before the first step")
-
-
-def _mistake(part: object, message: str) -> InputError:
-    """Return the error, with the line of the part's class if study.py defines it."""
-    name = type(part).__name__
-    return loaded().mistake(name, message) if name in loaded().lines else InputError(cut(message))
+        raise mistake(network, f"{name}: the layer {layer} gives {kind} before the first step")
 
 
 def _load_data(spec: Data, folder: Path) -> Prepared:
     """Return the data if they are prepared or need no download; otherwise noise of the same shape."""
-    if type(spec) in loaded().data:
+    if isinstance(spec, OwnData):
         return _own_data(spec)
     if not isinstance(spec, ImageData | TextData | NextTokenData) or spec.source == "digits":
         return prepare(spec, RAW, None, progress=False)
@@ -244,7 +232,7 @@ def _own_data(spec: Data) -> Prepared:
     if time.monotonic() - begin < SECONDS:
         again = prepare(spec, RAW, None, progress=False)
         if data.facts != again.facts:  # with digests of the arrays
-            raise _mistake(spec, f"the function of {spec.source} {OTHER}; {DRAW}")
+            raise mistake(spec, f"the function of {spec.source} {OTHER}; {DRAW}")
     return data
 
 

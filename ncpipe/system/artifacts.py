@@ -161,15 +161,15 @@ def write_manifest(folder: Path, key: str) -> None:
 
 def check_manifest(folder: Path, key: str) -> None:
     """Raise InputError, naming the file, unless a folder is to the bit what was sealed with this key."""
-    sealed, found = read_json(folder / MANIFEST), _contents(folder, key)
-    if (folder / MANIFEST).read_bytes() == json_text(found).encode():
+    sealed, actual = read_json(folder / MANIFEST), _contents(folder, key)
+    if (folder / MANIFEST).read_bytes() == json_text(actual).encode():
         return
     before = sealed.get("files") if isinstance(sealed, dict) else None
     files: dict[str, Any] = before if isinstance(before, dict) else {}
-    for name in sorted({*found["files"], *files} if files else ()):
-        if name not in found["files"]:
+    for name in sorted({*actual["files"], *files} if files else ()):
+        if name not in actual["files"]:
             raise InputError(f"{folder / name}: missing")
-        if files.get(name) != found["files"][name]:
+        if files.get(name) != actual["files"][name]:
             raise InputError(f"{folder / name}: {'damaged' if name in files else 'not part of it'}")
     raise InputError(f"{folder / MANIFEST}: damaged, or of another result")
 

@@ -88,8 +88,8 @@ class Progress:
         self.bar.close()
 
     def _count(self) -> str:
-        count, own = f"{self.finished} of {self.runs} runs", self.finished - self._before
-        return f"{count}, {60 * own / self.seconds():.3g} a minute" if own else count
+        count, done = f"{self.finished} of {self.runs} runs", self.finished - self._before
+        return f"{count}, {60 * done / self.seconds():.3g} a minute" if done else count
 
     def _state(self) -> str:
         """Return the count, and where the batch is that has been training for longest."""

@@ -37,7 +37,7 @@ def suggest(name: object, known: Iterable[object]) -> str:
     """Return what to write in place of an unknown name."""
     from difflib import get_close_matches  # only where something is misspelt
 
-    words = [word(each) for each in known]
+    words = [word(choice) for choice in known]
     if not words:
         return "nothing is allowed here"
     near = get_close_matches(str(name)[:WORD], words, n=1)

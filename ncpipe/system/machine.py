@@ -18,9 +18,9 @@ def free_memory() -> int:
         import psutil  # only where numbers are about to be computed
     except ModuleNotFoundError:  # PyTorch and NumPy alone: pages that nothing uses, not even a cache
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    own = psutil.Process().memory_info().rss
+    resident = psutil.Process().memory_info().rss
     limits = [*_cgroup_limits(), *_job_limit()]
-    return max(0, min([psutil.virtual_memory().available, *(limit - own for limit in limits)]))
+    return max(0, min([psutil.virtual_memory().available, *(limit - resident for limit in limits)]))
 
 
 def _cgroup_limits() -> Iterator[int]:
@@ -42,9 +42,9 @@ def _cgroup_limits() -> Iterator[int]:
 
 def _job_limit() -> Iterator[int]:
     """Yield the memory of this process's Slurm job, if it is in one; 0 means all of the node's."""
-    megabytes, each = os.environ.get("SLURM_MEM_PER_NODE"), os.environ.get("SLURM_MEM_PER_CPU")
+    megabytes, per_cpu = os.environ.get("SLURM_MEM_PER_NODE"), os.environ.get("SLURM_MEM_PER_CPU")
     with contextlib.suppress(ValueError):
-        limit = int(megabytes or each or 0) * (
+        limit = int(megabytes or per_cpu or 0) * (
             1 if megabytes else int(os.environ.get("SLURM_CPUS_ON_NODE", 1))
         )
         if limit:

@@ -69,10 +69,11 @@ def compare_results(
         label = series_name(split, metric)
         for quantity, place, terms in _quantities(named):
             base = next(iter(terms.values()))
-            for index, (name, own) in enumerate(terms.items()):
-                change = _change(base, own, rule.level) if index else {}
+            for index, (name, combination) in enumerate(terms.items()):
+                change = _change(base, combination, rule.level) if index else {}
                 keys = {"quantity": quantity, "series": label, "revision": name, "pairs": ""} | place
-                rows.append(keys | dict(zip(ESTIMATE, _estimate(own, rule.level), strict=True)) | change)
+                estimate = dict(zip(ESTIMATE, _estimate(combination, rule.level), strict=True))
+                rows.append(keys | estimate | change)
     rows.sort(key=lambda row: QUANTITIES.index(row["quantity"]))
     table = pd.DataFrame(rows).assign(experiment=experiment).reindex(columns=COLUMNS)
     axis = symbol(next(iter(revisions.values())).runs)
@@ -183,15 +184,15 @@ def _quantities(named: Mapping[str, Lines]) -> Iterator[tuple[str, dict[str, Any
     """Yield each quantity, its depth and value of the axis if it has them, and the terms of each revision."""
     lines = sorted(set().union(*named.values()))
     for line in lines:
-        slopes = {name: slope_combination(own.get(line, {})) for name, own in named.items()}
+        slopes = {name: slope_combination(values.get(line, {})) for name, values in named.items()}
         yield "slope", {"depth": line} if line else {}, slopes
     for line in reversed(lines):
-        groups = {name: own.get(line, {}) for name, own in named.items()}
+        groups = {name: values.get(line, {}) for name, values in named.items()}
         if common := set.intersection(*map(set, groups.values())):
             for place in sorted(common) if line else [max(common)]:
                 means = {
-                    name: [WeightedRuns(at, float(at == place), values) for at, values in own.items()]
-                    for name, own in groups.items()
+                    name: [WeightedRuns(at, float(at == place), values) for at, values in group.items()]
+                    for name, group in groups.items()
                 }
                 yield "log10", {"depth": line, "x": place} if line else {"depth": place}, means
             break
@@ -231,11 +232,11 @@ def _lines(points: pd.DataFrame, experiment: str, metric: str, split: str) -> Li
     A line is a depth, and x the value of the axis; without an axis, there is one line, 0, and x is the depth.
     """
     keys = {"experiment": experiment, "layer": LAST, "metric": metric, "split": split, "used": True}
-    own = rows_at(points, keys).sort_values("seed")
-    x = x_column(own)
+    used = rows_at(points, keys).sort_values("seed")
+    x = x_column(used)
     lines: Lines = {} if x != "depth" else {0: {}}
     group: Any
-    for group, values in own.set_index("seed").groupby(["depth", x])["log10"]:
+    for group, values in used.set_index("seed").groupby(["depth", x])["log10"]:
         depth, at = group
         lines.setdefault(int(depth) if x != "depth" else 0, {})[at] = values
     return lines

@@ -42,18 +42,18 @@ def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> 
     histories = dict(iter(history.groupby(run_keys(runs))))
     nothing = history.iloc[:0]
     keys = runs[run_keys(runs)].itertuples(index=False, name=None)
-    judged = [
+    verdicts = [
         judge_run(histories.get(key, nothing), bool(finished), rule)
         for key, finished in zip(keys, runs["finished"], strict=True)
     ]
-    found = runs.assign(
+    judged = runs.assign(
         converged=False,
         selected=False,
-        reason=[reason for reason, _, _ in judged],
-        last_train_error=[error for _, error, _ in judged],
-        loss_moved=[moved for _, _, moved in judged],
+        reason=[reason for reason, _, _ in verdicts],
+        last_train_error=[error for _, error, _ in verdicts],
+        loss_moved=[moved for _, _, moved in verdicts],
     )
-    return with_gradient(found, rule)
+    return with_gradient(judged, rule)
 
 
 def with_gradient(runs: pd.DataFrame, rule: Convergence) -> pd.DataFrame:
@@ -66,8 +66,8 @@ def with_gradient(runs: pd.DataFrame, rule: Convergence) -> pd.DataFrame:
     reasons = runs["reason"]
     if rule.gradient is not None:
         reasons = reasons.mask(~reasons.isin(UNFIT) & ~(shares <= rule.gradient), GRADIENT)
-    found = runs.assign(reason=reasons, gradient_share=shares, converged=reasons == "")
-    return found.assign(selected=selected_runs(found, rule))
+    judged = runs.assign(reason=reasons, gradient_share=shares, converged=reasons == "")
+    return judged.assign(selected=selected_runs(judged, rule))
 
 
 def gradient_shares(runs: pd.DataFrame) -> pd.Series:
@@ -139,16 +139,16 @@ def failure_lines(runs: pd.DataFrame, rule: Convergence) -> list[str]:
     runs: from `judge_runs` with the same rule; the lines are in their order.
     """
     lines = []
-    for (name, reason), own in runs[~runs["converged"]].groupby(["experiment", "reason"], sort=False):
-        of = runs[runs["experiment"] == name]
+    for (name, reason), failed in runs[~runs["converged"]].groupby(["experiment", "reason"], sort=False):
+        every = runs[runs["experiment"] == name]
         problem, advice = str(reason), ADVICE.get(str(reason), "")
         if reason in LIMITED:
             column, key = LIMITED[str(reason)]
-            problem = f"{reason} ({column} {_range(own[column])} > {getattr(rule, key):g})"
+            problem = f"{reason} ({column} {_range(failed[column])} > {getattr(rule, key):g})"
             advice = f"raise epochs or convergence.{key}"
-            if own[column].isna().all():  # a gradient with batch norm, or without a penalty
+            if failed[column].isna().all():  # a gradient with batch norm, or without a penalty
                 problem, advice = f"{reason} (no {column})", f"set convergence.{key} to null"
-        lines.append(f"{name}: {len(own)} of {len(of)} runs {problem}{_where(own, of)}: {advice}")
+        lines.append(f"{name}: {len(failed)} of {len(every)} runs {problem}{_where(failed, every)}: {advice}")
     return lines
 
 
@@ -161,9 +161,9 @@ def _movement(epoch: np.ndarray, loss: np.ndarray, window: float) -> float:
     return moved / final if final else (math.inf if moved else 0.0)
 
 
-def _where(own: pd.DataFrame, runs: pd.DataFrame) -> str:
+def _where(failed: pd.DataFrame, runs: pd.DataFrame) -> str:
     column = x_column(runs)
-    values = sorted(own[column].unique())
+    values = sorted(failed[column].unique())
     if len(values) == runs[column].nunique():
         return ""
     return f" ({symbol(runs)} = {', '.join(f'{value:g}' for value in values)})"

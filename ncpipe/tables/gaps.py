@@ -9,9 +9,9 @@ def unbounded_lines(runs: pd.DataFrame) -> list[str]:
     """Return a line for each experiment and reason why runs have no bound, in the order of `runs`."""
     unbounded = runs[runs["bound"] != HOLDS].astype({"bound_detail": object}).fillna({"bound_detail": ""})
     return [
-        f"{experiment}: {len(own)} of {(runs['experiment'] == experiment).sum()} runs have no bound, "
-        f"so no loss_gap: {bound}{_details(own['bound_detail'])}"
-        for (experiment, bound), own in unbounded.groupby(["experiment", "bound"], sort=False)
+        f"{experiment}: {len(group)} of {(runs['experiment'] == experiment).sum()} runs have no bound, "
+        f"so no loss_gap: {bound}{_details(group['bound_detail'])}"
+        for (experiment, bound), group in unbounded.groupby(["experiment", "bound"], sort=False)
     ]
 
 

@@ -25,14 +25,15 @@ def nc2_of(loss_name: str, last_bias: bool) -> str:
     return "nc2_identity" if loss_name == "mse" and not last_bias else "nc2_etf"
 
 
-def paper_series(own: pd.DataFrame, measured: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+def paper_series(runs: pd.DataFrame, measured: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     """Return metric and split of NC1, NC2 and NC3 of S25 Fig. 1 and 2 for one experiment.
 
-    own: its runs, with loss_name and last_bias. measured: points, summary or slopes, of any experiments.
-    Where the targets are vectors it is NRC1, NRC2 and NRC3; where they are tags the tag average is the
-    fourth. K > d + 1 classes have no simplex ETF: GNC2 [WP24], measured only there, takes the place of NC2.
+    runs: the experiment's, with loss_name and last_bias. measured: points, summary or slopes, of any
+    experiments. Where the targets are vectors it is NRC1, NRC2 and NRC3; where they are tags the tag average
+    is the fourth. K > d + 1 classes have no simplex ETF: GNC2 [WP24], measured only there, takes the place
+    of NC2.
     """
-    experiment, loss_name, last_bias = own[["experiment", "loss_name", "last_bias"]].iloc[0]
+    experiment, loss_name, last_bias = runs[["experiment", "loss_name", "last_bias"]].iloc[0]
     metrics = measured.loc[measured["experiment"] == experiment, "metric"]
     if (metrics == "nrc1").any():
         return REGRESSION_SERIES
@@ -41,12 +42,12 @@ def paper_series(own: pd.DataFrame, measured: pd.DataFrame) -> tuple[tuple[str, 
     return (*series, TAG_SERIES) if (metrics == TAG_SERIES[0]).any() else series
 
 
-def headline_series(own: pd.DataFrame, measured: pd.DataFrame) -> dict[str, tuple[str, str]]:
+def headline_series(runs: pd.DataFrame, measured: pd.DataFrame) -> dict[str, tuple[str, str]]:
     """Return by title the metric and split of an experiment's NC1, NC2, NC3 and loss gap, if it has one.
 
-    own: its runs, with loss_name, last_bias and loss_gap. measured: as for `paper_series`.
+    runs: the experiment's, with loss_name, last_bias and loss_gap. measured: as for `paper_series`.
     """
-    series = paper_series(own, measured)
+    series = paper_series(runs, measured)
     titled = {entry(metric).group: (metric, split) for metric, split in series}
     gap = {f"the {entry(GAP).label}": (GAP, "train")}
-    return titled | gap if own[GAP].notna().any() else titled
+    return titled | gap if runs[GAP].notna().any() else titled

@@ -31,9 +31,9 @@ def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Dat
     experiment without a selected run has no rows.
     """
     points = _placed(usable_points(measurements, runs), places)
-    own = points[points["selected"]]
-    own = own.assign(value=own["value"].where(np.isfinite(own["value"])))
-    profile = own.groupby([*setting_keys(runs), *LAYER_KEYS], as_index=False).agg(
+    selected = points[points["selected"]]
+    selected = selected.assign(value=selected["value"].where(np.isfinite(selected["value"])))
+    profile = selected.groupby([*setting_keys(runs), *LAYER_KEYS], as_index=False).agg(
         n_used=("value", "count"),
         n_log10=("log10", "count"),
         mean=("value", "mean"),
@@ -59,8 +59,8 @@ def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Da
     rho: NaN for fewer than two positions. r_squared: 1 - residual/total sum of squares; NaN for fewer than
     three positions, because any line fits two, and if all values are equal.
     """
-    own = measurements[measurements["metric"].str.fullmatch(LAW_METRICS)]
-    points = _placed(usable_points(own, runs), places)
+    fuzziness = measurements[measurements["metric"].str.fullmatch(LAW_METRICS)]
+    points = _placed(usable_points(fuzziness, runs), places)
     keys = [*run_keys(runs), "split", "metric"]
     used = points[points["selected"] & points["log10"].notna()].groupby(keys)
     rows = [(*key, *_law(table["position"].to_numpy(), table["log10"].to_numpy())) for key, table in used]
@@ -70,8 +70,8 @@ def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Da
 
 def layer_errors(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return per run and layer the train `ncc_error`, by position, and whether the run is selected."""
-    own = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
-    points = _placed(usable_points(own, runs), places)
+    errors = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
+    points = _placed(usable_points(errors, runs), places)
     columns = [*run_keys(runs), "layer", "position", "split", "metric", "value", "selected"]
     return in_order(points[columns], runs, [*run_keys(runs)[1:], "position"])
 

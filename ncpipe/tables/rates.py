@@ -66,12 +66,12 @@ def short_answer(line: Mapping[str, Any], slopes: pd.DataFrame, runs: pd.DataFra
     {'NC1': (metric, split)}. A series improves or worsens only if the interval (or the test of a rank
     correlation) excludes 0.
     """
-    own = rows_at(runs, line)
+    line_runs = rows_at(runs, line)
     parts = [f"{title} {CHANGES[tendency(row)]}" for title, row in series_rows(slopes, line, series).items()]
-    if not own["converged"].all():
-        left_out = int((~own["selected"]).sum())
+    if not line_runs["converged"].all():
+        left_out = int((~line_runs["selected"]).sum())
         rest = f", {left_out} left out" if left_out else ""
-        parts.append(f"{own['converged'].sum()} of {len(own)} runs converged{rest}")
+        parts.append(f"{line_runs['converged'].sum()} of {len(line_runs)} runs converged{rest}")
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
 

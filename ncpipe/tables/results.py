@@ -27,17 +27,17 @@ def dvc_metrics(
 
     In a study with an axis, per experiment and depth: runs, converged, slope_<series> and rho_<series>.
     """
-    found = {}
+    metrics = {}
     for line in distinct(runs, line_keys(runs)):
         table, shown = rows_at(runs, line), series[str(line["experiment"])]
-        fits, means = (_selected(rows_at(own, line), shown) for own in (slopes, summary))
+        fits, means = (_selected(rows_at(values, line), shown) for values in (slopes, summary))
         rates = _finite(fits, "slope", "slope") | (_finite(fits, "rho", "rho") if "x" in runs else {})
-        found[name_of(line)] = {
+        metrics[name_of(line)] = {
             "runs": len(table),
             "converged": int(table["converged"].sum()),
             **(rates or ({} if "x" in runs else _deepest(means))),
         }
-    return found
+    return metrics
 
 
 def depth_series(summary: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -78,9 +78,9 @@ def _widen(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _selected(table: pd.DataFrame, series: Collection[tuple[str, str]]) -> pd.DataFrame:
-    own = table[table["layer"] == LAST]
-    selected = [pair in series for pair in zip(own["metric"], own["split"], strict=True)]
-    return own[np.array(selected, dtype=bool)]
+    last = table[table["layer"] == LAST]
+    selected = [pair in series for pair in zip(last["metric"], last["split"], strict=True)]
+    return last[np.array(selected, dtype=bool)]
 
 
 def _deepest(means: pd.DataFrame) -> dict[str, dict[str, float]]:

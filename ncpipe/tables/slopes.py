@@ -46,11 +46,11 @@ def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) 
     keys = [*line_keys(runs), *SERIES]
     names = series_grid(points, runs)[keys].drop_duplicates()
     counts = run_counts(runs, line_keys(runs))
-    own, nothing = dict(iter(points.groupby(keys))), points.iloc[:0]
+    by_series, nothing = dict(iter(points.groupby(keys))), points.iloc[:0]
     no_power = bool((runs[x_column(runs)] <= 0).any())
     rows = []
     for key in names.itertuples(index=False, name=None):
-        series = own.get(key, nothing)
+        series = by_series.get(key, nothing)
         fit = _ranks(series, "|".join(map(str, key)), rule) if no_power else _replicates(series, rule).fit(0)
         rows.append(fit | {"unusable": _unusable(series)})
     columns = [*FIT, *TEST, *(RHO if "x" in runs else []), "unusable"]

@@ -1,4 +1,4 @@
-"""Read the tables that a stage of a study's own has written (`ncpipe.commands.stage`)."""
+"""Read the tables that a stage has written, of a study's own (`ncpipe.commands.stage`) or of every study."""
 
 import csv
 import io
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from ncpipe.system.artifacts import METRICS, RESULTS
 from ncpipe.system.errors import InputError
-from ncpipe.tables.files import KEY
+from ncpipe.tables.files import KEY, read_csv
 
 DATA = Path("data")
 
@@ -25,14 +26,17 @@ def stage_texts(stage: str) -> Mapping[str, str]:
 
 
 def stage_table(stage: str, table: str | None = None) -> pd.DataFrame:
-    """Return a table that a stage of the study has written; by default the one that is named as the stage.
+    """Return a table of a folder of data/: of a stage of the study, or of `results` and `metrics`.
 
-    The rows of all experiments are in one table. Raises InputError if it is missing.
+    By default it is the one that is named as the stage. The rows of all experiments are in one table. Raises
+    InputError if it is missing.
     """
     table = stage if table is None else table
     texts = stage_texts(stage)
     if table not in texts:
         raise InputError(f"{DATA / stage}: has no {table}.csv; run dvc repro (stage {stage})")
+    if DATA / stage in (METRICS, RESULTS):
+        return read_csv(io.StringIO(texts[table]))
     return parse_table(texts[table])
 
 

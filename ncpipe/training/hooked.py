@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ncpipe.config.study import loaded
+from ncpipe.config.study import mistake_of
 from ncpipe.models.hook_points import Select, find_module, hook_points, matches, reading
 from ncpipe.models.inputs import InputShape, unchanged
 from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role, embedding_parameters
@@ -44,11 +44,11 @@ class Hooked:
         """Return the network of a spec."""
         module = self.module(spec, shape, classes, depth)
         if not isinstance(module, nn.Module):
-            raise loaded().mistake_of(self.module, f"gives {type(module).__name__}; return a module")
+            raise mistake_of(self.module, f"gives {type(module).__name__}; return a module")
         try:
             return HookedNetwork(self, module, spec.bounds_features)
         except InputError as error:
-            raise loaded().mistake_of(self.module, f"{UNFIT}: {error}") from None
+            raise mistake_of(self.module, f"{UNFIT}: {error}") from None
 
 
 class HookedNetwork(Network):
@@ -94,14 +94,14 @@ class HookedNetwork(Network):
         finally:
             hook.remove()
         if len(seen) != 1 or h is not seen[0]:
-            raise loaded().mistake_of(
+            raise mistake_of(
                 self._build, "gives a network that does not return the logits of its last layer as they are"
             )
         for place, point in enumerate(points, 1):
             try:
                 found = point.vectors(values[point.name], x, by_position=False)
             except InputError as error:
-                raise loaded().mistake_of(self._build, f"{UNFIT}: {error}") from None
+                raise mistake_of(self._build, f"{UNFIT}: {error}") from None
             yield Layer(point.name, place / self.length, found)
         yield Layer("last", Fraction(1), h)
 

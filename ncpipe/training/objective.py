@@ -15,7 +15,7 @@ from ncpipe.config.experiment import Experiment
 from ncpipe.config.loss_specs import Focal, Ldam, LogitAdjusted, Loss, SupCon, name_of, smoothing_of
 from ncpipe.config.run import Run
 from ncpipe.config.specs import OwnLoss
-from ncpipe.config.study import loaded
+from ncpipe.config.study import mistake
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.loss_functions import (
     cross_entropy,
@@ -141,16 +141,18 @@ FITS: Mapping[str, Callable[[Outputs, Loss], Tensor]] = MappingProxyType(
 
 def fit_times_samples(outputs: Outputs, loss: Loss) -> Tensor:
     """Return the loss without penalties, times N, (S,)."""
-    own = loaded().losses.get(type(loss))
-    return FITS[name_of(loss)](outputs, loss) if own is None else _own_times_samples(own, outputs, loss)
+    if isinstance(loss, OwnLoss):
+        return _own_times_samples(loss, outputs)
+    return FITS[name_of(loss)](outputs, loss)
 
 
-def _own_times_samples(function: Callable[..., Tensor], outputs: Outputs, loss: Loss) -> Tensor:
+def _own_times_samples(loss: OwnLoss, outputs: Outputs) -> Tensor:
     """Return the same of a function of study.py, which sees one run, without S.
 
     On a GPU by vmap, if vmap takes the function. Elsewhere run after run, on copies that begin at an aligned
     address: kernels may sum in another order otherwise, and a run's bytes must not depend on its neighbours.
     """
+    function, name = loss.study_entry, type(loss).__name__
     names = argument_names(function)
     shared = {"counts": outputs.counts, "spec": loss}
     read = {
@@ -169,11 +171,11 @@ def _own_times_samples(function: Callable[..., Tensor], outputs: Outputs, loss: 
         runs = range(len(outputs.logits))
         found = torch.stack([of_run(*(each[run].clone() for each in given.values())) for run in runs])
     runs_, samples = outputs.logits.shape[:2]
-    compares = compares_samples(loss)
+    compares = loss.compares_samples
     if found.shape != ((runs_,) if compares else (runs_, samples)):
-        name, shape = type(loss).__name__, tuple(found.shape[1:])
+        shape = tuple(found.shape[1:])
         needed = "the mean over the batch, ()" if compares else f"a number for each sample, ({samples},)"
-        raise loaded().mistake(name, f"the loss of {name} has the shape {shape}; expected {needed}")
+        raise mistake(loss, f"the loss of {name} has the shape {shape}; expected {needed}")
     return samples * found if compares else found.sum(1)
 
 
@@ -226,7 +228,7 @@ def singleton_class_error(loss: Loss, data: Prepared) -> str:
 
 def reads_features(spec: Experiment) -> bool:
     """Return whether the objective reads features besides logits."""
-    own = loaded().losses.get(type(spec.loss))
+    own = spec.loss.study_entry if isinstance(spec.loss, OwnLoss) else None
     reads = own is not None and "features" in argument_names(own)
     return reads or compares_samples(spec.loss) or spec.penalises_features
 

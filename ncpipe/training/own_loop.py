@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ncpipe.config.experiment import OwnLoop, own_loop
 from ncpipe.config.run import Run
-from ncpipe.config.study import call, loaded, study_errors
+from ncpipe.config.study import call, mistake_of, study_errors
 from ncpipe.config.study_files import LOOP
 from ncpipe.config.study_reads import called_by
 from ncpipe.system.errors import InputError
@@ -149,10 +148,11 @@ class Log:
 
 def build_own(run: Run) -> nn.Module:
     """Return the network of a run before training, drawn from global generators if it draws at random."""
-    loop, training = _parts(run)
-    model = call(training.build, loop.training, run.depth)
+    keys = run.spec.training
+    build = keys.study_entry.build
+    model = call(build, keys, run.depth)
     if not isinstance(model, nn.Module):
-        raise loaded().mistake_of(training.build, f"gives {_article(model)}; return a module")
+        raise mistake_of(build, f"gives {_article(model)}; return a module")
     return model
 
 
@@ -169,8 +169,8 @@ def train_own(
     checkpoint of the loop, or at the next row if it writes none. Raises InputError, which names the line, if
     the loop fails, returns something, or logs nothing.
     """
-    loop, training = _parts(run)
-    diverged = None
+    keys, diverged = run.spec.training, None
+    train = keys.study_entry.train
     with global_generators(run.seed, "training"):
         if device.type == "cuda":
             torch.cuda.manual_seed(torch.initial_seed())
@@ -180,7 +180,7 @@ def train_own(
             returned: Any = None
             stopped: Stopped | None = None
             try:
-                returned = training.train(model, loop.training, run.seed, device, log)
+                returned = train(model, keys, run.seed, device, log)
             except _Diverged as error:
                 diverged = int(error.args[0])
             except Stopped as error:  # not an error of study.py, through which it comes
@@ -189,16 +189,14 @@ def train_own(
         raise stopped
     if returned is not None and returned is not model:
         what = "another module" if isinstance(returned, nn.Module) else _article(returned)
-        raise loaded().mistake_of(training.train, f"returns {what}; train the module that it gets, in place")
+        raise mistake_of(train, f"returns {what}; train the module that it gets, in place")
     if diverged is None and not log.rows:
-        raise loaded().mistake_of(
-            training.train, "logs no epoch; call log(epoch, loss=..., train_error=...) after each"
-        )
+        raise mistake_of(train, "logs no epoch; call log(epoch, loss=..., train_error=...) after each")
     if diverged is None:
         lacking = [epoch for epoch in run.spec.snapshot_epochs() if epoch not in log.snapshots]
         if lacking:
-            raise loaded().mistake_of(
-                training.train,
+            raise mistake_of(
+                train,
                 f"logs no epoch {lacking[0]}, which experiments.{run.experiment}.history asks for",
             )
     state = log.finite if diverged is not None else _state_of(model)
@@ -217,13 +215,6 @@ def few_batches(most: int) -> Iterator[None]:
         yield
     finally:
         loader.__iter__ = whole
-
-
-def _parts(run: Run) -> tuple[OwnLoop, Training]:
-    loop = own_loop(run.spec)
-    assert loop is not None
-    training: Training = loaded().trainings[type(loop.training)]
-    return loop, training
 
 
 def _state_of(model: nn.Module) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.arguments import call_by_name
-from ncpipe.config.study import loaded
+from ncpipe.config.study import mistake
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
 from ncpipe.training.optimizers import OptimizerState
@@ -101,5 +101,4 @@ class ByRun(OptimizerState):
 
 
 def _mistake(spec: Any, what: str) -> InputError:
-    name = type(spec).__name__
-    return loaded().mistake(name, f"the optimizer {name}: {what}")
+    return mistake(spec, f"the optimizer {type(spec).__name__}: {what}")

@@ -16,7 +16,6 @@ from torch import Tensor
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.loss_specs import SupCon
 from ncpipe.config.run import Run
-from ncpipe.config.study import loaded
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_network, input_shape, prepare_split
 from ncpipe.models.inputs import width_of
@@ -89,7 +88,7 @@ class Session:
         if reason := singleton_class_error(self.spec.loss, data):
             raise InputError(f"experiments.{runs[0].experiment}.loss: {reason}")
         # Only a network of a study.py may draw at random while it trains.
-        seeds = [run.seed for run in runs] if type(self.spec.model) in loaded().networks else None
+        seeds = [run.seed for run in runs] if self.spec.model.study_entry else None
         self.stack = Stack([build_network(run, data) for run in runs], device, dtype, seeds)
         self.strengths = penalty_strengths(self.stack, runs)
         self.head_input = head_input_strengths(self.stack, runs)

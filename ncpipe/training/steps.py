@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ncpipe.config.optimizer_specs import Lbfgs
-from ncpipe.config.study import loaded
+from ncpipe.config.specs import OwnOptimizer
 from ncpipe.training.descent import Descent, TrainingState
 from ncpipe.training.line_search import LineSearch
 from ncpipe.training.muon import muon_state
@@ -32,7 +32,8 @@ METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 def steps_of(session: TrainingState) -> Descent | LineSearch:
     """Return the steps of the session's optimizer, which may be one of study.py."""
     optimizer = session.spec.optimizer
-    if function := loaded().optimizers.get(type(optimizer)):
-        return Descent(session, functools.partial(ByRun, function, seeds=[r.seed for r in session.runs]))
+    if isinstance(optimizer, OwnOptimizer):
+        seeds = [run.seed for run in session.runs]
+        return Descent(session, functools.partial(ByRun, optimizer.study_entry, seeds=seeds))
     method = METHODS[optimizer.name]
     return LineSearch(session) if isinstance(optimizer, Lbfgs) else Descent(session, method)

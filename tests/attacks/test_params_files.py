@@ -136,19 +136,21 @@ HOSTILE = ["; touch X", "$(touch X)", "a\nb", "'", "../..", "x" * 10**5, "\u202e
 WRONG = [None, True, 0, -1, 0.5, "text", [], [None], {}, {"a": 1}, [[[]]], math.nan, math.inf, *HOSTILE]
 LARGE = [2**31, 2**32, 2**63, 2**64, 10**18, 10**400, -(10**400), 1e39, 1e308]
 
+KIND: list[Any] = []  # the type of the study's params.yaml
+
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """That of the study, which every file of this module is read in."""
     path = tmp_path_factory.mktemp("study")
     (path / "study.py").write_text(STUDY)
-    load_study(path)
+    KIND.append(params_type(load_study(path)))
     yield path
     load_study(path / "nowhere")
 
 
 def parsed(tree: object) -> object:
-    return parse_params(tree, params_type())
+    return parse_params(tree, KIND[0])
 
 
 def paths(tree: object, above: Path_ = ()) -> Iterator[Path_]:
@@ -200,7 +202,7 @@ def test_the_base_is_good_and_has_every_record_of_the_schema() -> None:
     values = [functools.reduce(operator.getitem, path, BASE) for path in [(), *PLACES]]  # type: ignore
     seen = [set(value) for value in values if isinstance(value, dict)]
     count = 0
-    for record in records_of(json_schema(params_type())):
+    for record in records_of(json_schema(KIND[0])):
         required, known = set(record["required"]), set(record["properties"])
         if {"training", "classifier"} & known:  # of a loop of study.py: tests/test_own_loop.py has them
             continue
@@ -224,7 +226,7 @@ def records_of(node: Any) -> Iterator[dict[str, Any]]:
 @functools.cache
 def limits() -> list[float]:
     """`bounds_of` the schema, each once."""
-    return sorted({limit for pair in bounds_of(json_schema(params_type())) for limit in pair})
+    return sorted({limit for pair in bounds_of(json_schema(KIND[0])) for limit in pair})
 
 
 def bounds_of(node: Any) -> Iterator[tuple[float, float]]:
@@ -254,7 +256,7 @@ def test_every_number_of_the_schema_has_both_ends() -> None:
             for value in node:
                 yield from numbers(value, key)
 
-    for key, node in numbers(json_schema(params_type())):
+    for key, node in numbers(json_schema(KIND[0])):
         low = {"minimum", "exclusiveMinimum"} & set(node)
         high = {"maximum", "exclusiveMaximum"} & set(node)
         assert key in ("values", "covariance") or (low and high), f"{key}: {node}"

@@ -5,7 +5,7 @@ most commands (tables, figures, runs that are in the store) would wait for torch
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ncpipe.config.bounds import Positive
 
@@ -61,7 +61,11 @@ class Architecture:
     has_free_features: whether features are parameters, not computed from inputs. bounds_features: whether
     they have norm sqrt(d) for all weights, as after LN. has_head: whether the network ends with a ReLU head
     like S24's. reads_images: whether images reach it as images (N, channels, height, width).
+    study_entry: the entry that a study.py has for it in NETWORKS; `load_study` sets it, here and in the bases
+    of other records.
     """
+
+    study_entry: ClassVar[Any] = None
 
     architecture: str
     norm: str
@@ -88,8 +92,8 @@ class Architecture:
         raise NotImplementedError
 
     def head(self, depth: int) -> Head | None:
-        """Return that head for L = `depth`; None without one."""
-        return None
+        """Return that head for L = `depth`, by default with layers H1, Z2, H2, Z3, ...; None without one."""
+        return numbered_head(depth) if self.has_head else None
 
     def incompatibility(self, kind: Kind, source: str) -> str:
         """Return why data of this kind cannot be read, '' if they can. source: their name."""

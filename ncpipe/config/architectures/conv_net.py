@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from ncpipe.config.architectures.architecture import Architecture, Classifier, Head, numbered_head
+from ncpipe.config.architectures.architecture import Architecture, Classifier
 from ncpipe.config.bounds import Bound, Count, NonNegative, Positive, Size
 
 
@@ -46,9 +46,6 @@ class ConvNetModel(Architecture):
     @property
     def feature_width(self) -> int:
         return self.width
-
-    def head(self, depth: int) -> Head:
-        return numbered_head(depth)
 
     def side_incompatibility(self, side: int | None) -> str:
         if side is None or side % self.pooled == 0:

@@ -5,13 +5,12 @@ from typing import Annotated
 
 import torch
 
-from ncpipe.config.bounds import Bound, Count, Index, Positive
-from ncpipe.metrics.collapse import nc1_trace_ratio
-from ncpipe.metrics.statistics import class_statistics
+from ncpipe import functional
 from ncpipe.papers.s24 import dufm, dufm_relaxed
 from ncpipe.papers.s24.dufm_numerical import descend, minimise
 from ncpipe.papers.s24.dufm_shapes import largest_points
 from ncpipe.papers.s24.dufm_solutions import dnc_solution, layers, objective, perturbed, srg_solution
+from ncpipe.study import Bound, Count, Index, Positive
 
 Classes = Annotated[int, Bound(low=2)]
 Depth = Annotated[int, Bound(low=2)]
@@ -82,7 +81,7 @@ def within_class(
     best = minimise(model, width, starts=starts, seed=seed, collapsed=False).solutions[0]
     features = layers(best.features, best.weights)[-2].clamp(min=0)
     labels = torch.arange(classes).repeat_interleave(per_class)
-    return nc1_trace_ratio(class_statistics(features, labels, classes))
+    return functional.nc1_trace_ratio(features, labels)
 
 
 def relaxed_over_bound(

@@ -27,7 +27,7 @@ from ncpipe.papers.s24.dufm_shapes import (
     largest_points,
     srg_constants,
 )
-from ncpipe.system.errors import InputError
+from ncpipe.study import InputError
 
 GRID = 400  # scales a minimum is searched on; two minima of one shape lie far apart
 LEAST_CLASSES = 6  # of an SRG solution

@@ -6,22 +6,18 @@ N  samples    B  samples of a batch    d  width    K  classes    n  samples of a
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ncpipe.config.architectures.architecture import Architecture, Head, Kind, numbered_head
-from ncpipe.config.bounds import Positive, Size
-from ncpipe.models.inputs import InputShape, unchanged
-from ncpipe.models.layers import Affine
-from ncpipe.models.network import Family, Layer, ModuleOrParameter, Network, Role
+from ncpipe.study import Bound, Family, Layer, Network, OwnModel, Positive
 
 
 @dataclass(frozen=True)
-class DufmModel(Architecture):
+class DufmModel(OwnModel):
     """L matrices without biases behind features that are learned themselves, ReLU between them [S24 Def. 2].
 
     architecture: dufm.
@@ -33,26 +29,23 @@ class DufmModel(Architecture):
     """
 
     # fixed, and so no keys
-    norm: ClassVar[str] = "none"  # type: ignore[misc]
-    last_bias: ClassVar[bool] = False  # type: ignore[misc]
     has_free_features: ClassVar[bool] = True  # type: ignore[misc]
     has_head: ClassVar[bool] = True  # type: ignore[misc]
 
     architecture: Literal["dufm"]
-    width: Size
+    width: Annotated[int, Bound(1, 10**6)]
     columns: Literal["own", "equal"]
-    initialisation: Literal["normal"]
+    initialisation: Literal["normal"] = field()  # type: ignore[misc]  # a key
     gain: Positive
     feature_deviation: Positive
 
-    def head(self, depth: int) -> Head:
-        """Return the whole network as head."""
-        return numbered_head(depth)
-
-    def incompatibility(self, kind: Kind, source: str) -> str:
+    def incompatibility(self, kind: str, source: str) -> str:
         if kind == "free":
             return ""
         return f"model.architecture: dufm learns its features and reads no {source}; take `source: free`"
+
+    def depth_incompatibility(self, depth: int) -> str:
+        return "" if depth >= 2 else "L >= 2 (L counts the last layer)"
 
     def free_features_incompatibility(self, experiment: Any) -> str:
         data, optimizer = experiment.data, experiment.optimizer.name
@@ -70,6 +63,19 @@ class DufmModel(Architecture):
         return ""
 
 
+class Map(nn.Module):
+    """x (N, i) -> x W^T, with W (o, i); both may have a leading axis of runs that train side by side."""
+
+    bias = None
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.mT
+
+
 class Dufm(Network):
     """W_L relu(W_{L-1} ... relu(W_1 H_1)); the rows of `free` are H_1, one for each sample.
 
@@ -80,7 +86,7 @@ class Dufm(Network):
 
     batched = True
 
-    def __init__(self, spec: DufmModel, shape: InputShape, classes: int, depth: int) -> None:
+    def __init__(self, spec: DufmModel, shape: Any, classes: int, depth: int) -> None:
         super().__init__()
         self.scale = shape.copies**-0.5
         equal = spec.columns == "equal" and shape.copies == 1
@@ -88,8 +94,8 @@ class Dufm(Network):
         self.gain, self.deviation = spec.gain, spec.feature_deviation
         width = spec.width
         self.free = nn.Parameter(torch.empty(shape.size, width))
-        self.maps = nn.ModuleList(Affine(width, width, bias=False) for _ in range(depth - 1))
-        self.last = Affine(width, classes, bias=False)
+        self.maps = nn.ModuleList(Map(width, width) for _ in range(depth - 1))
+        self.last = Map(width, classes)  # type: ignore[assignment]
         self.positions = [Fraction(index, depth - 1) for index in range(depth)]
 
     @property
@@ -97,7 +103,7 @@ class Dufm(Network):
         """L - 1: the layers between the free features and those that the last layer sees."""
         return Fraction(len(self.maps))
 
-    def parameter_groups(self) -> Mapping[Role, Iterable[ModuleOrParameter]]:
+    def parameter_groups(self) -> Mapping[Any, Iterable[Any]]:
         return {"free": [self.free], "inner": [self.maps], "last": [self.last]}
 
     @torch.no_grad()
@@ -132,6 +138,11 @@ def select_rows(features: Tensor, x: Tensor) -> Tensor:
     if x.dim() == 2:
         return torch.take_along_dim(features, x.unsqueeze(-1), -2)
     return features if len(x) == features.shape[-2] else features.index_select(-2, x)
+
+
+def unchanged(inputs: Tensor, spec: DufmModel) -> Tensor:
+    """Return inputs as they are: numbers of samples."""
+    return inputs
 
 
 NETWORKS = {DufmModel: Family(unchanged, Dufm)}

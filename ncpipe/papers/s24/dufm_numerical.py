@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ncpipe.papers.s24.dufm import Dufm, equal_strength
 from ncpipe.papers.s24.dufm_solutions import Solution, objective
-from ncpipe.system.errors import InputError
+from ncpipe.study import InputError
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-12  # in Adam's denominator; derivatives are about 1e-3

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.papers.s24.dufm import Dufm
-from ncpipe.system.errors import InputError
-from ncpipe.theory.numerical import least
+from ncpipe.study import InputError, numerical
 
 
 def relaxed_relu(inputs: Tensor, epsilon: float) -> Tensor:
@@ -66,7 +65,7 @@ def apart_within_classes(
         )
         return (found[-1] - targets).square().sum() / (2 * len(targets)) + penalty
 
-    end = least(objective, sum(sizes), starts=starts, seed=seed)
+    end = numerical.least(objective, sum(sizes), starts=starts, seed=seed)
     _, found = way(end.point)
     by_class = [layer.view(classes, copies, -1) for layer in found[:-1]]  # the output is no layer of features
     apart = max(float(torch.cdist(layer, layer).max()) for layer in by_class)

@@ -5,14 +5,13 @@ K  classes    n  samples of a class    d  width
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
-from ncpipe.config.run import Run
-from ncpipe.config.sources.free import FreeData
 from ncpipe.papers.s24.dufm import LEAST_CLASSES, Dufm, dnc_loss, srg_loss
 from ncpipe.papers.s24.dufm_solutions import dnc_solution, losses, srg_solution
+from ncpipe.study import Run
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,8 @@ class Levels:
 
 def model_of(run: Run) -> Dufm:
     """Return the features model that a run of dufm trains; raise InputError where a lambda is 0."""
-    data, penalty = run.spec.data, run.spec.penalty
-    assert isinstance(data, FreeData)
+    data: Any = run.spec.data
+    penalty = run.spec.penalty
     strength = penalty.feature_strength(run.depth)
     return Dufm(data.classes, data.per_class, strength, penalty.layer_strengths(run.depth))
 

@@ -15,7 +15,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from ncpipe.system.errors import InputError
+from ncpipe.study import InputError
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from ncpipe.papers.s24.dufm_shapes import (
     srg_constants,
     srg_shape,
 )
-from ncpipe.system.errors import InputError
+from ncpipe.study import InputError
 
 
 @dataclass(frozen=True)

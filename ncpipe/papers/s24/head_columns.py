@@ -10,23 +10,21 @@ from typing import Any
 
 from torch import Tensor
 
-from ncpipe.config.run import Run
-from ncpipe.features.extraction import Features
-from ncpipe.metrics.spectrum import singular_values
-from ncpipe.metrics.table import TRAIN, measure_layer
 from ncpipe.papers.s24.dufm_solutions import Solution, layers
 from ncpipe.papers.s24.head_ranks import class_means, head_of
+from ncpipe.papers.s24.structure import singular_values
+from ncpipe.study import TrainedRun
 
 SPREADS = ("dnc1_trace_pinv", "nc1_trace_ratio")
 
 
-def means_of_head(run: Run, features: Features) -> Mapping[str, Tensor]:
+def means_of_head(trained: TrainedRun) -> Mapping[str, Tensor]:
     """Return class means (K, d) on the training samples, about 0: M1, ~M2, M2, ..., ~ML, ML."""
-    head = head_of(run)
+    head = head_of(trained.run)
     names = {"M1": head.input_layer}
     for at, (before, after) in enumerate(zip(head.before, head.after, strict=True), start=2):
         names |= {f"~M{at}": before, f"M{at}": after}
-    return {name: class_means(features, layer) for name, layer in names.items()}
+    return {name: class_means(trained, layer) for name, layer in names.items()}
 
 
 def singular_rows_of_head(means: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
@@ -45,19 +43,19 @@ def gram_rows_of_head(means: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
             yield {"layer": name, "row": row, "column": column, "value": value}
 
 
-def singular_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
+def singular_rows(trained: TrainedRun) -> Iterator[dict[str, Any]]:
     """Return singular values of M~_2, ..., M~_L, M_{L-1}, M_L: layer (`~M2`, ..., `M4`), place from 1, value.
 
     Before the last two layers the ReLU changes little; M_{L-1} is left out where L = 2.
     """
-    means = means_of_head(run, features)
+    means = means_of_head(trained)
     before, after = _before_and_after(means)
     return _singular_rows(means, [*before, *after[-2:]])
 
 
-def mean_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
+def mean_rows(trained: TrainedRun) -> Iterator[dict[str, Any]]:
     """Yield class means: layer (`~M2`, ..., `~M4`, `M2`, ..., `M4`), class, unit, value."""
-    means = means_of_head(run, features)
+    means = means_of_head(trained)
     before, after = _before_and_after(means)
     for name in [*before, *after]:
         yield from _entries(name, means[name])
@@ -89,14 +87,11 @@ def _entries(layer: str, means: Tensor) -> Iterator[dict[str, Any]]:
         )
 
 
-def spread_rows(run: Run, features: Features) -> Iterator[dict[str, Any]]:
+def spread_rows(trained: TrainedRun) -> Iterator[dict[str, Any]]:
     """Yield how samples lie about their class means: layer (`H1`, ...) and two forms of DNC1.
 
     dnc1_trace_pinv: tr(Sigma_W)/tr(Sigma_B^+), as S24 prints it; nc1_trace_ratio: tr(Sigma_W)/tr(Sigma_B).
     """
-    head = head_of(run)
+    head, found = head_of(trained.run), trained.measure_layers(SPREADS)
     for at, name in enumerate((head.input_layer, *head.after), start=1):
-        layer = features.layers[name][TRAIN]
-        found = measure_layer(f"H{at}", TRAIN, layer.statistics, layer.samples, layer.statistics, None)
-        values = {row.metric: row.value for row in found if row.metric in SPREADS}
-        yield {"layer": f"H{at}"} | values
+        yield {"layer": f"H{at}"} | found[name]

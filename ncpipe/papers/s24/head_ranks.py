@@ -8,16 +8,16 @@ from typing import Any
 
 from torch import Tensor
 
-from ncpipe.config.architectures.architecture import Head
-from ncpipe.config.run import Run
-from ncpipe.features.extraction import Features
-from ncpipe.features.run_metrics import objective_of
-from ncpipe.metrics.losses import prediction_error
-from ncpipe.metrics.powers_of_two import times_two_to
-from ncpipe.metrics.spectrum import RANK_TOLERANCE
-from ncpipe.metrics.table import TRAIN
 from ncpipe.papers.s24.dufm_runs import head_levels, levels_of
-from ncpipe.papers.s24.structure import classes_given_up, dnc_found, rank_gap, ranks, structure
+from ncpipe.papers.s24.structure import (
+    RANK_TOLERANCE,
+    classes_given_up,
+    dnc_found,
+    rank_gap,
+    ranks,
+    structure,
+)
+from ncpipe.study import Run, TrainedRun
 
 MARK = "-"  # between the ranks of layers
 DATA_CUT = 0.05  # of s_1: class means on data carry noise that free features do not
@@ -28,7 +28,7 @@ FREE = (*LEVELS, "ranks", "ranks_before", "dnc_found", "structure", "structure_l
 HEAD = (*FREE, "rank_features", "rank_gap", "mean_rank", "low_rank_over_dnc")
 
 
-def rank_columns(run: Run, features: Features) -> dict[str, Any]:
+def rank_columns(trained: TrainedRun) -> dict[str, Any]:
     """Return the columns FREE of a run of dufm, or HEAD of a network with a head on data [S24 sec. 6].
 
     Empty ones where the loss is not finite, is not the squared error of classes, or the network has no head.
@@ -42,18 +42,19 @@ def rank_columns(run: Run, features: Features) -> dict[str, Any]:
     that keep their classes mean_rank, over M_2, ..., M_{L-1} (M_2 for L = 2), and where that is below K
     low_rank_over_dnc, the loss over L_DNC.
     """
+    run, features = trained.run, trained.features
     free, head = run.spec.model.has_free_features, run.spec.model.head(run.depth)
     row: dict[str, Any] = dict.fromkeys(FREE if free else HEAD)
     if head is None or run.spec.data.targets == "vectors" or not (free or run.spec.loss == "mse"):
         return row
     levels = levels_of(run) if free else head_levels(run, features.train.labels)
-    cut, loss = RANK_TOLERANCE if free else DATA_CUT, objective_of(run, features).loss
+    cut, loss = RANK_TOLERANCE if free else DATA_CUT, trained.row["loss"]
     ratios = loss / levels.dnc, loss / levels.srg
     row |= dict(zip(LEVELS, (levels.dnc, levels.srg, *ratios), strict=True))
     if not math.isfinite(loss):
         return row
-    after = [class_means(features, layer) for layer in head.after]
-    before = [class_means(features, layer) for layer in head.before]
+    after = [class_means(trained, layer) for layer in head.after]
+    before = [class_means(trained, layer) for layer in head.before]
     found = structure(after[max(head.depth - 3, 0)], after[0] if head.depth == 2 else before[-1])
     given_up = classes_given_up(after[-1] @ features.weight.T)
     row |= {
@@ -65,9 +66,9 @@ def rank_columns(run: Run, features: Features) -> dict[str, Any]:
         "classes_given_up": given_up,
     }
     if not free:
-        rank, ratio = _of_kept(features, after, cut, given_up, ratios[0])
+        rank, ratio = _of_kept(trained, after, cut, given_up, ratios[0])
         row |= {
-            "rank_features": _joined([class_means(features, head.input_layer)], cut),
+            "rank_features": _joined([class_means(trained, head.input_layer)], cut),
             "rank_gap": rank_gap([*after[:-1], before[-1]], cut),
             "mean_rank": rank,
             "low_rank_over_dnc": ratio,
@@ -76,32 +77,32 @@ def rank_columns(run: Run, features: Features) -> dict[str, Any]:
 
 
 def _of_kept(
-    features: Features, after: list[Tensor], cut: float, given_up: int, ratio: float
+    trained: TrainedRun, after: list[Tensor], cut: float, given_up: int, ratio: float
 ) -> tuple[float, float]:
     """Return mean_rank and, if it is below K, the loss over L_DNC of a run that keeps its classes; else NaN.
 
     It gives none up and errs on no training sample: two classes with the same features cost as much as one
     that is given up, and have no output 0.
     """
-    layer = (features.weight, features.bias)
-    if given_up or prediction_error(features.train.inputs, features.train.labels, *layer) > 0:
+    if given_up or trained.row["train_error"] > 0:
         return math.nan, math.nan
     found = ranks(after[:-1] or after, cut)
     rank = sum(found) / len(found)
-    return rank, ratio if rank < len(features.weight) else math.nan
+    return rank, ratio if rank < len(trained.features.weight) else math.nan
 
 
-def head_of(run: Run) -> Head:
+def head_of(run: Run) -> Any:
     """Return the head of a run that has one."""
     head = run.spec.model.head(run.depth)
     assert head is not None
     return head
 
 
-def class_means(features: Features, layer: str) -> Tensor:
+def class_means(trained: TrainedRun, layer: str) -> Tensor:
     """Return class means (K, d) on the training samples, about 0."""
-    statistics = features.layers[layer][TRAIN].statistics
-    return times_two_to(statistics.uncentred_means(), statistics.exponent)
+    statistics = trained.features.layers[layer]["train"].statistics
+    means: Tensor = statistics.uncentred_means() * 2.0**statistics.exponent
+    return means
 
 
 def _joined(means: list[Tensor], cut: float) -> str:

@@ -1,16 +1,12 @@
 """Run the stage low_rank: compare deep features models with DNC and SRG [S24 sec. 6]."""
 
+import contextlib
 import typing
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from ncpipe.config.params import Params
-from ncpipe.config.run import Run
-from ncpipe.config.sources.free import FreeData
-from ncpipe.features.files import read_features
 from ncpipe.papers.s24.dufm import LEAST_CLASSES, equal_decays, small_decay_ratio, srg_over_dnc
 from ncpipe.papers.s24.dufm_runs import solution_split
 from ncpipe.papers.s24.dufm_solutions import dnc_solution, srg_solution
@@ -21,12 +17,10 @@ from ncpipe.papers.s24.tables.low_rank import (
     best_runs,
     claim_numbers,
     layer_numbers,
+    run_keys,
     with_ranks,
 )
-from ncpipe.study import InputError, load_params
-from ncpipe.system.artifacts import FEATURES, RESULTS
-from ncpipe.tables.files import read_table
-from ncpipe.tables.keys import run_keys
+from ncpipe.study import InputError, Run, TrainedRun, load_params, stage_table, trained_runs
 
 RATIO_DEPTHS, RATIO_POINTS = (3, 4, 5), range(4, 21)
 EXAMPLE = equal_decays(10, 50, 4, 0.004)  # S24's, whose solutions are drawn
@@ -50,9 +44,9 @@ def low_rank() -> dict[str, Any]:
             raise InputError(f"sweep.experiments: {name} has no free features; this stage is about dufm")
     if len(params.sweep.depths) > 1:
         raise InputError("sweep.depths: these figures are of one depth; list one")
-    tables = _sweep_tables(params)
+    tables, trained = _sweep_tables(), _read_series()
     for name, series in typing.cast(SeriesParams, params).series.items():
-        for kind, rows in _series_tables(name, series).items():
+        for kind, rows in _series_tables(name, series, trained).items():
             tables[kind] = pd.concat([tables[kind], rows], ignore_index=True) if kind in tables else rows
     figures = {name: draw() for name, draw in study_figures(tables).items()}
     both = {name: (tables[name], figures[name]) for name in tables.keys() & figures.keys()}
@@ -60,11 +54,12 @@ def low_rank() -> dict[str, Any]:
     return tables | figures | both | {"claimed": claim_numbers(claimed)}
 
 
-def _sweep_tables(params: Params) -> dict[str, pd.DataFrame]:
+def _sweep_tables() -> dict[str, pd.DataFrame]:
     """Return the tables of the sweep's runs and of the closed solutions."""
-    history = read_table(RESULTS / "history.csv", "aggregate")
-    runs = with_ranks(read_table(RESULTS / "runs.csv", "aggregate"))
-    classes = {name: _classes(params, name) for name in params.sweep.experiments}
+    params = load_params()
+    history, runs = stage_table("results", "history"), with_ranks(stage_table("results", "runs"))
+    data: dict[str, Any] = {name: params.experiments[name].data for name in params.sweep.experiments}
+    classes = {name: own.classes for name, own in data.items()}
     own = {name: params.experiments[name].penalty.value for name in classes}
     runs["classes"] = runs["experiment"].map(classes)
     runs["own_penalty"] = runs["penalty_value"] == runs["experiment"].map(own)
@@ -92,11 +87,19 @@ def _sweep_tables(params: Params) -> dict[str, pd.DataFrame]:
     }
 
 
-def _series_tables(name: str, series: Series) -> dict[str, pd.DataFrame]:
+def _read_series() -> dict[str, pd.DataFrame]:
+    """Return the tables of all series; `spread` is there if one of them has it."""
+    names = ("runs", "history", "singular_values", "class_means")
+    found = {name: stage_table("series", name) for name in names}
+    with contextlib.suppress(InputError):
+        found["spread"] = stage_table("series", "spread")
+    return found
+
+
+def _series_tables(name: str, series: Series, read: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """Return a series' part of each table."""
-    tables = {
-        path.stem: read_table(path, "series") for path in sorted(Path("data/series", name).glob("*.csv"))
-    }
+    parts = {kind: table[table["experiment"] == name] for kind, table in read.items()}
+    tables = {kind: part.reset_index(drop=True) for kind, part in parts.items() if len(part)}
     if "runs" not in tables:
         raise InputError(f"data/series/{name}/runs.csv: not found; run dvc repro (stage series)")
     finite = tables["runs"]["finished"].astype(bool)
@@ -119,10 +122,8 @@ def _shared(table: pd.DataFrame) -> list[str]:
     return [name for name in ("experiment", "depth", "x", "seed") if name in table]
 
 
-def _classes(params: Params, name: str) -> int:
-    data = params.experiments[name].data
-    assert isinstance(data, FreeData)
-    return data.classes
+def _trained(run: Run) -> TrainedRun:
+    return next(trained for trained in trained_runs(run.experiment) if trained.run == run)
 
 
 def _matrices(chosen: Sequence[Run]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -130,11 +131,11 @@ def _matrices(chosen: Sequence[Run]) -> tuple[pd.DataFrame, pd.DataFrame]:
     singular: list[dict[str, Any]] = []
     means: list[dict[str, Any]] = []
     for run in chosen:
-        features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
+        trained = _trained(run)
         key = {"experiment": run.experiment} | ({} if run.value is None else {"x": run.value})
         key |= {"seed": run.seed}
-        singular += [key | row for row in singular_rows(run, features)]
-        means += [key | row for row in mean_rows(run, features)]
+        singular += [key | row for row in singular_rows(trained)]
+        means += [key | row for row in mean_rows(trained)]
     return pd.DataFrame(singular), pd.DataFrame(means)
 
 

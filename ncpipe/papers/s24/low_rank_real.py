@@ -1,12 +1,10 @@
 """Run the stage low_rank_real: compare networks with S24's head on data with DNC and SRG [S24 6.2, 6.3]."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from ncpipe.config.params import Params
-from ncpipe.config.run import Run
-from ncpipe.features.files import read_features
 from ncpipe.papers.s24.figures.heads import (
     collapse_by_layer,
     gram_matrices,
@@ -18,12 +16,8 @@ from ncpipe.papers.s24.figures.heads import (
 from ncpipe.papers.s24.head_columns import gram_rows_of_head, means_of_head, singular_rows_of_head
 from ncpipe.papers.s24.head_ranks import DATA_CUT, head_of
 from ncpipe.papers.s24.tables.heads import LAMBDA, best_by_value, by_value, head_runs
-from ncpipe.papers.s24.tables.low_rank import claim_numbers
-from ncpipe.runs.grid import read_grid
-from ncpipe.study import InputError, load_params
-from ncpipe.system.artifacts import FEATURES, METRICS, RESULTS
-from ncpipe.tables.files import read_table
-from ncpipe.tables.keys import run_keys
+from ncpipe.papers.s24.tables.low_rank import claim_numbers, run_keys
+from ncpipe.study import InputError, Run, TrainedRun, load_params, stage_table, trained_runs
 
 SPREAD = "nc1_trace_ratio"
 LARGEST = {"dnc1_layers": "dnc1_trace_pinv", "nc1_layers": SPREAD}  # of all layers: columns of runs.csv
@@ -38,25 +32,26 @@ def low_rank_real() -> dict[str, Any]:
     """
     params = load_params()
     names = params.sweep.experiments
-    if other := next((name for name in names if not _fits(params, name)), None):
+    if other := next((name for name in names if not _fits(params.experiments[name])), None):
         raise InputError(
             f"sweep.experiments: {other} is no network with a head under the squared error on data; "
             "this stage is about these"
         )
     if len(params.sweep.depths) > 1:
         raise InputError("sweep.depths: these figures are of one depth; list one")
-    grid = {name: read_grid(params, name) for name in names}
-    singular, gram, classes = _matrices([run for runs in grid.values() for run in runs])
-    runs = head_runs(read_table(RESULTS / "runs.csv", "aggregate"), classes)
+    trained = {name: [*trained_runs(name)] for name in names}
+    singular, gram, classes = _matrices([run for runs in trained.values() for run in runs])
+    runs = head_runs(stage_table("results", "runs"), classes)
     runs = runs.sort_values("experiment", key=lambda column: column.map(names.index), kind="stable")
-    history = read_table(RESULTS / "history.csv", "aggregate")
-    spreads = pd.concat([_spreads(grid[name][0], SPREAD) for name in names], ignore_index=True)
+    history, metrics = stage_table("results", "history"), stage_table("metrics", "measurements")
+    first = [runs[0].run for runs in trained.values()]
+    spreads = pd.concat([_spreads(metrics, run, SPREAD) for run in first], ignore_index=True)
     for column, metric in LARGEST.items():
-        layers = pd.concat([_spreads(grid[name][0], metric) for name in names], ignore_index=True)
+        layers = pd.concat([_spreads(metrics, run, metric) for run in first], ignore_index=True)
         largest = layers.groupby(run_keys(layers))["value"].max().rename(column).reset_index()
         runs = runs.merge(largest, on=run_keys(runs), how="left")
     label = r"$\lambda$" if params.sweep.axis in (None, LAMBDA) else str(params.sweep.axis)
-    titles = {name: _title(params, name) for name in names}
+    titles = {name: _title(params.experiments[name]) for name in names}
     best = best_by_value(runs)
     found: dict[str, Any] = {"runs": runs, "by_value": by_value(runs), "singular_values": singular}
     found |= {"gram": gram, "spreads": spreads, "claimed": claim_numbers(runs)}
@@ -75,32 +70,29 @@ def low_rank_real() -> dict[str, Any]:
     return found
 
 
-def _fits(params: Params, name: str) -> bool:
-    spec = params.experiments[name]
-    return spec.model.has_head and not spec.model.has_free_features and spec.loss == "mse"
+def _fits(spec: Any) -> bool:
+    return bool(spec.model.has_head and not spec.model.has_free_features and spec.loss == "mse")
 
 
-def _title(params: Params, name: str) -> str:
-    spec = params.experiments[name]
+def _title(spec: Any) -> str:
     regularised = {"head": "DUFM-like", "all": "standard"}.get(spec.penalty.scope, "matrices")
     return f"{SETS.get(spec.data.source, spec.data.source)}, {regularised}"
 
 
-def _matrices(runs: list[Run]) -> tuple[pd.DataFrame, pd.DataFrame, int]:
+def _matrices(runs: Sequence[TrainedRun]) -> tuple[pd.DataFrame, pd.DataFrame, int]:
     """Return singular values and Gram matrices of every run that ended finite, and K."""
     singular: list[dict[str, Any]] = []
     gram: list[dict[str, Any]] = []
-    for run in runs:
-        features = read_features((FEATURES / run.path).with_suffix(".safetensors"))
-        means, classes = means_of_head(run, features), len(features.weight)
-        singular += [run.columns | row for row in singular_rows_of_head(means)]
-        gram += [run.columns | row for row in gram_rows_of_head(means)]
+    for trained in runs:
+        key, means, classes = trained.run.columns, means_of_head(trained), len(trained.features.weight)
+        singular += [key | row for row in singular_rows_of_head(means)]
+        gram += [key | row for row in gram_rows_of_head(means)]
     return pd.DataFrame(singular), pd.DataFrame(gram), classes
 
 
-def _spreads(run: Run, metric: str) -> pd.DataFrame:
+def _spreads(table: pd.DataFrame, run: Run, metric: str) -> pd.DataFrame:
     """Return a metric of H_1, ..., H_L of each run of an experiment: layer (M1, ...) and value."""
-    table = read_table(METRICS / run.experiment / "measurements.csv", "measure")
+    table = table[table["experiment"] == run.experiment]
     head = head_of(run)
     layers = {layer: f"M{at}" for at, layer in enumerate((head.input_layer, *head.after), start=1)}
     table = table[(table["metric"] == metric) & (table["split"] == "train") & table["layer"].isin(layers)]

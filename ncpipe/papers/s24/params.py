@@ -1,13 +1,9 @@
 """Define the key `series` of S24's study of deep features models in params.yaml."""
 
-import typing
 from dataclasses import dataclass
+from typing import Annotated, Any
 
-from ncpipe.config.bounds import Depth, Index, Number
-from ncpipe.config.experiment import Experiment
-from ncpipe.config.params import Params, varied
-from ncpipe.config.run import Run
-from ncpipe.system.errors import InputError, shown, suggest
+from ncpipe.study import Bound, Index, InputError, Run, make_run
 
 
 @dataclass(frozen=True)
@@ -20,10 +16,10 @@ class Series:
     values: numbers that it takes.
     """
 
-    depth: Depth
+    depth: Annotated[int, Bound(1, 10_000)]
     seeds: tuple[Index, ...]
     axis: str | None = None
-    values: tuple[Number, ...] = ()
+    values: tuple[int | float, ...] = ()
 
     def __post_init__(self) -> None:
         for key, needed in (("seeds", True), ("values", self.axis is not None)):
@@ -46,10 +42,10 @@ class SeriesParams:
     series: dict[str, Series]
 
     def __post_init__(self) -> None:
-        known = typing.cast(Params, self).experiments
         for name in self.series:
-            if name not in known:
-                raise ValueError(f"series.{name}: no experiment of this name; {suggest(name, known)}")
+            if name not in self._experiments():
+                known = ", ".join(self._experiments())
+                raise ValueError(f"series.{name}: no experiment of this name; allowed: {known}")
             for run in self.series_runs(name):
                 if problem := run.spec.depth_incompatibility(run.depth):
                     raise ValueError(f"series.{name}.depth: {run.depth} does not suit {name}: {problem}")
@@ -57,19 +53,18 @@ class SeriesParams:
     def series_runs(self, name: str) -> tuple[Run, ...]:
         """Return the runs of a series, by value and seed; raise InputError if there is no such series."""
         if name not in self.series:
-            raise InputError(f"series: unknown {shown(name)}; {suggest(name, self.series)}")
-        own, spec = self.series[name], typing.cast(Params, self).experiments[name]
-        specs: dict[Number | None, Experiment] = {None: spec}
-        if own.axis:
-            found = {value: varied(name, spec, own.axis, value, f"series.{name}") for value in own.values}
-            if mistakes := [line for _, lines in found.values() for line in lines]:
-                raise InputError(mistakes[0])
-            specs = {value: typing.cast(Experiment, found[value][0]) for value in sorted(found)}
+            raise InputError(f"series: unknown {name!r}; allowed: {', '.join(self.series)}")
+        own, spec = self.series[name], self._experiments()[name]
         return tuple(
-            Run(name, own.depth, seed, each, own.axis, value)
-            for value, each in specs.items()
+            make_run(name, own.depth, seed, spec, own.axis, value, f"series.{name}")
+            for value in sorted(own.values) or (None,)
             for seed in sorted(own.seeds)
         )
+
+    def _experiments(self) -> dict[str, Any]:
+        """Return those of params.yaml, of which the package knows."""
+        found: dict[str, Any] = vars(self)["experiments"]
+        return found
 
 
 PARAMS = SeriesParams

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ncpipe.metrics.spectrum import RANK_TOLERANCE, numerical_rank, singular_values
-
 LENGTHS = 0.01  # most that squared lengths of class means may differ, over their mean
 CLUSTER = 0.05  # most that entries of one kind may differ from each other and from their exact value
 GIVEN_UP = 1e-3  # an output is given up if it is nowhere above this share of the largest
 LEVEL = 1e-3  # of L_DNC: how near a loss must be for "DNC found"
 OTHER = "other"
+RANK_TOLERANCE = 1e-3  # of the largest singular value: those above it count
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,18 @@ def classes_given_up(outputs: Tensor) -> int:
     """
     largest = outputs.abs().amax(0)
     return int((largest <= GIVEN_UP * largest.max()).sum())
+
+
+def singular_values(matrix: Tensor) -> Tensor:
+    """Return the singular values of a matrix (m, n), largest first, in float64; NaN for NaN or inf."""
+    if not bool(matrix.isfinite().all()):
+        return torch.full((min(matrix.shape),), math.nan, dtype=torch.float64)
+    return torch.linalg.svdvals(matrix.double())
+
+
+def numerical_rank(singular: Tensor, tolerance: float) -> float:
+    """Return the number of singular values above a share of the largest; NaN where they are."""
+    return math.nan if singular[0].isnan() else int((singular > tolerance * singular[0]).sum())
 
 
 def ranks(means: Sequence[Tensor], tolerance: float = RANK_TOLERANCE) -> list[float]:

@@ -11,18 +11,11 @@ import numpy as np
 from scipy import special
 from scipy.optimize import minimize
 
-from ncpipe.config.bounds import Bound, Count, Index, Positive
-from ncpipe.config.experiment import Experiment
-from ncpipe.config.records import read
-from ncpipe.config.run import Run
-from ncpipe.datasets.prepared import Prepared
 from ncpipe.papers.s25.constructions.networks import Choices, optimum_of
 from ncpipe.papers.s25.counterexample import collapse_price, kept_share, motionless, near_collapsed_data
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.papers.s25.study_rows import measured
-from ncpipe.system.errors import InputError
-from ncpipe.theory import gufm
-from ncpipe.theory.frames import zero_sum_basis
+from ncpipe.study import Bound, Count, Index, InputError, Positive, Prepared, Run, frames, gufm, make_run
 
 Classes = Annotated[int, Bound(low=2)]
 Loss = Literal["ce", "mse"]
@@ -62,7 +55,7 @@ class Pairs:
     """
 
     def __init__(self, loss: Loss, classes: int, width: int, strength: float) -> None:
-        solved, basis = gufm.optimum(loss, classes, width, strength, bias=False), zero_sum_basis(width)
+        solved, basis = gufm.optimum(loss, classes, width, strength, bias=False), frames.zero_sum_basis(width)
         self.loss, self.classes, self.strength, self.radius = loss, classes, strength, math.sqrt(width)
         self.weight, self.features = (solved.weight @ basis.T).numpy(), (solved.features @ basis.T).numpy()
         self.optimum = np.concatenate([np.pad(self.weight, ((0, 0), (0, 1))).ravel(), self.features.ravel()])
@@ -184,7 +177,7 @@ def example(
         "schedule": {"name": "constant"},
         "epochs": 1, "batch_size": "full", "log_every": 1,
     }  # fmt: skip
-    return Run("App. C's example", depth, seed, read(Experiment, keys, "")), data
+    return make_run("App. C's example", depth, seed, keys), data
 
 
 CALLS = {

@@ -18,19 +18,22 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.functional import hessian, jacobian
 
-from ncpipe.config.run import Run
-from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.metrics.collapse import within_trace
-from ncpipe.metrics.statistics import class_statistics
-from ncpipe.models.loss_functions import LOSSES
+from ncpipe import functional
 from ncpipe.papers.s25.constructions.assumptions import paper_loss, paper_model
 from ncpipe.papers.s25.constructions.blocks import idle, join, make_plan, stage_two
-from ncpipe.papers.s25.constructions.embeddings import State, starts_of
-from ncpipe.papers.s25.constructions.networks import block_weights, network_state, optimum_of
-from ncpipe.system.errors import InputError
-from ncpipe.system.randomness import seeded_generator
-from ncpipe.theory.frames import zero_sum_basis
-from ncpipe.theory.gufm import Optimum
+from ncpipe.papers.s25.constructions.embeddings import State
+from ncpipe.papers.s25.constructions.networks import block_weights, network_state, optimum_of, starts_of
+from ncpipe.study import (
+    InputError,
+    Prepared,
+    Run,
+    Split,
+    cross_entropy,
+    frames,
+    gufm,
+    half_squared_error,
+    seeded_generator,
+)
 
 NoiseSubspace = Literal["within", "beside"]
 SHORTEST = 1e-3  # share of a Newton step
@@ -58,13 +61,13 @@ def near_collapsed_data(
     return Prepared("vector", classes, None, split, split, facts)
 
 
-def aligned_embedding(solved: Optimum, inputs: int) -> State:
+def aligned_embedding(solved: gufm.Optimum, inputs: int) -> State:
     """Return lin_0 that maps the k-th unit vector to the k-th optimal feature: X_1 is close to collapse.
 
     Coordinates beyond the K-th, up to `inputs`, go to directions at right angles to all features.
     """
     classes, width = solved.features.shape
-    basis = zero_sum_basis(width)
+    basis = frames.zero_sum_basis(width)
     _, _, axes = torch.linalg.svd(solved.features @ basis.T)
     beside = width**0.5 * axes[classes:inputs] @ basis
     weight = torch.cat([solved.features, beside]).T.contiguous()
@@ -93,8 +96,7 @@ def collapse_price(features: Tensor, labels: Tensor, strength: float) -> float:
     tr Sigma_W' behind cost at least lambda/2 (sqrt(tr Sigma_W) - sqrt(tr Sigma_W'))/sqrt(d). strength: lambda
     of these matrices.
     """
-    statistics = class_statistics(features, labels, int(labels.max()) + 1)
-    return strength / 2 * (within_trace(statistics).item() / features.shape[1]) ** 0.5
+    return strength / 2 * (functional.tcv(features, labels) / features.shape[1]) ** 0.5
 
 
 def kept_share(gap: float, price: float) -> float:
@@ -106,7 +108,7 @@ def kept_share(gap: float, price: float) -> float:
     return max(0.0, 1 - gap / price)
 
 
-def motionless(run: Run, data: Prepared) -> tuple[Tensor, Optimum]:
+def motionless(run: Run, data: Prepared) -> tuple[Tensor, gufm.Optimum]:
     """Return features (N, d) behind `aligned_embedding`, and the last layer that is best for them.
 
     A network that moves no sample, of inner matrices and biases that are 0, has these.
@@ -117,15 +119,16 @@ def motionless(run: Run, data: Prepared) -> tuple[Tensor, Optimum]:
     return features, best_last_layer(run, features, data.train.labels, solved)
 
 
-def best_last_layer(run: Run, features: Tensor, labels: Tensor, start: Optimum) -> Optimum:
+def best_last_layer(run: Run, features: Tensor, labels: Tensor, start: gufm.Optimum) -> gufm.Optimum:
     """Return W_L without bias with the lowest fit + lambda_L/2 |W_L|^2 on `features` (N, d), `labels` (N,).
 
     Newton's method with step halving from `start`; the problem is strictly convex. W_L has rows of sum 0, as
     the features do. `features` of the result are those of `start`.
     """
-    strength, loss = run.spec.penalty.last_strength(run.depth), LOSSES[paper_loss(run)]
+    strength = run.spec.penalty.last_strength(run.depth)
+    loss = cross_entropy if paper_loss(run) == "ce" else half_squared_error
     targets = F.one_hot(labels, len(start.weight)).double()
-    basis = zero_sum_basis(features.shape[1])
+    basis = frames.zero_sum_basis(features.shape[1])
     reduced = features @ basis.T
 
     def value(flat: Tensor) -> Tensor:
@@ -143,4 +146,4 @@ def best_last_layer(run: Run, features: Tensor, labels: Tensor, start: Optimum) 
             flat = flat - length * step
     weight = flat.view(len(start.weight), -1) @ basis
     penalty = strength / 2 * weight.square().sum().item()
-    return Optimum(value(flat).item() - penalty, penalty, weight, start.features, None)
+    return gufm.Optimum(value(flat).item() - penalty, penalty, weight, start.features, None)

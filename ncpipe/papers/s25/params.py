@@ -1,12 +1,12 @@
 """Define the key `theory` of S25's theory study in params.yaml."""
 
-import typing
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from ncpipe.config.bounds import Bound, Depth, Draws, Index, Positive
-from ncpipe.config.params import Params
-from ncpipe.system.errors import shown, suggest
+from ncpipe.study import Bound, Index, Positive
+
+Depth = Annotated[int, Bound(1, 10_000)]
+Draws = Annotated[int, Bound(1, 10**6)]
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class TheoryParams:
     theory: Theory
 
     def __post_init__(self) -> None:
-        name, known = self.theory.counterexample.experiment, typing.cast(Params, self).experiments
-        if name not in known:
-            unknown = f"unknown {shown(name)}; {suggest(name, known)}"
-            raise ValueError(f"theory.counterexample.experiment: {unknown}")
+        params: Any = self  # with the keys of the package
+        if (name := self.theory.counterexample.experiment) not in params.experiments:
+            known = ", ".join(params.experiments)
+            raise ValueError(f"theory.counterexample.experiment: unknown {name!r}; allowed: {known}")
 
 
 PARAMS = TheoryParams

@@ -12,24 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullLocator
 
-from ncpipe.figures.drawing import (
-    DASHES,
-    ROW_HEIGHT,
-    draw_key,
-    draw_means,
-    key_entry,
-    label_rows,
-    row_grid,
-    set_log,
-)
-from ncpipe.figures.style import FAINT, INK, Colour, metric_colours
-from ncpipe.metrics.study_metrics import entry
-from ncpipe.tables.points import LAST
-from ncpipe.tables.slopes import least_squares_line
+from ncpipe.study import drawing
 
 NOTHING = 1e-12  # below it a gap or a metric is rounding of the optimum, or of exact collapse
 SLOPES_OF = ("stage_one_penalty", "stage_two_penalty", "inner_penalty", "loss_gap")
-BLUE, ORANGE, GREEN, PURPLE = metric_colours(4)
+BLUE, ORANGE, GREEN, PURPLE = drawing.metric_colours(4)
 DROP = 0.05  # height, in axes, of the marks for what is 0 up to rounding
 ZERO: dict[str, Any] = {"marker": "v", "markersize": 4, "markerfacecolor": "white", "linewidth": 0}
 
@@ -39,7 +26,7 @@ class Kind:
     """A kind of network and how it is drawn."""
 
     label: str
-    colour: Colour
+    colour: drawing.Colour
     marker: str
 
 
@@ -64,7 +51,8 @@ def constructed_slopes(networks: pd.DataFrame) -> pd.DataFrame:
             slope = math.nan
             if used["depth"].nunique() > 1:
                 x, y = (np.log10(used[name].to_numpy()) for name in ("depth", column))
-                slope, _ = least_squares_line(x, y)
+                centred = x - x.mean()
+                slope = float(centred / (centred**2).sum() @ y)
             rows.append((experiment, kind, column, slope, len(used)))
     return pd.DataFrame(rows, columns=["experiment", "kind", "column", "slope", "n_used"])
 
@@ -77,7 +65,7 @@ def with_nc2(networks: pd.DataFrame, nc2: dict[str, str]) -> pd.DataFrame:
 
 def trained_means(summary: pd.DataFrame, nc2: dict[str, str]) -> pd.DataFrame:
     """Return last-layer means of `tables.summary` on training samples and weights, the named nc2 as `nc2`."""
-    rows = summary[(summary["layer"] == LAST) & (summary["split"] != "test")].copy()
+    rows = summary[(summary["layer"] == "last") & (summary["split"] != "test")].copy()
     rows.loc[rows["metric"] == rows["experiment"].map(nc2), "metric"] = "nc2"
     return rows[["experiment", "depth", "metric", "log10_mean", "log10_std"]]
 
@@ -89,7 +77,7 @@ def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure
     experiment -> title, in the order of the panels. The bound is the sum of both stages' for the network of
     the printed strengths; the dotted line is L*_GUFM, the size of the loss itself.
     """
-    with row_grid(-(-len(labels) // 2), 2, 1.35 * ROW_HEIGHT, key=0.7) as (figure, grid):
+    with drawing.row_grid(-(-len(labels) // 2), 2, 1.35 * drawing.ROW_HEIGHT, key=0.7) as (figure, grid):
         for axes in grid.flat[len(labels) :]:
             axes.set_visible(False)
         for axes, (name, label) in zip(grid.flat, labels.items(), strict=False):
@@ -99,9 +87,9 @@ def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure
                 _draw(axes, part["depth"], part["loss_gap"], KINDS[kind])
             printed = own[own["kind"] == "printed"]
             bound = printed["stage_one_bound"] + printed["stage_two_bound"]
-            axes.plot(printed["depth"], bound, color=INK, linestyle=DASHES, linewidth=0.9)
+            axes.plot(printed["depth"], bound, color=drawing.INK, linestyle=drawing.DASHES, linewidth=0.9)
             if own["loss_optimum"].notna().any():
-                axes.axhline(own["loss_optimum"].max(), color=FAINT, linestyle=":", linewidth=0.9)
+                axes.axhline(own["loss_optimum"].max(), color=drawing.FAINT, linestyle=":", linewidth=0.9)
             axes.set_title(label)
             _scale(axes)
         for axes in grid[:, 0]:
@@ -110,20 +98,20 @@ def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure
             axes.set_xlabel("depth $L$")
         handles = [
             *(_handle(KINDS[kind]) for kind in ("printed", "sharp", "shifts")),
-            key_entry("bound of the proof", linestyle=DASHES, linewidth=0.9),
-            key_entry(r"$L^*_{\mathrm{GUFM}}$ itself", FAINT, linestyle=":", linewidth=0.9),
+            drawing.key_entry("bound of the proof", linestyle=drawing.DASHES, linewidth=0.9),
+            drawing.key_entry(r"$L^*_{\mathrm{GUFM}}$ itself", drawing.FAINT, linestyle=":", linewidth=0.9),
             _nothing(),
         ]
-        draw_key(figure, handles, 3)
+        drawing.draw_key(figure, handles, 3)
     return figure
 
 
 BESIDE_TRAINED = ("sharp", "shifts")
 COLUMNS = {
     "loss_gap": r"loss $-\ L^*_{\mathrm{GUFM}}$",
-    "nc1_trace_ratio": entry("nc1_trace_ratio").label,
-    "nc2": entry("nc2_etf").group,
-    "nc3_cosine": entry("nc3_cosine").label,
+    "nc1_trace_ratio": "NC1",
+    "nc2": "NC2",
+    "nc3_cosine": "NC3",
 }
 
 
@@ -136,7 +124,7 @@ def trained_and_constructed(
     depth, metric (a name of COLUMNS), log10_mean and log10_std over the seeds used. labels: experiment ->
     row label.
     """
-    with row_grid(len(labels), len(COLUMNS), key=0.7, sharex=True) as (figure, grid):
+    with drawing.row_grid(len(labels), len(COLUMNS), key=0.7, sharex=True) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
             own = networks[networks["experiment"] == name]
             for axes, metric in zip(line, COLUMNS, strict=True):
@@ -146,9 +134,9 @@ def trained_and_constructed(
                 seen = trained[(trained["experiment"] == name) & (trained["metric"] == metric)]
                 _draw_trained(axes, seen.sort_values("depth"))
                 _scale(axes)
-        label_rows(grid, labels.values(), list(COLUMNS.values()), "depth $L$")
+        drawing.label_rows(grid, labels.values(), list(COLUMNS.values()), "depth $L$")
         handles = [*(_handle(KINDS[kind]) for kind in ("trained", *BESIDE_TRAINED)), _nothing()]
-        draw_key(figure, handles, 2)
+        drawing.draw_key(figure, handles, 2)
     return figure
 
 
@@ -157,7 +145,7 @@ REGIMES = {
     "uniform": (r"$\lambda/L$, last layer too", ORANGE, "s", 3.5),
     "theorem_4_6": (r"$\lambda/L$, last layer $\lambda$", GREEN, "^", 3.5),
 }
-PLACES: dict[str, Any] = {"beside": "-", "within": DASHES}
+PLACES: dict[str, Any] = {"beside": "-", "within": drawing.DASHES}
 
 
 def counterexample(table: pd.DataFrame) -> Figure:
@@ -166,12 +154,12 @@ def counterexample(table: pd.DataFrame) -> Figure:
     table: rows of `study_rows.counterexample_rows`. Solid lines: noise beside the span of the class
     means; dashed: within it, as in the text.
     """
-    with row_grid(1, 2, 2.9) as (figure, ((left, right),)):
+    with drawing.row_grid(1, 2, 2.9) as (figure, ((left, right),)):
         shallow, size = table["depth"].min(), table["size"].iloc[0]
         for place, style in PLACES.items():
             own = table[table["place"] == place]
             sizes = own[(own["regime"] == "constant") & (own["depth"] == shallow)].sort_values("size")
-            for column, colour, marker in (("motionless_gap", PURPLE, "D"), ("price", INK, "")):
+            for column, colour, marker in (("motionless_gap", PURPLE, "D"), ("price", drawing.INK, "")):
                 shape: dict[str, Any] = {"linestyle": style, "marker": marker, "markersize": 3}
                 left.plot(sizes["size"], sizes[column], color=colour, **shape)
             for regime, (_, colour, marker, large) in REGIMES.items():
@@ -183,21 +171,21 @@ def counterexample(table: pd.DataFrame) -> Figure:
         right.set_title(rf"share of the spread kept at least, $\varepsilon = {size:g}$")
         left.set_yscale("log")
         for axes in (left, right):
-            set_log(axes, "x")
+            drawing.set_log(axes, "x")
         lines = [
-            key_entry("price, at least"),
-            key_entry("gain, at most", PURPLE, marker="D", markersize=3),
+            drawing.key_entry("price, at least"),
+            drawing.key_entry("gain, at most", PURPLE, marker="D", markersize=3),
         ]
         left.legend(handles=lines, loc="upper left")
         handles = [
             *(
-                key_entry(label, colour, marker=marker, markersize=large)
+                drawing.key_entry(label, colour, marker=marker, markersize=large)
                 for label, colour, marker, large in REGIMES.values()
             ),
-            key_entry("noise beside the class means' span", FAINT),
-            key_entry("noise within it", FAINT, linestyle=PLACES["within"]),
+            drawing.key_entry("noise beside the class means' span", drawing.FAINT),
+            drawing.key_entry("noise within it", drawing.FAINT, linestyle=PLACES["within"]),
         ]
-        draw_key(figure, handles, 3)
+        drawing.draw_key(figure, handles, 3)
     return figure
 
 
@@ -216,7 +204,7 @@ def _draw_trained(axes: Axes, own: pd.DataFrame) -> None:
     centre = 10**mean
     bars = np.array([centre - 10 ** (mean - std), 10 ** (mean + std) - centre])
     kind = KINDS["trained"]
-    draw_means(axes, own["depth"], centre, bars, color=kind.colour, marker=kind.marker)
+    drawing.draw_means(axes, own["depth"], centre, bars, color=kind.colour, marker=kind.marker)
 
 
 def _scale(axes: Axes) -> None:
@@ -233,8 +221,8 @@ def _scale(axes: Axes) -> None:
 
 
 def _handle(kind: Kind) -> Line2D:
-    return key_entry(kind.label, kind.colour, marker=kind.marker, markersize=3, linewidth=1.2)
+    return drawing.key_entry(kind.label, kind.colour, marker=kind.marker, markersize=3, linewidth=1.2)
 
 
 def _nothing() -> Line2D:
-    return key_entry("0, up to rounding", FAINT, **ZERO)
+    return drawing.key_entry("0, up to rounding", drawing.FAINT, **ZERO)

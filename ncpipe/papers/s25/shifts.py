@@ -15,20 +15,17 @@ import torch
 from torch import Tensor
 from torch.autograd.functional import jacobian as jacobian_of
 
-from ncpipe.config.run import Run
-from ncpipe.datasets.prepared import Prepared
 from ncpipe.papers.s25.constructions.assumptions import check_assumptions, distinct_samples, paper_model
-from ncpipe.papers.s25.constructions.embeddings import State, on_sphere, starts_of
+from ncpipe.papers.s25.constructions.embeddings import State, on_sphere
 from ncpipe.papers.s25.constructions.networks import (
     Choices,
     embedding_of,
     network_state,
     optimum_of,
+    starts_of,
     turned_towards,
 )
-from ncpipe.system.errors import InputError
-from ncpipe.system.randomness import seeded_generator
-from ncpipe.theory.frames import zero_sum_basis
+from ncpipe.study import InputError, Prepared, Run, frames, seeded_generator
 
 PAIRS = 12  # nearest pairs of a class that are tried for the next merger
 REACHES = torch.logspace(-1, 1.5, 24, dtype=torch.float64)  # places of -b on a pair's line, in its distances
@@ -93,7 +90,7 @@ def place_classes(points: Tensor, targets: Tensor, room: int, name: str) -> Tens
     The shape: all cosines, so up to a rotation. Gauss-Newton steps with damping (Levenberg-Marquardt) on all
     biases at once, from small random ones.
     """
-    basis = zero_sum_basis(points.shape[1])
+    basis = frames.zero_sum_basis(points.shape[1])
     for blocks in range(1, room + 1):
         for attempt in range(ATTEMPTS):
             generator = seeded_generator(attempt, "construction shifts")

@@ -7,18 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from ncpipe.datasets.prepared import read_prepared
-from ncpipe.figures.labels import by_experiment, caption, row_label
 from ncpipe.papers.s25 import proof_networks
 from ncpipe.papers.s25.constructions.assumptions import assumptions
 from ncpipe.papers.s25.constructions.networks import Choices
 from ncpipe.papers.s25.params import TheoryParams
 from ncpipe.papers.s25.study_rows import constructed_row, counterexample_rows
-from ncpipe.study import InputError, Stage, load_params, stage_table
-from ncpipe.system.artifacts import PREPARED, RESULTS
-from ncpipe.tables.files import read_table
-from ncpipe.tables.headlines import nc2_of
-from ncpipe.training.device import fix_sums
+from ncpipe.study import InputError, Stage, TrainedRun, drawing, load_params, stage_table
 
 
 def constructed(experiment: str) -> dict[str, Any]:
@@ -28,10 +22,10 @@ def constructed(experiment: str) -> dict[str, Any]:
     in its place. assumptions: of the theorems, checked at the largest depth.
     """
     params = load_params()
-    fix_sums(params.compute.threads)
     asked = typing.cast(TheoryParams, params).theory.constructed
-    data = read_prepared(PREPARED / experiment)
     choices = Choices("sharp", asked.draws, asked.detours, asked.attention_exponent)
+    deepest = params.run(experiment, max(asked.depths), asked.seed)
+    data = TrainedRun(deepest, {}).data
     rows: list[dict[str, Any]] = []
     for kind in asked.kinds:
         for depth in sorted(asked.depths):
@@ -43,7 +37,6 @@ def constructed(experiment: str) -> dict[str, Any]:
                 print(f"{kind}: {error}", file=sys.stderr)
     if not rows:
         raise InputError(f"theory.constructed.depths: no depth is deep enough for {experiment}")
-    deepest = params.run(experiment, max(asked.depths), asked.seed)
     checked = [{"experiment": experiment} | asdict(entry) for entry in assumptions(deepest, data)]
     return {"networks": rows, "assumptions": checked}
 
@@ -51,7 +44,6 @@ def constructed(experiment: str) -> dict[str, Any]:
 def counterexample() -> list[dict[str, Any]]:
     """Compute the counterexample of S25, Appendix C: with blocks of two layers, collapse is not optimal."""
     params = load_params()
-    fix_sums(params.compute.threads)
     asked = typing.cast(TheoryParams, params).theory.counterexample
     run = params.run(asked.experiment, asked.depths[0], asked.seed)
     return [*counterexample_rows(run, asked.classes, asked.per_class, asked.sizes, asked.depths, asked.seed)]
@@ -64,7 +56,7 @@ def theory() -> dict[str, Any]:
     constructed_gap, trained_and_constructed, counterexample.
     """
     order = load_params().sweep.experiments
-    runs, summary = (read_table(RESULTS / f"{name}.csv", "aggregate") for name in ("runs", "summary"))
+    runs, summary = (stage_table("results", name) for name in ("runs", "summary"))
     nc2 = {name: _nc2_of(runs[runs["experiment"] == name].iloc[0]) for name in order}
     networks, checked = (
         _ordered(stage_table("constructed", name), order) for name in ("networks", "assumptions")
@@ -73,7 +65,7 @@ def theory() -> dict[str, Any]:
     example = stage_table("counterexample")
     captions, labels = (
         {name: known[name] for name in order}
-        for known in (by_experiment(caption, runs), by_experiment(row_label, runs))
+        for known in (drawing.by_experiment(text, runs) for text in (drawing.caption, drawing.row_label))
     )
     trained = proof_networks.trained_means(summary, nc2)
     return {
@@ -92,8 +84,8 @@ def _ordered(table: pd.DataFrame, order: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _nc2_of(run: pd.Series) -> str:
-    """Return the NC2 metric for an experiment's loss."""
-    return nc2_of(str(run["loss_name"]), bool(run["last_bias"]))
+    """Return the NC2 metric for an experiment's loss [S25 Def. 3.4]."""
+    return "nc2_identity" if run["loss_name"] == "mse" and not run["last_bias"] else "nc2_etf"
 
 
 STAGES = {

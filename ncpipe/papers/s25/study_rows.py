@@ -1,27 +1,15 @@
-"""Measure constructed networks with the package's own modules: rows of the theory study's tables.
+"""Measure constructed networks as trained ones are: rows of the theory study's tables.
 
 N  samples    K  classes    d  width    all float64
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
-import torch
-
-from ncpipe.config.penalty_specs import Penalty
-from ncpipe.config.run import Run
-from ncpipe.datasets.prepared import Prepared
-from ncpipe.metrics.collapse import nc1_trace_ratio
-from ncpipe.metrics.geometry import nc2_etf, nc2_identity, unit_rows
-from ncpipe.metrics.losses import prediction_error, unregularised_loss
-from ncpipe.metrics.sample_statistics import misalignments
-from ncpipe.metrics.statistics import class_statistics
-from ncpipe.models.build import build_model, input_shape, prepare_split
-from ncpipe.models.network import Network
-from ncpipe.models.penalties import penalties
-from ncpipe.papers.s25.constructions.assumptions import paper_loss, paper_model
+from ncpipe import functional
+from ncpipe.papers.s25.constructions.assumptions import paper_model
 from ncpipe.papers.s25.constructions.blocks import stage_one_bound, stage_two_bound
 from ncpipe.papers.s25.constructions.embeddings import State
 from ncpipe.papers.s25.constructions.networks import Choices, construct, moving_blocks, optimum_of
@@ -35,8 +23,7 @@ from ncpipe.papers.s25.counterexample import (
     near_collapsed_data,
 )
 from ncpipe.papers.s25.shifts import shifts
-from ncpipe.system.errors import InputError
-from ncpipe.theory.gap import Objective, TrainedState, gap_to_optimum
+from ncpipe.study import InputError, Prepared, Run, TrainedRun
 
 Kind = Literal["printed", "sharp", "shifts"]
 # N distinct samples, m, kappa; a `Layout`; penalty of each stage, and S25's bound on its matrices, which says
@@ -69,56 +56,24 @@ def constructed_row(run: Run, data: Prepared, kind: Kind, choices: Choices) -> d
     return dict(zip(STAGES, stages, strict=True)) | measured(run, data, built.state)
 
 
-@torch.no_grad()
+OF_OBJECTIVE = ("loss", "fit", "last_penalty", "inner_penalty")
+OF_GAP = ("bound", "bound_detail", "loss_optimum", "loss_gap", "gap_gufm", "gap_fit", "gap_last_penalty")
+METRICS = ("nc1_trace_ratio", "nc2_etf", "nc2_identity", "nc3_cosine")
+
+
 def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
     """Return objective, gap to L*_GUFM, NC1-NC3 and train error of a network with these weights."""
-    network = network_of(run, data, state)
-    samples = prepare_split(data.train, data.kind, run.spec.model, torch.device("cpu"), torch.float64)
-    features = network.features(samples.inputs, samples.lengths)
-    labels, weight, bias = data.train.labels, network.last.weight, network.last.bias
-    penalty = run.spec.penalty
-    last, inner = penalties(penalty, run.depth, network.roles(), state)
-    objective = Objective(unregularised_loss(features, labels, weight, bias, paper_loss(run)), last, inner)
-    trained = TrainedState(
-        paper_loss(run),
-        objective,
-        features,
-        labels,
-        weight,
-        run.spec.model.last_bias,
-        penalty.last_strength(run.depth),
-        network.bounded,
-    )
-    return {
-        "loss": objective.loss,
-        **asdict(objective),
-        **asdict(gap_to_optimum(run.name, trained)),
-        "nc1_trace_ratio": nc1_trace_ratio(class_statistics(features, labels, data.classes)),
-        "nc2_etf": nc2_etf(weight),
-        "nc2_identity": nc2_identity(weight),
-        "nc3_cosine": misalignments(features, labels, unit_rows(weight)).mean().item(),
-        "train_error": prediction_error(features, labels, weight, bias),
-    }
-
-
-@torch.no_grad()
-def network_of(run: Run, data: Prepared, state: State) -> Network:
-    """Return the run's network with these weights, float64.
-
-    They are copied one by one: load_state_dict takes a time that grows with the square of the depth.
-    """
-    model = run.spec.model
-    network = build_model(model, input_shape(data, model), data.classes, run.depth, run.seed).double()
-    for name, parameter in network.named_parameters():
-        parameter.copy_(state[name])
-    return network
+    network = TrainedRun(run, state, prepared=data)
+    row, metrics = network.row, network.measure(METRICS)
+    found = {name: row[name] for name in (*OF_OBJECTIVE, *OF_GAP)}
+    return found | {name: metrics[name] for name in METRICS} | {"train_error": row["train_error"]}
 
 
 # lambda(L) and lambda_L of the three cases of S25 sec. 4.3 and App. C, for a strength lambda.
-REGIMES = {
-    "constant": lambda strength: Penalty("constant", strength, None),
-    "uniform": lambda strength: Penalty("over_depth", strength, None),
-    "theorem_4_6": lambda strength: Penalty("over_depth", strength, strength),
+REGIMES: dict[str, Callable[[float], dict[str, Any]]] = {
+    "constant": lambda strength: {"rule": "constant", "last_layer": None},
+    "uniform": lambda strength: {"rule": "over_depth", "last_layer": None},
+    "theorem_4_6": lambda strength: {"rule": "over_depth", "last_layer": strength},
 }
 PLACES: tuple[NoiseSubspace, ...] = ("within", "beside")
 
@@ -141,7 +96,8 @@ def counterexample_rows(
     for place in PLACES:
         for regime, penalty in REGIMES.items():
             for size, depth in cases:
-                case = replace(run, depth=depth, spec=replace(run.spec, penalty=penalty(strength)))
+                changed = replace(run.spec.penalty, **penalty(strength))
+                case = replace(run, depth=depth, spec=replace(run.spec, penalty=changed))
                 data = near_collapsed_data(classes, per_class, size, place, seed)
                 key = {"place": place, "regime": regime, "size": size, "depth": depth}
                 yield key | _counterexample_row(case, data)
@@ -160,7 +116,7 @@ def _counterexample_row(run: Run, data: Prepared) -> dict[str, Any]:
         "last_strength": penalty.last_strength(run.depth),
         "loss_optimum": solved.value,
         "motionless_gap": gap,
-        "motionless_nc1": nc1_trace_ratio(class_statistics(features, labels, data.classes)),
+        "motionless_nc1": functional.nc1_trace_ratio(features, labels),
         "price": price,
         "kept_share": kept_share(gap, price),
         "collapsing_gap": collapsing["loss_gap"],

@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from ncpipe.figures.drawing import draw_image, row_grid
-from ncpipe.figures.style import metric_colours
 from ncpipe.papers.s24.figures.low_rank import FLOOR, layer_name, mark_levels, place_name, singular_lines
+from ncpipe.study import drawing
 
 SILENT = 1e-3  # of the largest entry: units that stay below it are left out
 TERMS = {"loss": "loss", "penalty": "penalty", "fit": "error"}
@@ -30,7 +29,7 @@ def class_means(means: pd.DataFrame, rows: Mapping[str, str], title: str) -> Fig
     others are ordered by the classes that they respond to. Colours go from minus to plus the largest entry;
     Gram matrices are divided by their mean diagonal.
     """
-    with row_grid(len(rows), 4, 1.45, key=0.6, title=title) as (figure, grid):
+    with drawing.row_grid(len(rows), 4, 1.45, key=0.6, title=title) as (figure, grid):
         for index, (line, (name, label)) in enumerate(zip(grid, rows.items(), strict=True)):
             own = means[means["experiment"] == name]
             depth = int(own["layer"].str.removeprefix("~").str[1:].astype(int).max())
@@ -60,7 +59,7 @@ def run_figure(
     inner = f"~M{depth - 1}"
     share = f"{run['loss_over_dnc']:.4f} of DNC"
     title = f"{place_name(run)}: ranks {run['ranks']}, {share}, {run['structure']}"
-    with row_grid(2, 3, 2.15, title=title) as (figure, panels):
+    with drawing.row_grid(2, 3, 2.15, title=title) as (figure, panels):
         grid = panels.ravel()
         if depth < DEEP:
             show_gram(grid[0], matrix_of(means, inner))
@@ -98,13 +97,13 @@ def show_means(axes: Axes, matrix: np.ndarray) -> AxesImage:
     """Draw a matrix of class means (units, K) as an image with colours symmetric about 0."""
     rows = ordered(matrix)
     size = np.abs(rows).max() if rows.size else 1.0
-    return draw_image(axes, rows, Normalize(-size, size), aspect="auto")
+    return drawing.draw_image(axes, rows, Normalize(-size, size), aspect="auto")
 
 
 def show_gram(axes: Axes, matrix: np.ndarray) -> AxesImage:
     """Draw the Gram matrix of the class means, the columns of (units, K), over its mean diagonal."""
     gram = matrix.T @ matrix
-    image = draw_image(axes, gram / np.diagonal(gram).mean(), Normalize(-1, 1), aspect="auto")
+    image = drawing.draw_image(axes, gram / np.diagonal(gram).mean(), Normalize(-1, 1), aspect="auto")
     axes.set_box_aspect(1)
     return image
 
@@ -112,7 +111,7 @@ def show_gram(axes: Axes, matrix: np.ndarray) -> AxesImage:
 def _loss_by_terms(axes: Axes, history: pd.DataFrame, run: Mapping[Any, Any]) -> None:
     """Draw loss, error and penalty against the step, and the levels."""
     rows = history[history["epoch"] > 0]
-    colours = metric_colours(3)
+    colours = drawing.metric_colours(3)
     for (column, label), colour in zip(TERMS.items(), colours, strict=True):
         axes.plot(rows["epoch"], rows[column], color=colour, linewidth=1.2, label=label)
     mark_levels(axes, run["loss_dnc"], run["loss_srg"], label=True)
@@ -121,7 +120,9 @@ def _loss_by_terms(axes: Axes, history: pd.DataFrame, run: Mapping[Any, Any]) ->
 
 
 def _singular_values(axes: Axes, singular: pd.DataFrame, layers: Sequence[str]) -> None:
-    colours = metric_colours(int(singular["layer"].str.removeprefix("~").str[1:].astype(int).max()) - 1)
+    colours = drawing.metric_colours(
+        int(singular["layer"].str.removeprefix("~").str[1:].astype(int).max()) - 1
+    )
     singular_lines(axes, singular, {layer: colours[int(layer.removeprefix("~")[1:]) - 2] for layer in layers})
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(yscale="log", ylim=(FLOOR / 2, 3), xlabel="place", ylabel=r"$s_i / s_1$")

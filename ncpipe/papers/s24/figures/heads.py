@@ -14,8 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from ncpipe.figures.drawing import draw_image, draw_key, key_entry, row_grid, set_log
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours
 from ncpipe.papers.s24.figures.low_rank import (
     DNC_DASHES,
     SRG_DASHES,
@@ -27,9 +25,10 @@ from ncpipe.papers.s24.figures.low_rank import (
     rank_handles,
     value_ticks,
 )
-from ncpipe.tables.keys import run_keys
+from ncpipe.papers.s24.tables.low_rank import run_keys
+from ncpipe.study import drawing
 
-KEPT, LOST = metric_colours(2)
+KEPT, LOST = drawing.metric_colours(2)
 FLOOR = 1e-4  # of s_1: what is drawn
 MOST = 7  # columns of a legend
 ENDS: dict[str, dict[str, Any]] = {  # of a run, and how it is drawn
@@ -46,7 +45,7 @@ def training(history: pd.DataFrame, runs: pd.DataFrame, spread: str, label: str,
     """
     table = history.merge(runs[[*run_keys(runs), "kept", "at"]], on=run_keys(runs))
     values = sorted(runs["at"].unique())
-    with row_grid(2, len(values), 1.8, title=title, sharex=True, sharey="row") as (figure, grid):
+    with drawing.row_grid(2, len(values), 1.8, title=title, sharex=True, sharey="row") as (figure, grid):
         for column, value in enumerate(values):
             own, curves = runs[runs["at"] == value], table[table["at"] == value]
             top, below = grid[:, column]
@@ -62,11 +61,11 @@ def training(history: pd.DataFrame, runs: pd.DataFrame, spread: str, label: str,
             below.set(yscale="log", xlabel="epoch")
         grid[0, 0].set_ylabel("regularised loss")
         grid[1, 0].set_ylabel(r"tr $\Sigma_W$ / tr $\Sigma_B$ of $H_L$")
-        handles = [key_entry("a run", KEPT, linewidth=0.9)]
+        handles = [drawing.key_entry("a run", KEPT, linewidth=0.9)]
         if not runs["kept"].all():
-            handles.append(key_entry("a run that loses classes", LOST, linewidth=0.9))
+            handles.append(drawing.key_entry("a run that loses classes", LOST, linewidth=0.9))
         levels = [] if runs["loss_dnc"].isna().all() else level_handles()
-        draw_key(figure, [*handles, *levels], MOST)
+        drawing.draw_key(figure, [*handles, *levels], MOST)
     return figure
 
 
@@ -77,14 +76,14 @@ def singular_values(singular: pd.DataFrame, runs: pd.DataFrame, cut: float, labe
     """
     table = singular.merge(runs[[*run_keys(runs), "kept", "at"]], on=run_keys(runs))
     values, layers = sorted(runs["at"].unique()), list(singular["layer"].unique())
-    colours = dict(zip(layers, metric_colours(len(layers)), strict=True))
-    with row_grid(1, len(values), 2.4, title=title, sharey="row") as (figure, (panels,)):
+    colours = dict(zip(layers, drawing.metric_colours(len(layers)), strict=True))
+    with drawing.row_grid(1, len(values), 2.4, title=title, sharey="row") as (figure, (panels,)):
         for axes, value in zip(panels, values, strict=True):
             own = table[(table["at"] == value) & table["kept"] & (table["place"] <= 10)]
             for (layer, _), line in own.groupby(["layer", "seed"], sort=False):
                 shares = (line["value"] / line["value"].max()).clip(lower=FLOOR)
                 axes.plot(line["place"], shares, ".-", color=colours[layer], linewidth=0.6, markersize=3.5)
-            axes.axhline(cut, color=INK, linewidth=0.8, linestyle=DNC_DASHES)
+            axes.axhline(cut, color=drawing.INK, linewidth=0.8, linestyle=DNC_DASHES)
             lost = int((~runs[runs["at"] == value]["kept"]).sum())
             if lost:
                 axes.annotate(f"{lost} lost", (0.04, 0.04), xycoords="axes fraction", fontsize=7, color=LOST)
@@ -93,11 +92,11 @@ def singular_values(singular: pd.DataFrame, runs: pd.DataFrame, cut: float, labe
             axes.set_xlabel("place")
         panels[0].set_ylabel("$s_i / s_1$")
         handles = [
-            key_entry(layer_name(layer), colour, marker=".", linewidth=0.7)
+            drawing.key_entry(layer_name(layer), colour, marker=".", linewidth=0.7)
             for layer, colour in colours.items()
         ]
-        handles.append(key_entry("counts above", linewidth=0.8, linestyle=DNC_DASHES))
-        draw_key(figure, handles, MOST)
+        handles.append(drawing.key_entry("counts above", linewidth=0.8, linestyle=DNC_DASHES))
+        drawing.draw_key(figure, handles, MOST)
     return figure
 
 
@@ -108,10 +107,10 @@ def gram_matrices(gram: pd.DataFrame, best: pd.DataFrame, label: str, names: Map
     """
     columns = max(best.groupby("experiment").size())
     shown = [name for name in names if (best["experiment"] == name).any()]
-    width = min(PAGE_WIDTH, 1.6 * columns + 1.2)
+    width = min(drawing.PAGE_WIDTH, 1.6 * columns + 1.2)
     means = layer_name(gram["layer"].iloc[0])
     title = rf"Gram matrices of {means}, ranks of $M_1$, $\tilde M_2, \ldots$"
-    with row_grid(len(shown), columns, 1.75, key=0.5, width=width, title=title) as (figure, grid):
+    with drawing.row_grid(len(shown), columns, 1.75, key=0.5, width=width, title=title) as (figure, grid):
         for line, name in zip(grid, shown, strict=True):
             rows = best[best["experiment"] == name].sort_values("at").to_dict("records")
             for axes in line[len(rows) :]:
@@ -121,7 +120,7 @@ def gram_matrices(gram: pd.DataFrame, best: pd.DataFrame, label: str, names: Map
                 for key in run_keys(best):
                     own = own[own[key] == row[key]]
                 square = own.pivot(index="row", columns="column", values="value")
-                image = draw_image(axes, square.to_numpy(), Normalize(-1, 1))
+                image = drawing.draw_image(axes, square.to_numpy(), Normalize(-1, 1))
                 axes.set_title(f"{label} = {row['at']:g}")
                 axes.set_xlabel(f"ranks {row['rank_features']:.0f}, {row['ranks_before']}", fontsize=7)
             line[0].set_ylabel(names[name], fontsize=8)
@@ -138,7 +137,7 @@ def ranks_by_value(runs: pd.DataFrame, classes: int, label: str, names: Mapping[
             draw_ranks(axes, own, "at", classes, alpha=0.35)
             _value_axis(axes, own, label)
             count_lost(axes, own[~own["kept"]].groupby("at").size(), 0.2, above=2)
-        draw_key(figure, rank_handles(runs), MOST)
+        drawing.draw_key(figure, rank_handles(runs), MOST)
     return figure
 
 
@@ -155,17 +154,19 @@ def losses_by_value(runs: pd.DataFrame, label: str, names: Mapping[str, str]) ->
             for some, style in zip((kept & low, kept & ~low, ~kept), ENDS.values(), strict=True):
                 axes.plot(own[some]["at"], own[some]["loss_over_dnc"], linewidth=0, markersize=4.5, **style)
             levels = own.groupby("at")[["loss_dnc", "loss_srg"]].first()
-            axes.axhline(1, color=INK, linewidth=1, linestyle=DNC_DASHES)
+            axes.axhline(1, color=drawing.INK, linewidth=1, linestyle=DNC_DASHES)
             share = levels["loss_srg"] / levels["loss_dnc"]
-            axes.plot(levels.index, share, color=INK, linewidth=1, linestyle=SRG_DASHES)
-            axes.plot(levels.index, 0.5 / levels["loss_dnc"], color=FAINT, linewidth=0.8)
+            axes.plot(levels.index, share, color=drawing.INK, linewidth=1, linestyle=SRG_DASHES)
+            axes.plot(levels.index, 0.5 / levels["loss_dnc"], color=drawing.FAINT, linewidth=0.8)
             _value_axis(axes, own, label)
-            set_log(axes, "y")
+            drawing.set_log(axes, "y")
             axes.set_yticks([0.8, 1, 1.5, 2, 3, 5], ["0.8", "1", "1.5", "2", "3", "5"])
             axes.set_ylim(0.75, 1.1 * max(1.5, float((0.5 / levels["loss_dnc"]).max())))
-        handles = [key_entry(end, linewidth=0, markersize=4.5, **style) for end, style in ENDS.items()]
-        handles += [*level_handles(), key_entry("all zero: 1/2", FAINT, linewidth=0.8)]
-        draw_key(figure, handles, MOST)
+        handles = [
+            drawing.key_entry(end, linewidth=0, markersize=4.5, **style) for end, style in ENDS.items()
+        ]
+        handles += [*level_handles(), drawing.key_entry("all zero: 1/2", drawing.FAINT, linewidth=0.8)]
+        drawing.draw_key(figure, handles, MOST)
     return figure
 
 
@@ -179,7 +180,7 @@ def collapse_by_layer(
     table = spreads.merge(runs[[*run_keys(runs), "kept", "at"]], on=run_keys(runs))
     layers = list(spreads["layer"].unique())
     values = sorted(runs["at"].unique())
-    shades = metric_colours(9)
+    shades = drawing.metric_colours(9)
     title = f"Collapse (DNC1) by layer of the head, for each {label}"
     with _panels(names, 2.4, title, r"tr $\Sigma_W$ / tr $\Sigma_B$") as (figure, panels):
         for name, axes in panels.items():
@@ -191,10 +192,10 @@ def collapse_by_layer(
             axes.set_yscale("log")
             axes.set_xticks(range(1, len(layers) + 1), [f"$H_{at}$" for at in range(1, len(layers) + 1)])
         handles = [
-            key_entry(f"{value:g}", shades[at % len(shades)], marker=".", linewidth=0.8)
+            drawing.key_entry(f"{value:g}", shades[at % len(shades)], marker=".", linewidth=0.8)
             for at, value in enumerate(values)
         ]
-        draw_key(figure, handles, MOST)
+        drawing.draw_key(figure, handles, MOST)
     return figure
 
 
@@ -203,7 +204,7 @@ def _panels(
     names: Mapping[str, str], height: float, title: str, ylabel: str
 ) -> Iterator[tuple[Figure, dict[str, Axes]]]:
     """Yield a panel for each experiment in one row."""
-    with row_grid(1, len(names), height, key=0.4, title=title, sharey="row") as (figure, (panels,)):
+    with drawing.row_grid(1, len(names), height, key=0.4, title=title, sharey="row") as (figure, (panels,)):
         for axes, name in zip(panels, names.values(), strict=True):
             axes.set_title(name)
         panels[0].set_ylabel(ylabel)

@@ -16,13 +16,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from ncpipe.figures.drawing import draw_key, key_entry, panel_grid, row_grid
-from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, metric_colours
+from ncpipe.study import drawing
 
 COLUMNS = 3  # panels side by side
 DNC_DASHES, SRG_DASHES = (0, (5, 2)), (0, (1, 1.2))
 FLOOR = 1e-9  # singular values over the largest: what is below is rounding
-TRAINED, DROPPED = metric_colours(2)
+TRAINED, DROPPED = drawing.metric_colours(2)
 
 
 def ranks_by_penalty(runs: pd.DataFrame) -> Figure:
@@ -38,7 +37,7 @@ def ranks_by_penalty(runs: pd.DataFrame) -> Figure:
             value_ticks(axes, sorted(own["penalty_value"].unique()), fontsize=7)
             axes.set_title(f"$K = {classes}$, $L = {own['depth'].iloc[0]}$")
             count_lost(axes, own[~own["kept"]].groupby("penalty_value").size())
-        draw_key(figure, rank_handles(runs), 4)
+        drawing.draw_key(figure, rank_handles(runs), 4)
     return figure
 
 
@@ -48,7 +47,7 @@ def draw_ranks(axes: Axes, runs: pd.DataFrame, x: str, classes: int, alpha: floa
     axes.plot(kept[x], kept["mean_rank"], "o", color=TRAINED, markersize=4, alpha=alpha, mew=0)
     means = kept.groupby(x)["mean_rank"].mean()
     axes.plot(means.index, means, color=TRAINED, linewidth=1.3)
-    axes.axhline(classes, color=INK, linewidth=1, linestyle=DNC_DASHES)
+    axes.axhline(classes, color=drawing.INK, linewidth=1, linestyle=DNC_DASHES)
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.set_ylim(0, classes * 1.12)
 
@@ -56,9 +55,9 @@ def draw_ranks(axes: Axes, runs: pd.DataFrame, x: str, classes: int, alpha: floa
 def rank_handles(runs: pd.DataFrame) -> list[Line2D]:
     """Return the legend entries of `draw_ranks` and of `count_lost`."""
     return [
-        key_entry("mean", TRAINED, linewidth=1.3),
-        key_entry("runs", TRAINED, marker="o", linewidth=0, markersize=4, alpha=0.5),
-        key_entry("K", linewidth=1, linestyle=DNC_DASHES),
+        drawing.key_entry("mean", TRAINED, linewidth=1.3),
+        drawing.key_entry("runs", TRAINED, marker="o", linewidth=0, markersize=4, alpha=0.5),
+        drawing.key_entry("K", linewidth=1, linestyle=DNC_DASHES),
         *lost_handle(runs),
     ]
 
@@ -66,7 +65,7 @@ def rank_handles(runs: pd.DataFrame) -> list[Line2D]:
 def loss_split(split: pd.DataFrame) -> Figure:
     """Draw the loss by terms, of the best runs and of the closed solutions [Fig. 5 left]."""
     parts = {"fit": "error", "last_penalty": "penalty of $W_L$", "rest": "penalty of all else"}
-    colours = metric_colours(len(parts))
+    colours = drawing.metric_colours(len(parts))
     with _panels(split, 2.0, "Loss by its terms, runs of the lowest loss", "", "loss") as (figure, panels):
         for axes, (_, own) in zip(panels, split.groupby("experiment", sort=False), strict=True):
             bottom = np.zeros(len(own))
@@ -82,25 +81,25 @@ def loss_split(split: pd.DataFrame) -> Figure:
         handles = [
             Patch(color=colour, label=name) for name, colour in zip(parts.values(), colours, strict=True)
         ]
-        draw_key(figure, handles, len(handles))
+        drawing.draw_key(figure, handles, len(handles))
     return figure
 
 
 def level_ratios(ratios: pd.DataFrame, per_class: int, decay: float) -> Figure:
     """Draw L_SRG/L_DNC against r for several L, and its limit rho for small lambda [Fig. 3 left]."""
     title = rf"Closed losses, $n = {per_class}$, $\lambda = {_power(decay)}$"
-    with row_grid(1, 1, 2.6, width=0.6 * PAGE_WIDTH, title=title) as (figure, ((axes,),)):
-        colours = metric_colours(ratios["depth"].nunique())
+    with drawing.row_grid(1, 1, 2.6, width=0.6 * drawing.PAGE_WIDTH, title=title) as (figure, ((axes,),)):
+        colours = drawing.metric_colours(ratios["depth"].nunique())
         handles = []
         for (depth, own), colour in zip(ratios.groupby("depth"), colours, strict=True):
             axes.plot(own["points"], own["ratio"], "o-", color=colour, markersize=3, linewidth=1.2)
             axes.plot(own["points"], own["limit"], color=colour, linewidth=0.9, linestyle=SRG_DASHES)
-            handles.append(key_entry(f"$L = {depth}$", colour, marker="o", markersize=3))
-        axes.axhline(1, color=INK, linewidth=0.8)
+            handles.append(drawing.key_entry(f"$L = {depth}$", colour, marker="o", markersize=3))
+        axes.axhline(1, color=drawing.INK, linewidth=0.8)
         axes.set(xlabel="$r$, with $K = r(r-1)/2$", ylabel=r"$L_{SRG} / L_{DNC}$")
         axes.set_xticks(range(4, int(ratios["points"].max()) + 1, 4))
-        handles.append(key_entry(r"$\rho$, $\lambda \to 0$", FAINT, linestyle=SRG_DASHES))
-        draw_key(figure, handles, len(handles))
+        handles.append(drawing.key_entry(r"$\rho$, $\lambda \to 0$", drawing.FAINT, linestyle=SRG_DASHES))
+        drawing.draw_key(figure, handles, len(handles))
     return figure
 
 
@@ -110,7 +109,7 @@ def _panels(
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """Yield a panel for each experiment; the outer ones get labels below and at the left."""
     count = table["experiment"].nunique()
-    with panel_grid(count, min(count, COLUMNS), height, key=0.5, title=title) as (figure, panels):
+    with drawing.panel_grid(count, min(count, COLUMNS), height, key=0.5, title=title) as (figure, panels):
         for axes in panels[::COLUMNS]:
             axes.set_ylabel(left)
         for axes in panels[-COLUMNS:]:
@@ -122,13 +121,15 @@ def mark_levels(axes: Axes, dnc: float, srg: float, label: bool = False) -> None
     """Draw lines at L_DNC and L_SRG, if there is one; label: for a legend."""
     for level, dashes, name in ((dnc, DNC_DASHES, "DNC"), (srg, SRG_DASHES, "SRG")):
         if math.isfinite(level):
-            axes.axhline(level, color=INK, linewidth=1, linestyle=dashes, label=name if label else None)
+            axes.axhline(
+                level, color=drawing.INK, linewidth=1, linestyle=dashes, label=name if label else None
+            )
 
 
 def level_handles() -> list[Line2D]:
     """Return the legend entries of `mark_levels`."""
     dashes = {"DNC": DNC_DASHES, "SRG": SRG_DASHES}
-    return [key_entry(name, linewidth=1, linestyle=own) for name, own in dashes.items()]
+    return [drawing.key_entry(name, linewidth=1, linestyle=own) for name, own in dashes.items()]
 
 
 def count_lost(axes: Axes, counts: pd.Series, height: float = 0.0, above: float = 3) -> None:
@@ -142,7 +143,9 @@ def count_lost(axes: Axes, counts: pd.Series, height: float = 0.0, above: float 
 
 def lost_handle(runs: pd.DataFrame) -> list[Line2D]:
     """Return the legend entry of `count_lost`, if any run loses classes."""
-    return [] if runs["kept"].all() else [key_entry(r"$n\times$: runs that lose classes", linewidth=0)]
+    return (
+        [] if runs["kept"].all() else [drawing.key_entry(r"$n\times$: runs that lose classes", linewidth=0)]
+    )
 
 
 def value_ticks(axes: Axes, values: Sequence[float], **text: Any) -> None:

@@ -1,10 +1,11 @@
 """Draw the figures of a study of deep features models from its tables [S24 sec. 6]."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from ncpipe.papers.s24.figures.class_means import class_means, run_figure
 from ncpipe.papers.s24.figures.low_rank import (
@@ -14,10 +15,9 @@ from ncpipe.papers.s24.figures.low_rank import (
 )
 from ncpipe.papers.s24.figures.low_rank_series import against_axis, through_training
 from ncpipe.papers.s24.tables.low_rank import best_runs, counts_by_value
-from ncpipe.runs.figure_pool import DrawFigure
-from ncpipe.tables.keys import rows_at
 
 RATIO_PER_CLASS, RATIO_DECAY = 50, 5e-4  # of the table `ratios`
+DrawFigure = Callable[[], Figure]
 AXES = {"model.width": "width", "optimizer.learning_rate": "learning rate", "penalty.value": r"$\lambda$"}
 
 
@@ -88,7 +88,9 @@ def _run_figure(tables: Mapping[str, pd.DataFrame], row: Mapping[Hashable, Any])
 def rows_of(table: pd.DataFrame, row: Mapping[Hashable, Any]) -> pd.DataFrame:
     """Return the rows of one run."""
     keys = [key for key in ("experiment", "seed", "x") if key in table and not pd.isna(row.get(key))]
-    return rows_at(table, {key: row[key] for key in keys})
+    for key in keys:
+        table = table[table[key] == row[key]]
+    return table
 
 
 def _row_label(row: Mapping[Hashable, Any]) -> str:

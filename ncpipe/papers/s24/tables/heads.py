@@ -3,7 +3,6 @@
 import pandas as pd
 
 from ncpipe.papers.s24.tables.low_rank import with_ranks
-from ncpipe.tables.keys import VARIED
 
 LAMBDA = "penalty.value"  # the axis whose values are lambda, by the penalty's rule
 SETTING = ["experiment", "at"]
@@ -16,9 +15,8 @@ def head_runs(runs: pd.DataFrame, classes: int) -> pd.DataFrame:
     rank below K. below_dnc: kept, with a loss below L_DNC; never where there is no such level.
     """
     runs = with_ranks(runs)
-    axis, x = VARIED
-    of_lambda = axis not in runs or runs[axis].iloc[0] == LAMBDA
-    at = runs["last_strength"] if of_lambda else runs[x]
+    of_lambda = "axis" not in runs or runs["axis"].iloc[0] == LAMBDA
+    at = runs["last_strength"] if of_lambda else runs["x"]
     return runs.assign(
         at=at,
         low_rank=runs["kept"] & (runs["mean_rank"] < classes),

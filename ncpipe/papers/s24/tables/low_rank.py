@@ -5,13 +5,16 @@ from typing import Any
 import pandas as pd
 from scipy import special
 
-from ncpipe.tables.keys import run_keys
-
 LEVEL = 0.95  # of intervals of a share
 NUMBERS = (  # columns of `claim_numbers` that claims may be about
     *("first_rank", "last_rank", "rank_spread", "rank_spread_before", "rank_dip", "relu_rank", "mean_rank"),
     *("kept_over_dnc", "square", "triangular", "dnc1_layers", "nc1_layers", "fourth_share", "dnc_found"),
 )
+
+
+def run_keys(table: pd.DataFrame) -> list[str]:
+    """Return the columns that identify a run."""
+    return [key for key in ("experiment", "depth", "axis", "x", "seed") if key in table]
 
 
 def with_ranks(runs: pd.DataFrame) -> pd.DataFrame:

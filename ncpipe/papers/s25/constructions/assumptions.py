@@ -5,19 +5,12 @@ N  samples    K  classes    d  width    V  vocabulary
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from ncpipe.config.architectures.resnet import ResNetModel
-from ncpipe.config.architectures.transformer import TransformerModel
-from ncpipe.config.loss_specs import is_plain
-from ncpipe.config.run import Run
-from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import prepare_split
-from ncpipe.system.errors import InputError
-from ncpipe.theory.gufm import check_range
+from ncpipe.study import InputError, Prepared, Run, Split, TrainedRun, gufm
 
 LEAST_WIDTH = 4  # on a circle one sample cannot pass another
 
@@ -33,21 +26,27 @@ class Assumption:
 
 def paper_loss(run: Run) -> Literal["ce", "mse"]:
     """Return the run's loss if it is one of the paper's with a learned last layer; else raise InputError."""
-    if not is_plain(run.spec.loss) or run.spec.model.has_fixed_classifier:
+    plain = run.spec.loss_name in ("ce", "mse") and not getattr(run.spec.loss, "smoothing", 0)
+    if not plain or run.spec.model.has_fixed_classifier:
         raise InputError(f"{run.name}: S25's theorems are for plain `ce` and `mse` and a learned classifier")
     if run.spec.data.targets != "classes" or run.spec.data.kind == "next_tokens":
         raise InputError(f"{run.name}: S25's theorems are for one class for each sample")
     return "ce" if run.spec.loss_name == "ce" else "mse"
 
 
-def paper_model(run: Run) -> ResNetModel | TransformerModel:
-    """Return the run's spec if it is an architecture of the proofs; else raise InputError."""
+def paper_model(run: Run) -> Any:
+    """Return the keys of the run's network if the proofs have its architecture; else raise InputError."""
     model = run.spec.model
-    if isinstance(model, ResNetModel | TransformerModel):
+    if model.architecture.startswith(("L-RN", "L-T")):
         return model
     raise InputError(
         f"{run.name}: the proofs' networks are L-RN and L-T networks; none is known for {model.architecture}"
     )
+
+
+def is_transformer(run: Run) -> bool:
+    """Return whether a run's network is one of the transformers, L-T11 to L-T22."""
+    return run.spec.model.architecture.startswith("L-T")
 
 
 def check_assumptions(run: Run, data: Prepared) -> None:
@@ -103,7 +102,7 @@ def distinct_samples(run: Run, data: Prepared) -> tuple[Split, Tensor]:
     The rows are (N,). Token sequences are the same context if they agree up to their last real token. Inputs
     are float64.
     """
-    samples = prepare_split(data.train, data.kind, run.spec.model, torch.device("cpu"), torch.float64)
+    samples = TrainedRun(run, {}, prepared=data).samples(data.train)
     rows = torch.cat([samples.labels.unsqueeze(1).double(), _without_padding(samples)], 1)
     if samples.lengths is not None:
         rows = torch.cat([rows, samples.lengths.unsqueeze(1).double()], 1)
@@ -136,7 +135,7 @@ def _ambiguity(run: Run, data: Prepared) -> str | None:
 def _no_optimum(run: Run, data: Prepared) -> str | None:
     spec = run.spec
     try:
-        check_range(
+        gufm.check_range(
             paper_loss(run),
             data.classes,
             paper_model(run).width,

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.papers.s25.constructions.curves import Arc, arc_between, cut_at
-from ncpipe.system.errors import InputError
-from ncpipe.system.randomness import seeded_generator
+from ncpipe.study import InputError, seeded_generator
 
 Constants = Literal["printed", "sharp"]
 CAP_SHARE = 0.9  # of the widest cap that stage 2 admits

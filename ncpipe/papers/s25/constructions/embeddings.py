@@ -6,12 +6,8 @@ M  distinct samples    D  input size    d  width    C  tokens    V  vocabulary  
 import torch
 from torch import Tensor
 
-from ncpipe.config.architectures.transformer import TransformerModel
-from ncpipe.config.run import Run
-from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.models.build import build_model, input_shape
 from ncpipe.papers.s25.constructions.assumptions import paper_model
-from ncpipe.system.randomness import seeded_generator
+from ncpipe.study import Prepared, Run, TrainedRun, seeded_generator
 
 State = dict[str, Tensor]
 
@@ -49,19 +45,14 @@ def transformer_embedding(run: Run, data: Prepared, shift: float) -> State:
     keeps the first half and W_O moves it (the text's W_V = W_O = sqrt(shift) A gives W_O W_V = shift A^2 =
     0).
     """
-    model = run.spec.model
-    assert isinstance(model, TransformerModel)
+    model = paper_model(run)
     state: State = {}
     if data.vocabulary is None:
-        shape = input_shape(data, model)
-        assert shape.tokens is not None
+        _, tokens, size = TrainedRun(run, {}, prepared=data).samples(data.train[:1]).inputs.shape
         generator = seeded_generator(run.seed, "construction embedding")
         half = model.width // 2
-        for name, size in (
-            ("patches.weight", (model.width, shape.size)),
-            ("positions", (shape.tokens, model.width)),
-        ):
-            state[f"embedding.{name}"] = torch.randn(*size, generator=generator, dtype=torch.float64)
+        for name, sizes in (("patches.weight", (model.width, size)), ("positions", (tokens, model.width))):
+            state[f"embedding.{name}"] = torch.randn(*sizes, generator=generator, dtype=torch.float64)
     else:
         half = data.vocabulary
         state |= _token_embedding(half, data.train.inputs.shape[1], model.width)
@@ -88,19 +79,6 @@ def _token_embedding(vocabulary: int, context: int, width: int) -> State:
     tokens = torch.zeros(vocabulary, width, dtype=torch.float64)
     tokens[:, :vocabulary] = torch.eye(vocabulary)
     return {"embedding.tokens": tokens, "embedding.positions": positions}
-
-
-@torch.no_grad()
-def starts_of(run: Run, data: Prepared, samples: Split, embedding: State) -> Tensor:
-    """Return the features (M, d) of `samples` before the first block that moves them, by a forward pass.
-
-    Behind lin_0 and LN, or behind the first block and LN of a transformer.
-    """
-    model = run.spec.model
-    network = build_model(model, input_shape(data, model), data.classes, 1, run.seed).double()
-    zeros = {name: torch.zeros_like(value) for name, value in network.state_dict().items()}
-    network.load_state_dict(zeros | embedding)
-    return on_sphere(network.features(samples.inputs, samples.lengths))
 
 
 def on_sphere(rows: Tensor) -> Tensor:

@@ -5,20 +5,16 @@ M  distinct samples    K  classes    d  width    B  blocks    all float64
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from ncpipe.config.architectures.transformer import TransformerModel
-from ncpipe.config.bounds import Bound, Count, Index
-from ncpipe.config.run import Run
-from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.papers.s25.constructions.assumptions import (
     check_assumptions,
     distinct_samples,
+    is_transformer,
     paper_loss,
     paper_model,
 )
@@ -36,13 +32,24 @@ from ncpipe.papers.s25.constructions.blocks import (
 )
 from ncpipe.papers.s25.constructions.embeddings import (
     State,
+    on_sphere,
     resnet_embedding,
-    starts_of,
     transformer_embedding,
 )
-from ncpipe.system.errors import InputError
-from ncpipe.theory.frames import zero_sum_basis
-from ncpipe.theory.gufm import Optimum, optimum
+from ncpipe.study import (
+    Bound,
+    Count,
+    Index,
+    InputError,
+    Prepared,
+    Run,
+    Split,
+    TrainedRun,
+    cross_entropy,
+    frames,
+    gufm,
+    half_squared_error,
+)
 
 LEAST_SECOND = 2  # one block divides the angle by L_2 = 1
 LENGTHS_TRIED = 24
@@ -72,7 +79,7 @@ class Construction:
 
     plan: Plan
     layout: Layout
-    optimum: Optimum
+    optimum: gufm.Optimum
     state: State
 
 
@@ -103,17 +110,17 @@ def construct(run: Run, data: Prepared, choices: Choices, layout: Layout | None 
 
 def embedding_of(run: Run, data: Prepared, distinct: Split, choices: Choices) -> State:
     """Return the first layer, and a transformer's first attention, which separate `distinct` samples."""
-    if isinstance(run.spec.model, TransformerModel):
+    if is_transformer(run):
         return transformer_embedding(run, data, run.depth**-choices.attention_exponent)
     return resnet_embedding(run, distinct.inputs, choices.draws)
 
 
-def optimum_of(run: Run, data: Prepared) -> Optimum:
+def optimum_of(run: Run, data: Prepared) -> gufm.Optimum:
     """Return the features model's optimum for the run's loss, width and lambda_L."""
     spec = run.spec
     strength = spec.penalty.last_strength(run.depth)
     model = paper_model(run)
-    return optimum(paper_loss(run), data.classes, model.width, strength, model.last_bias)
+    return gufm.optimum(paper_loss(run), data.classes, model.width, strength, model.last_bias)
 
 
 def even_layout(run: Run, plan: Plan) -> Layout:
@@ -126,7 +133,7 @@ def even_layout(run: Run, plan: Plan) -> Layout:
     return Layout(length, length, rest, factor)
 
 
-def best_layout(run: Run, plan: Plan, solved: Optimum) -> Layout:
+def best_layout(run: Run, plan: Plan, solved: gufm.Optimum) -> Layout:
     """Return the layout of L with the lowest regularised loss among those tried; see `construct`."""
     room = run.depth - 1 - plan.samples
     if room < LEAST_SECOND * plan.classes:
@@ -144,12 +151,22 @@ def best_layout(run: Run, plan: Plan, solved: Optimum) -> Layout:
         for factor in (factor for factor in FACTORS_TRIED if factor <= second**4):
             layout = Layout(first, second, rest, factor)
             ends = end_features(plan, layout.factor)
-            fit = unregularised_loss(ends, plan.labels, solved.weight, solved.bias, paper_loss(run))
+            fit = mean_loss(ends, plan.labels, solved, paper_loss(run))
             loss = fit + moving + half * stage_two(plan, second, layout.factor).square(layers, biases)
             if loss < least_loss:
                 best, least_loss = layout, loss
     assert best is not None
     return best
+
+
+def mean_loss(features: Tensor, labels: Tensor, last: gufm.Optimum, loss: gufm.Loss) -> float:
+    """Return the loss without penalties of features (N, d) under a last layer; labels (N,)."""
+    logits = features @ last.weight.T
+    if last.bias is not None:
+        logits = logits + last.bias
+    if loss == "ce":
+        return cross_entropy(logits, labels, "mean").item()
+    return half_squared_error(logits, labels, over=(0, 1)).item() / len(labels)
 
 
 def too_shallow(run: Run, plan: Plan, least: str) -> InputError:
@@ -174,25 +191,37 @@ def end_features(plan: Plan, factor: float) -> Tensor:
     return plan.width**0.5 * ends / ends.norm(dim=1, keepdim=True)
 
 
-def turned_towards(solved: Optimum, starts: Tensor, labels: Tensor) -> Optimum:
+def turned_towards(solved: gufm.Optimum, starts: Tensor, labels: Tensor) -> gufm.Optimum:
     """Rotate the optimum within the zero-sum space to be nearest to the samples: maximise sum x^T h.
 
     starts (M, d), labels (M,). All rotations are optima; this one makes the paths short.
     """
-    basis = zero_sum_basis(starts.shape[1])
+    basis = frames.zero_sum_basis(starts.shape[1])
     u, _, v = torch.linalg.svd((solved.features @ basis.T)[labels].T @ (starts @ basis.T))
     turn = basis.T @ (u @ v) @ basis
-    return Optimum(solved.fit, solved.penalty, solved.weight @ turn, solved.features @ turn, solved.bias)
+    return gufm.Optimum(solved.fit, solved.penalty, solved.weight @ turn, solved.features @ turn, solved.bias)
 
 
-def network_state(run: Run, embedding: State, mlps: Sequence[State], solved: Optimum) -> State:
+@torch.no_grad()
+def starts_of(run: Run, data: Prepared, samples: Split, embedding: State) -> Tensor:
+    """Return the features (M, d) of `samples` before the first block that moves them, by a forward pass.
+
+    Behind lin_0 and LN, or behind the first block and LN of a transformer.
+    """
+    shallow = replace(run, depth=1)
+    weights = network_state(shallow, embedding, [], optimum_of(run, data))
+    network: Any = TrainedRun(shallow, weights, prepared=data).network
+    return on_sphere(network.features(samples.inputs, samples.lengths))
+
+
+def network_state(run: Run, embedding: State, mlps: Sequence[State], solved: gufm.Optimum) -> State:
     """Return all parameters of the run's module: first layers, MLPs of L - 1 blocks, last layer.
 
     A transformer's L - 1 blocks follow a first one that only attends; all other parameters are 0.
     """
     model = paper_model(run)
     state = dict(embedding)
-    if not isinstance(model, TransformerModel):
+    if not is_transformer(run):
         for index, mlp in enumerate(mlps):
             state |= {f"blocks.{index}.{name}": tensor for name, tensor in mlp.items()}
     else:

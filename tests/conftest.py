@@ -7,7 +7,7 @@ import io
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +29,7 @@ from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.artifacts import sha256_of
+from ncpipe.system.errors import InputError
 from ncpipe.training.device import fix_order_of_sums
 
 pytest_plugins = ["pipeline"]  # clones that several modules' tests look at
@@ -63,6 +64,15 @@ def loaded(path: Path) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def refused_by(call: Callable[..., object], *arguments: Any, **options: Any) -> str:
+    """Return the message of the InputError that a call ends with, which is one line."""
+    with pytest.raises(InputError) as caught:
+        call(*arguments, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
 
 
 def clear_code_digests() -> None:

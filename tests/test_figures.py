@@ -24,7 +24,6 @@ from paper_figure_cases import PAPER_CASES
 from ncpipe.config.experiment import Data
 from ncpipe.config.params import Slopes
 from ncpipe.figures.claim_panels import claim_panels
-from ncpipe.figures.drawing import draw_band
 from ncpipe.figures.labels import (
     DATA_NAMES,
     by_experiment,
@@ -35,6 +34,7 @@ from ncpipe.figures.reference_slopes import reference_slope_of
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.style import FAINT, INK, depth_colours, paper_style
 from ncpipe.figures.sweep import sweep_figures
+from ncpipe.papers.s24.figures.low_rank_series import draw_band
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.errors import InputError
 from ncpipe.tables.headlines import nc2_of

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import torch
+from conftest import refused_by
 from torch import Tensor, nn
 from torch.masked import masked_tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -287,12 +288,9 @@ def test_what_a_conversion_would_garble_is_one_line_with_the_arguments_name(kind
         given = iter([1.0]) if given is not None else {}
         line = line if given else "dict is no array"
         line = line.replace("generator", type(given).__name__)
-    with pytest.raises(nc.InputError) as caught:
-        ARGUMENTS[argument](given)
-    message = str(caught.value)
+    message = refused_by(ARGUMENTS[argument], given)
     assert message.removeprefix(f"{argument}:").removeprefix(argument).strip().startswith(line)
     assert message.startswith(argument)
-    assert "\n" not in message
 
 
 def test_labels_of_text_say_how_to_number_them() -> None:
@@ -357,9 +355,8 @@ def test_labels_of_a_batch_that_are_no_numbers_are_one_line(kind: str, mapping: 
         lambda: nc.collect_features(Head(3), "fc", [batch]),
         lambda: measure_causal_lm(Head(3), [batch], unembedding="fc"),
     ):
-        with pytest.raises(nc.InputError) as caught:
-            measured()
-        assert str(caught.value).startswith(line)
+        message = refused_by(measured)
+        assert message.startswith(line)
 
 
 MODELS: dict[str, Callable[..., nc.Measurements]] = {

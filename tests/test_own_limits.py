@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import experiment_tree, vector_data, write_changed_study, write_params
+from conftest import experiment_tree, refused_by, vector_data, write_changed_study, write_params
 from test_study import FUNCTION, WHOLE
 from training_cases import HEAVY, OWN_TRAINING
 
@@ -58,10 +58,7 @@ def written(*changes: tuple[str, str], **own: Any) -> Run:
 
 
 def refusal() -> str:
-    with pytest.raises(InputError) as caught:
-        check_study(load_params())
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return refused_by(lambda: check_study(load_params()))
 
 
 def trained(run: Run, data: Prepared | None = None) -> dict[str, torch.Tensor]:

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pandas as pd
 import pytest
-from conftest import TEXT, architecture, experiment, experiment_tree
+from conftest import TEXT, architecture, experiment, experiment_tree, refused_by
 from dvc.utils.serialize import load_yaml
 from pipeline import with_axis
 
@@ -109,10 +109,8 @@ def changed(path: str, value: object) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_mistakes_name_their_key(path: str, value: object, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_params(changed(path, value))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    refused = refused_by(parse_params, changed(path, value))
+    assert message in refused
 
 
 def test_every_mistake_of_a_file_is_listed(tmp_path: Path) -> None:
@@ -151,9 +149,8 @@ def test_a_history_too_coarse_for_the_window_is_refused_with_what_works(
     epochs: int, log_every: int, largest: int
 ) -> None:
     """Red: runs that train for hours and then count as not converged, all of them."""
-    with pytest.raises(InputError) as caught:
-        parse_params(tree(one=experiment_tree(epochs=epochs, log_every=log_every)))
-    assert str(caught.value) == (
+    message = refused_by(parse_params, tree(one=experiment_tree(epochs=epochs, log_every=log_every)))
+    assert message == (
         f"experiments.one.log_every: {log_every} is too coarse to judge convergence over the last 25 % of "
         f"{epochs} epochs; it must be <= {largest} (convergence.window x epochs)"
     )

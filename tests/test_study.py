@@ -299,6 +299,15 @@ def test_what_a_data_function_gives_is_checked_like_a_file(gives: str, words: st
         fetch("own")
 
 
+def test_a_mistake_in_a_module_beside_study_py_is_told_with_its_line_there() -> None:
+    """Red: line 1 of study.py."""
+    function = WHOLE[WHOLE.index("def rings") : WHOLE.index("DATA = ")]
+    write_study(WHOLE.replace(function, "from helper import rings\n"))
+    Path("helper.py").write_text("\n\ndef rings(spec):\n    return [1]\n")
+    with pytest.raises(InputError, match=r"^helper\.py: line 3: what rings gives is of type list"):
+        fetch("own")
+
+
 def test_a_kind_that_no_array_has_is_one_line() -> None:
     text = WHOLE.replace('kind: ClassVar[str] = "vector"', 'kind: ClassVar[str] = "vectors"')
     write_study(text.replace('if kind == "vector" else', "if True else"))

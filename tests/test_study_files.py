@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import clear_code_digests, contents, experiment_tree, stored_runs, write_params
+from conftest import clear_code_digests, contents, experiment_tree, refused_by, stored_runs, write_params
 from safetensors.numpy import save_file
 
 from ncpipe.commands import fetch as fetching
@@ -112,10 +112,7 @@ def write_pipeline(code: str = "", fetch: str = "", measure: str = "") -> None:
 
 
 def refusal() -> str:
-    with pytest.raises(InputError) as caught:
-        write_code()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return refused_by(write_code)
 
 
 def digest() -> str:

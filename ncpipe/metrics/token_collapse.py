@@ -23,7 +23,7 @@ WHERE = "every, both; of sequences that one token predicts"
     Metric(
         "nc1_tokens_of_sample", "NC1", "0", "variance of a sample's tokens over that between classes",
         "mean_i mean_c ‖h_ic − m_i‖² / tr Σ_B, Σ_B of the means m_i of a sample's tokens", "[0, ∞]", ZP26,
-        WHERE, order=2, rounding="features", label="NC1 of a sample's tokens",
+        WHERE, order=2, rounding="features", label="NC1 of tokens",
     ),
     Metric(
         "nc1_tokens_of_class", "NC1", "0", "variance of a class's tokens over that between classes",

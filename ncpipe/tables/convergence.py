@@ -42,18 +42,18 @@ def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> 
     histories = dict(iter(history.groupby(run_keys(runs))))
     nothing = history.iloc[:0]
     keys = runs[run_keys(runs)].itertuples(index=False, name=None)
-    judged = [
+    verdicts = [
         judge_run(histories.get(key, nothing), bool(finished), rule)
         for key, finished in zip(keys, runs["finished"], strict=True)
     ]
-    found = runs.assign(
+    judged = runs.assign(
         converged=False,
         selected=False,
-        reason=[reason for reason, _, _ in judged],
-        last_train_error=[error for _, error, _ in judged],
-        loss_moved=[moved for _, _, moved in judged],
+        reason=[reason for reason, _, _ in verdicts],
+        last_train_error=[error for _, error, _ in verdicts],
+        loss_moved=[moved for _, _, moved in verdicts],
     )
-    return with_gradient(found, rule)
+    return with_gradient(judged, rule)
 
 
 def with_gradient(runs: pd.DataFrame, rule: Convergence) -> pd.DataFrame:
@@ -66,8 +66,8 @@ def with_gradient(runs: pd.DataFrame, rule: Convergence) -> pd.DataFrame:
     reasons = runs["reason"]
     if rule.gradient is not None:
         reasons = reasons.mask(~reasons.isin(UNFIT) & ~(shares <= rule.gradient), GRADIENT)
-    found = runs.assign(reason=reasons, gradient_share=shares, converged=reasons == "")
-    return found.assign(selected=selected_runs(found, rule))
+    judged = runs.assign(reason=reasons, gradient_share=shares, converged=reasons == "")
+    return judged.assign(selected=selected_runs(judged, rule))
 
 
 def gradient_shares(runs: pd.DataFrame) -> pd.Series:

@@ -306,7 +306,7 @@ def test_every_command_refuses_before_it_does_anything(
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["ncpipe", *arguments.split()])
     generator = random.Random(arguments)
-    for _ in range(40):
+    for _ in range(12):
         path, value = (
             generator.choice(PLACES),
             generator.choice([v for v in WRONG if v == v and v != math.inf]),

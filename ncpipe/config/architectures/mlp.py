@@ -16,7 +16,7 @@ class MLPModel(Architecture):
     activation: behind every matrix but the last one.
     width: width of every hidden layer.
     bias: whether the hidden layers have biases.
-    last_bias: whether the last layer has one; it is not penalised.
+    last_bias: whether the last layer has one; `scope: all` penalises it, nothing else does.
     initialisation: weights are drawn with variance gain^2 / fan_in, normal or uniform; biases start at 0.
     gain: gain of the random initialisation.
     batch_norm_eps: added to the variance that a batch normalisation divides by; no key with `norm: none`.

@@ -16,7 +16,7 @@ class PaperArchitecture(Architecture):
     architecture: name in the paper, which says the numbers of its layers and matrices.
     norm: `post` normalises after each branch has been added, `pre` inside the branch alone.
     width: d, of every layer.
-    last_bias: whether the last layer has a bias; it is not penalised.
+    last_bias: whether the last layer has a bias; `scope: all` penalises it, nothing else does.
     layer_norm_eps: added to the variance that a layer normalisation divides by.
     initialisation: weights are drawn with variance gain^2 / fan_in, normal or uniform, and biases start at 0.
     gain: gain of the random initialisation.

@@ -51,7 +51,7 @@ from ncpipe.config.records import read
 from ncpipe.config.run import Compute, Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.extraction import extract
-from ncpipe.metrics.losses import logits_of, prediction_error, unregularised_loss
+from ncpipe.metrics.losses import logits_of, unregularised_loss
 from ncpipe.models.build import build_network
 from ncpipe.models.heads import simplex_rows
 from ncpipe.models.loss_functions import LOSSES, cross_entropy, half_squared_error
@@ -107,12 +107,10 @@ def test_they_are_their_definitions(name: str) -> None:
     assert found_mean == pytest.approx(each[1].mean(), rel=1e-13)
 
 
-def test_logits_and_errors_by_hand() -> None:
+def test_logits_by_hand() -> None:
     features = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
-    labels, weight, bias = torch.tensor([0, 1, 1]), torch.eye(2), torch.tensor([0.5, 0.0])
+    weight, bias = torch.eye(2), torch.tensor([0.5, 0.0])
     assert logits_of(features, weight, bias).tolist() == [[1.5, 0.0], [0.5, 2.0], [1.5, 1.0]]
-    assert prediction_error(features, labels, weight, bias) == pytest.approx(1 / 3)
-    assert prediction_error(features, labels, weight, None) == pytest.approx(1 / 3)
 
 
 def test_a_stack_of_runs_may_share_its_labels() -> None:

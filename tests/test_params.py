@@ -290,9 +290,10 @@ def test_shipped_params_name_the_schema_and_fit_it(
 
 def records(kind: Any) -> set[type]:
     """All records that a params.yaml is made of."""
-    found = {kind} if isinstance(kind, type) and dataclasses.is_dataclass(kind) else set()
-    hints = typing.get_type_hints(kind, include_extras=True).values() if found else typing.get_args(kind)
-    return found.union(*map(records, hints))
+    if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
+        return set().union(*map(records, typing.get_args(kind)))
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {kind}.union(*(records(hints[field.name]) for field in dataclasses.fields(kind)))
 
 
 @pytest.mark.parametrize("kind", sorted(records(Params), key=lambda kind: kind.__name__))

@@ -85,8 +85,7 @@ def rows_of_run(fingerprint: RunFingerprint) -> Rows:
     state = read_state(RUNS / run.path, fingerprint)
     diverged = read_json(RUNS / run.path / RUN_RECORD)["outcome"]["diverged_at_epoch"]
     trained = TrainedRun(run, state, fingerprint.compute.double(), seen=features, diverged_at=diverged)
-    description = trained.row
-    description |= study_columns(trained, {*key, *description})
+    description = {**trained.row, **study_columns(trained, {*key, *trained.row})}
     whole = WeightsAndData(state, lambda: read_prepared(PREPARED / run.data))
     return {
         "measurements": [key | asdict(row) for row in measure_run(run, features, whole, description)],

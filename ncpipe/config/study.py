@@ -254,9 +254,8 @@ def _run(files: tuple[tuple[str, bytes], ...]) -> Study:
         raise _failure(error, *(_last_frame(error) or (FILE, 1, ""))) from None
     tables = {name: getattr(module, name, {}) for name in TABLES}
     own: dict[str, Any] = {name.lower(): table for name, table in tables.items()}
-    modules = {
-        name: each for name, each in sys.modules.items() if getattr(each, "__file__", None) in dict(files)
-    }
+    paths = {path for path, _ in files}
+    modules = {name: each for name, each in sys.modules.items() if getattr(each, "__file__", None) in paths}
     study = Study(**own, params=getattr(module, PARAMS, None), files=files, modules=modules)
     for name, table in tables.items():
         if not isinstance(table, dict):

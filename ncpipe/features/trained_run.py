@@ -93,8 +93,8 @@ class TrainedRun:
             return extract_own(self.run, self.weights, device)
         return extract(self.run, self.weights, self.data, device, last=last)
 
-    @property
-    def row(self) -> dict[str, Any]:
+    @functools.cached_property
+    def row(self) -> Mapping[str, Any]:
         """The package's columns of runs.csv: loss by its terms, gap to the optimum, errors, in float64."""
         outcome = {"finished": self.diverged_at is None, "diverged_at_epoch": self.diverged_at}
         return describe(self.run, self._last, outcome)

@@ -116,10 +116,10 @@ def _state(generator: Any) -> Callable[[], object]:
     """Return a function that restores a generator's present state."""
     if isinstance(generator, random.Random):
         return partial(generator.setstate, generator.getstate())
-    if isinstance(generator, torch.Generator | np.random.RandomState):
-        return partial(generator.set_state, generator.get_state())
-    bits = generator.bit_generator if isinstance(generator, np.random.Generator) else generator
-    return partial(setattr, bits, "state", bits.state)
+    generator = getattr(generator, "bit_generator", generator)
+    if isinstance(generator, np.random.BitGenerator):
+        return partial(setattr, generator, "state", generator.state)
+    return partial(generator.set_state, generator.get_state())
 
 
 def _reached(holders: tuple[object, ...]) -> tuple[list[Any], list[DataLoader]]:

@@ -138,7 +138,8 @@ def _measure_tagged(
         single = tags.sum(1) == 1
         one_tag[split] = features[single], tags[single].long().argmax(1)
     check_arrays(*one_tag[TRAIN], weight, bias, classes, f"one-tag {TRAIN}")
-    measured = measure(*one_tag[TRAIN], weight, bias, *one_tag.get(TEST, (None, None)), batch_size, layer)
+    test_features, test_tags = one_tag.get(TEST, (None, None))
+    measured = measure(*one_tag[TRAIN], weight, bias, test_features, test_tags, batch_size, layer)
     return measured.with_records([*measured, *measure_tags(splits, weight, bias, layer)])
 
 

@@ -24,6 +24,7 @@ from ncpipe.config.sources.images import ImageData
 from ncpipe.config.sources.next_tokens import MarkovData, NextTokenData
 from ncpipe.config.sources.reviews import TextData
 from ncpipe.config.specs import OwnLoss, OwnTraining
+from ncpipe.config.transfer_specs import Episodes, Transfer
 from ncpipe.config.unions import ByPresence, TaggedBy
 
 Data = (
@@ -198,6 +199,11 @@ class Experiment:
         return ""
 
     @property
+    def transfer(self) -> Transfer | None:
+        """What is asked of classes that the network does not know."""
+        return self.data.transfer
+
+    @property
     def loss_name(self) -> str:
         """The loss, without its keys."""
         return name_of(self.loss)
@@ -213,10 +219,12 @@ class Measured:
 
     classifier: its last linear layer, such as fc; what enters it is the layer `last`.
     layers: further modules, in the order of the forward pass, whose outputs are measured.
+    transfer: few-shot errors of every layer's features on the classes of the loader `target`.
     """
 
     classifier: str
     layers: tuple[str, ...] = ()
+    transfer: Episodes | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.layers)) < len(self.layers):
@@ -240,6 +248,11 @@ class OwnLoop:
     def epochs(self) -> int:
         """Return what the loop counts."""
         return self.training.epochs
+
+    @property
+    def transfer(self) -> Episodes | None:
+        """What is asked of classes that the network does not know."""
+        return self.measure.transfer
 
     @property
     def log_every(self) -> int:

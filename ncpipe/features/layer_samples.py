@@ -25,8 +25,9 @@ from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import LAST_LAYER, OOD, TARGET, TEST, TRAIN, Measurement, rows_of
 from ncpipe.metrics.token_collapse import TokenMeans
-from ncpipe.metrics.transfer import transfer_metrics
+from ncpipe.metrics.transfer import check_shots, transfer_metrics
 from ncpipe.models.build import input_shape, prepare_split
+from ncpipe.system.errors import InputError
 
 CPU = torch.device("cpu")
 
@@ -86,7 +87,7 @@ def measure_samples(run: Run, features: Features, whole: WeightsAndData) -> Iter
             classifier = (features.weight, features.bias) if layer == LAST_LAYER else (None, None)
             yield from rows_of(layer, OOD, outlier_metrics(*known, test, ood, *classifier))
         if asked is not None:
-            yield from rows_of(layer, TARGET, _of_target(asked, *samples(layer, TARGET)))
+            yield from rows_of(layer, TARGET, _of_target(run, asked, *samples(layer, TARGET)))
 
 
 def measure_all_tokens(run: Run, whole: WeightsAndData) -> Iterator[Measurement]:
@@ -120,8 +121,14 @@ def _readers(run: Run, whole: WeightsAndData) -> dict[str, Tensor]:
     return {layer.name: layer.reader.detach() for layer in layers if layer.reader is not None}
 
 
-def _of_target(asked: Episodes | Transfer, features: Tensor, labels: Tensor) -> Iterator[tuple[str, float]]:
+def _of_target(
+    run: Run, asked: Episodes | Transfer, features: Tensor, labels: Tensor
+) -> Iterator[tuple[str, float]]:
     """Yield collapse and few-shot errors of classes that the network was not trained on."""
+    try:
+        check_shots(asked.shots, asked.episodes, labels)
+    except InputError as error:
+        raise InputError(f"{run.name}: transfer.{error}") from None
     seen = class_statistics(features, labels, int(labels.max()) + 1)
     yield "nc1_trace_ratio", nc1_trace_ratio(seen)
     yield "cdnv", cdnv(seen)

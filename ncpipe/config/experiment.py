@@ -152,17 +152,18 @@ class Experiment:
     @property
     def penalises_features(self) -> bool:
         """Whether features have a lambda_H that the network computes."""
-        own = (self.penalty.features, self.penalty.features_over_value)
-        return own != (None, None) and not self.model.has_free_features
+        penalty = self.penalty
+        given = penalty.features is not None or penalty.features_over_value is not None
+        return given and not self.model.has_free_features
 
     def _target_incompatibility(self) -> str:
         """Return why loss and model are not for what the targets are, or ''."""
-        targets, own = self.data.targets, isinstance(self.loss, OwnLoss)
+        targets, of_study = self.data.targets, isinstance(self.loss, OwnLoss)
         if targets == "classes":
             problem = "loss: pick_all needs data with `targets: tags`; take `ce` for one class a sample"
-            return problem if self.loss_name == "pick_all" and not own else ""
+            return problem if self.loss_name == "pick_all" and not of_study else ""
         fitting = "pick_all" if targets == "tags" else "mse"
-        if not own and (self.loss_name != fitting or (fitting == "mse" and not is_plain(self.loss))):
+        if not of_study and (self.loss_name != fitting or (fitting == "mse" and not is_plain(self.loss))):
             smooth = "smoothed labels need" if self.loss_name == fitting else f"{self.loss_name} needs"
             needed = f"{smooth} classes" if self.loss_name != "pick_all" else "pick_all needs tags"
             return f"loss: {needed}, and the targets are {targets}; take `{fitting}`"
@@ -188,10 +189,10 @@ class Experiment:
         searches = isinstance(self.optimizer, Lbfgs)
         if searches and self.batch_size != "full":
             return "batch_size: lbfgs needs `full`"
-        of_each, classes = (getattr(self.data, key, None) for key in ("per_class", "classes"))
-        if of_each and classes and self.batch_size != "full" and self.batch_size > classes * of_each:
-            most = classes * of_each
-            return f"batch_size: {self.batch_size}, but there are at most {most} samples; take `full`"
+        per_class, classes = (getattr(self.data, key, None) for key in ("per_class", "classes"))
+        samples = (per_class or 0) * (classes or 0)
+        if samples and self.batch_size != "full" and self.batch_size > samples:
+            return f"batch_size: {self.batch_size}, but there are at most {samples} samples; take `full`"
         if self.augmentation is not None and not self.model.reads_images:
             return f"augmentation: {self.model.architecture} does not read images as such"
         if self.augmentation is not None and searches:

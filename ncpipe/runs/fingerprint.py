@@ -149,9 +149,10 @@ def code_digest(spec: Experiment, study: Study) -> str:
     """Return the digest of the code that affects the numbers of an experiment's runs."""
     records = (record for record, _ in picked_entries(spec).values())
     key = Path.cwd(), *records, getattr(spec, "start", None)
-    if key not in at_start().known:
-        at_start().known[key] = digest_of(training_digests(spec, study, at_start()))
-    return at_start().known[key]
+    digests = at_start().digests
+    if key not in digests:
+        digests[key] = digest_of(training_digests(spec, study, at_start()))
+    return digests[key]
 
 
 def check_code(fingerprint: RunFingerprint, reading: Reading) -> None:

@@ -139,8 +139,8 @@ NAMED = [
     Fault(
         "lambda_L for lambda in the inner penalty",
         "models/penalties.py",
-        "penalty.inner_strength(depth) if own",
-        "penalty.last_strength(depth) if own",
+        "penalty.inner_strength(depth) if of_layers",
+        "penalty.last_strength(depth) if of_layers",
         ("tests/test_features.py::test_penalties_are_the_objectives_own",),
     ),
     Fault(

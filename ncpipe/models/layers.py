@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ncpipe.system import compile
 
@@ -82,7 +83,7 @@ def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
         parts -= 1
     if parts == 1:
         return torch.bmm(g.mT, x)
-    g, x = (each.reshape(runs * parts, rows // parts, each.shape[2]) for each in (g, x))
+    g, x = (tensor.reshape(runs * parts, rows // parts, tensor.shape[2]) for tensor in (g, x))
     return torch.bmm(g.mT, x).unflatten(0, (runs, parts)).sum(1)
 
 
@@ -136,19 +137,15 @@ class _ShortLayerNorm(torch.autograd.Function):
         from ncpipe.models.triton_block import norm_forward  # loads Triton
 
         normalised: tuple[Tensor, Tensor] = norm_forward(x.contiguous(), eps)
-        ctx.save_for_backward(x, *normalised)
-        ctx.eps = eps
+        ctx.save_for_backward(*normalised)
         return normalised[0]
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         from ncpipe.models.triton_block import norm_backward
 
-        x, y, scale = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody differentiates the gradient
-            expected = F.layer_norm(x, x.shape[-1:], eps=ctx.eps)
-            return *torch.autograd.grad(expected, x, g, create_graph=True), None
-        return norm_backward(g, y, scale), None
+        return norm_backward(g, *ctx.saved_tensors), None
 
 
 class BatchNorm(nn.Module):

@@ -47,8 +47,8 @@ def compare(
     trees, results = read_revisions(revisions)
     first = revisions[0]
     axis = symbol(results[first].runs)
-    for revision, own in results.items():
-        if (other := symbol(own.runs)) != axis:
+    for revision, tables_of_revision in results.items():
+        if (other := symbol(tables_of_revision.runs)) != axis:
             raise InputError(
                 f"compare: {first} varies {axis} and {revision} {other}; compare them in one axis"
             )
@@ -102,9 +102,11 @@ def what_is_identical(results: dict[str, Results], experiments: Iterable[str]) -
 def _equal(one: Results, other: Results, experiment: str) -> bool:
     """Return whether an experiment has the same runs with the same values of every metric in both."""
     columns = [*run_keys(one.points), *SERIES, "value"]
-    values = (own.points.loc[own.points["experiment"] == experiment] for own in (one, other))
     first, second = (
-        table.reindex(columns=columns).sort_values(columns, ignore_index=True) for table in values
+        tables.points[tables.points["experiment"] == experiment]
+        .reindex(columns=columns)
+        .sort_values(columns, ignore_index=True)
+        for tables in (one, other)
     )
     return bool(first.equals(second))
 

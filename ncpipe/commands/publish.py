@@ -82,15 +82,15 @@ def _tables_of(experiments: Sequence[str], figures: Sequence[str]) -> dict[str, 
         read.append(name)
         return read_table(RESULTS / f"{name}.csv", "aggregate")
 
-    made = sweep_figures(experiments, table) if figures else {}
-    found = {}
+    of_sweep = sweep_figures(experiments, table) if figures else {}
+    tables = {}
     for name in figures:
-        if name not in made:
-            raise InputError(f"--figure {name}: no figure of this sweep; take of {', '.join(made)}")
+        if name not in of_sweep:
+            raise InputError(f"--figure {name}: no figure of this sweep; take of {', '.join(of_sweep)}")
         read.clear()
-        made[name]()
-        found[name] = sorted({"runs", *read})
-    return found
+        of_sweep[name]()
+        tables[name] = sorted({"runs", *read})
+    return tables
 
 
 def _is_shown(row: Mapping[str, str]) -> bool:

@@ -262,12 +262,12 @@ def read_prepared(folder: Path) -> Prepared:
 def _check_facts(facts: Mapping[str, Any], train: Split, folder: Path) -> None:
     """Raise InputError where the facts are not those of the tensors beside them."""
     sides = {"vector": 2, "image": 4, "tokens": 2, "next_tokens": 2, "free": 1}
-    whole = not train.inputs.is_floating_point()
+    numbers = not train.inputs.is_floating_point()
     vocabulary = facts["vocabulary"]
     outputs = train.row[0] if train.row else int(train.labels.max()) + 1
     agree = (
         sides[facts["kind"]] == train.inputs.dim()
-        and (facts["kind"] in ("tokens", "next_tokens", "free")) == whole
+        and (facts["kind"] in ("tokens", "next_tokens", "free")) == numbers
         and (facts["kind"] in ("tokens", "next_tokens")) == (vocabulary is not None)
         and facts["classes"] == outputs
         and (vocabulary is None or int(train.inputs.max()) < vocabulary)

@@ -84,13 +84,12 @@ def check_metrics(params: Params) -> None:
 
 def _of_last_layer(spec: Experiment, study: Study) -> list[str]:
     """Return the metrics that features and weights of the last layer have, by what the targets are."""
-    targets = "classes" if spec.training else spec.data.targets
     # The last one of regression needs the whole run.
-    known = {"classes": ENTRIES, "tags": (*ENTRIES, *TAGS), "vectors": REGRESSION[:-1]}
-    of_package = known[targets]
+    by_targets = {"classes": ENTRIES, "tags": (*ENTRIES, *TAGS), "vectors": REGRESSION[:-1]}
+    metrics = (*by_targets["classes" if spec.training else spec.data.targets], *own_metrics(study))
     ranks = [name for name in CATALOGUE if name.endswith("rank_weights")]
-    own = [metric.name for metric in (*of_package, *own_metrics(study)) if not one_of_a_spectrum(metric.name)]
-    return list(dict.fromkeys([*own, *ranks]))
+    names = [metric.name for metric in metrics if not one_of_a_spectrum(metric.name)]
+    return list(dict.fromkeys([*names, *ranks]))
 
 
 def _check_torch_optimizer(spec: TorchOptimizer) -> None:

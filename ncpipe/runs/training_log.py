@@ -25,14 +25,17 @@ def log_time(fingerprints: Sequence[RunFingerprint], device: str, seconds: float
     """Append a row for a batch, with experiment and depth of its first run.
 
     seconds: wall-clock time. ended: FINISHED or STOPPED. The column digests has the runs' fingerprints, by
-    which `training_times` finds the batches of present results.
+    which `training_times` finds the batches of present results. A log of another version is replaced.
     """
     run = fingerprints[0].run
     digests = " ".join(fingerprint.key()[:DIGITS] for fingerprint in fingerprints)
     row = f"{run.experiment},{run.depth},{len(fingerprints)},{device},{seconds:.2f},{ended},{digests}\n"
     LOGS.mkdir(parents=True, exist_ok=True)
-    with BATCH_LOG.open("a", encoding="utf-8", newline="\n") as file:
-        file.write(row if file.tell() else HEAD + row)  # one write: other processes append too
+    with BATCH_LOG.open("a+", encoding="utf-8", errors="replace", newline="\n") as file:
+        file.seek(0)
+        if (first := file.readline()) not in ("", HEAD):
+            file.truncate(0)
+        file.write(row if first == HEAD else HEAD + row)  # one write: other processes append too
 
 
 def training_times(runs: Mapping[str, Run], threads: int) -> dict[str, Any]:

@@ -58,8 +58,8 @@ def measure(experiment: Experiment, workers: Processes = None) -> None:
     for index, rows in zip(missing, measured, strict=True):
         rows_of_runs[index] = rows
     kept.keep((subjects[index], rows_of_runs[index]) for index in missing)
-    for name, table in tables.items():
-        table += [row for rows in rows_of_runs for row in rows[name]]
+    for name, all_rows in tables.items():
+        all_rows += [row for rows in rows_of_runs for row in rows[name]]
     tables["places"] = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in tables["places"])]
     empty = {"gram": [*runs[0].columns, *GRAM_COLUMNS]}  # where there are no classes
     with publish_folder(METRICS / experiment) as folder:

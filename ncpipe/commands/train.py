@@ -67,14 +67,14 @@ def _named_runs(
     options: tuple[str | int | None, ...] = (experiment, depth, seed)
     if len(words) > len(options) or any(option is not None for option in options[: len(words)]):
         raise typer.BadParameter("give experiment, depth and seed once: ncpipe train NAME DEPTH SEED")
-    name, *numbers = *words, *options[len(words) :]
-    if name is None:
+    settings: list[str | int | None] = [*words, *options[len(words) :]]
+    if settings[0] is None:
         raise typer.BadParameter("which experiment? ncpipe train NAME DEPTH SEED")
     try:
-        depth, seed = [None if number is None else int(number) for number in numbers]
+        depth, seed = [None if number is None else int(number) for number in settings[1:]]
     except ValueError:
         raise typer.BadParameter(f"{' '.join(words[1:])}: depth and seed are whole numbers") from None
-    return str(name), depth, seed
+    return str(settings[0]), depth, seed
 
 
 def train(

@@ -258,8 +258,8 @@ def _subsample(data: Prepared) -> Prepared:
     """Return the data with a few samples of each class."""
     if data.kind == "free":
         return data
-    train, test = (split and split[_few(split, data.classes)] for split in (data.train, data.test))
-    return dataclasses.replace(data, train=train, test=test)
+    train, test = data.train[_few(data.train, data.classes)], data.test
+    return dataclasses.replace(data, train=train, test=test and test[_few(test, data.classes)])
 
 
 def _few(split: Split, classes: int) -> slice | torch.Tensor:

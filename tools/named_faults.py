@@ -288,7 +288,7 @@ NAMED = [
     Fault(
         "maps averaged as if channels came first",
         "models/hook_points.py",
-        "    return known.pop() if len(known) == 1 else None",
+        "    return layouts.pop() if len(layouts) == 1 else None",
         "    return channels_first",
         ("tests/test_wrappers.py::test_maps_are_averaged_over_positions",),
     ),

@@ -55,8 +55,8 @@ def measure(experiment: Experiment, workers: Processes = None) -> None:
     say(f"measure {experiment}: {plural(len(missing), 'run')}{taken_too(len(runs) - len(missing))}")
     processes = process_count(workers, params.compute.threads)
     measured = share(rows_of_run, [fingerprints[index] for index in missing], processes)
-    for index, rows in zip(missing, measured, strict=True):
-        rows_of_runs[index] = rows
+    for index, rows_of_one in zip(missing, measured, strict=True):
+        rows_of_runs[index] = rows_of_one
     kept.keep((subjects[index], rows_of_runs[index]) for index in missing)
     for name, all_rows in tables.items():
         all_rows += [row for rows in rows_of_runs for row in rows[name]]

@@ -61,7 +61,7 @@ from ncpipe.theory.gap import Gap, Objective, TrainedState, gap_to_optimum
 from ncpipe.training import objective
 from ncpipe.training.cost import BACKWARD, bytes_per_run
 from ncpipe.training.loop import train_batch
-from ncpipe.training.objective import FITS, Outputs, fit_times_samples
+from ncpipe.training.objective import Outputs, fit_times_samples
 from ncpipe.training.session import Trained
 
 CPU = torch.device("cpu")
@@ -101,7 +101,7 @@ def test_they_are_their_definitions(name: str) -> None:
         assert found.flatten().numpy() == pytest.approx(expected, rel=1e-13)
         assert loss(logits[0], targets[0]).numpy() == pytest.approx(expected[:7], rel=1e-13)
     each = naive(name, logits.flatten(0, 1), hard.flatten(0, 1)).reshape(3, 7)
-    assert FITS[name](Outputs(logits, labels), name).numpy() == pytest.approx(each.sum(1), rel=1e-13)
+    assert fit_times_samples(Outputs(logits, labels), name).numpy() == pytest.approx(each.sum(1), rel=1e-13)
     weight = torch.eye(5, dtype=torch.float64)
     found_mean = unregularised_loss(logits[1], labels[1], weight, None, name)
     assert found_mean == pytest.approx(each[1].mean(), rel=1e-13)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from conftest import clear_code_digests, contents, refused_by, stored_runs
 
+import ncpipe as nc
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
@@ -31,11 +32,13 @@ from ncpipe.config.run import Run
 from ncpipe.config.study import load_study
 from ncpipe.datasets.own_loaders import store_loaders
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.features.layer_samples import WeightsAndData
+from ncpipe.features.layer_samples import WeightsAndData, measure_samples
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.features.own_network import extract_own, roles
 from ncpipe.features.run_metrics import describe, measure_run
+from ncpipe.metrics.few_shot import transfer_ncc_error
 from ncpipe.metrics.hooks import measure_model
+from ncpipe.metrics.transfer import episode_generator
 from ncpipe.runs import own_runs, pool
 from ncpipe.runs.code_digests import training_digests
 from ncpipe.runs.fingerprint import code_digest, fingerprint_of
@@ -220,6 +223,41 @@ def test_what_is_measured_is_what_measure_model_measures(study: Path) -> None:
         assert value == pytest.approx(row.value, rel=1e-12, abs=1e-300, nan_ok=True), row
 
 
+def test_few_shot_errors_are_of_the_fifth_loader(study: Path) -> None:
+    """At every layer, as of its features collected by hooks; more classes there than the network knows.
+
+    Red: errors on test samples; labels cut to the network's classes; episodes of another seed."""
+    target = "[(samples(2).tensors[0], torch.arange(60) % 4)]"
+    params = PARAMS_TEXT.replace(
+        "[stem, body]}", "[stem, body], transfer: {shots: [2, 5], episodes: 9, seed: 3, head: [ncc]}}"
+    )
+    run = write(STUDY.replace("DataLoader(test, 25)", f"DataLoader(test, 25), None, {target}"), params)
+    trained = train_own(run, CPU)
+    features = extract_own(run, trained.state, CPU)
+    rows = list(measure_samples(run, features, WeightsAndData(trained.state, lambda: None)))  # type: ignore[arg-type, return-value]
+    values = {(row.layer, row.metric): row.value for row in rows if row.split == "target"}
+    model = build_own(run)
+    model.load_state_dict(trained.state)
+    (inputs, labels), means = run.spec.training.study_entry.loaders(run.spec.training, 0)[4][0], {}
+    model.eval()
+    with torch.no_grad():
+        means["stem"] = model.stem(inputs).mean((2, 3))
+        means["body"] = means["last"] = model.body(model.stem(inputs)).mean((2, 3))
+    for layer, rows_of_layer in means.items():
+        for shots in (2, 5):
+            generator = episode_generator(3, shots)
+            wanted = transfer_ncc_error(rows_of_layer.double(), labels, shots, 9, generator)
+            assert values[layer, f"transfer_ncc_error_{shots:03d}"] == wanted
+        assert values[layer, "cdnv"] == pytest.approx(nc.functional.cdnv(rows_of_layer, labels), rel=1e-6)
+
+    params = params.replace("[2, 5]", "[15]")
+    run = write(STUDY.replace("DataLoader(test, 25)", f"DataLoader(test, 25), None, {target}"), params)
+    given = (run, features, WeightsAndData(trained.state, lambda: None))  # type: ignore[arg-type, return-value]
+    assert refused_by(lambda: list(measure_samples(*given))) == (
+        "plain L=2 seed=0: transfer.shots: class 0 has 15 samples; 15 shots leave none to decide"
+    )
+
+
 def test_an_own_metric_reads_the_samples(study: Path) -> None:
     """Red: samples of a packaged network, which an own loop has not."""
     run = write(STUDY)
@@ -298,8 +336,9 @@ def test_a_loop_that_diverges_ends_as_every_run_does(study: Path) -> None:
          "study.py: line _: loaders gives a list_iterator to measure on (train); give a DataLoader or a "
          "list of batches"),
         (", DataLoader(train, 25), DataLoader(test, 25)", "",
-         "study.py: line _: loaders gives DataLoader; return (train, measured), and test and ood if there "
-         "are"),
+         "study.py: line _: loaders gives DataLoader; return (train, measured), then test, ood and target"),
+        ("DataLoader(test, 25)", "DataLoader(test, 25), None, DataLoader(test, 25)",
+         "study.py: line _: loaders gives target; few-shot errors need target and measure.transfer both"),
         ("DataLoader(train, 25), DataLoader(test, 25)", "DataLoader(train, 25), None, DataLoader(test, 25)",
          "study.py: line _: loaders gives ood and no test, with whose samples its scores are compared; give "
          "both"),

@@ -149,9 +149,7 @@ def _at(spec: Any, key: str) -> Number | None:
 
 def _of_shots(params: Params) -> list[str]:
     """Return the metrics that exist for each number of shots of an experiment."""
-    transfers = [
-        spec.data.transfer for spec in params.experiments.values() if not spec.training and spec.data.transfer
-    ]
+    transfers = [spec.transfer for spec in params.experiments.values() if spec.transfer]
     shots = sorted({count for transfer in transfers for count in transfer.shots})
     return [f"{metric.name}_{count:03d}" for metric in TRANSFERS for count in shots]
 

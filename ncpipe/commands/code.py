@@ -15,14 +15,16 @@ from ncpipe.config.study_files import (
     FILE,
     LOOP,
     PIPELINE,
+    check_dependency,
+    check_reruns,
     is_within,
     named_files,
     readable,
+    stages,
     study_modules,
 )
 from ncpipe.config.yaml_file import read_yaml, shared_mappings
 from ncpipe.runs.code_digests import TRAIN, experiment_digests, files_digest, stage_digests, sweep_digests
-from ncpipe.runs.dvc_dependencies import check_dependency, check_reruns
 from ncpipe.runs.fingerprint import shared_inputs
 from ncpipe.runs.store import import_runs, link_to_dvc_cache
 from ncpipe.runs.study_check import check_study
@@ -168,12 +170,11 @@ def _check_keys() -> None:
 
     Its default holds for ncpipe, but DVC would fail when it reaches the stage, after everything has trained.
     """
-    given = read_yaml(PARAMS_FILE) or {}
-    stages_ = (read_yaml(PIPELINE) or {}).get("stages") or {} if PIPELINE.is_file() else {}
-    for stage, content in stages_.items():
+    keys = read_yaml(PARAMS_FILE) or {}
+    for stage, content in stages().items():
         for key in content.get("params") or []:
             first = str(key).partition(".")[0]
-            if isinstance(key, str) and first not in given:
+            if isinstance(key, str) and first not in keys:
                 raise InputError(
                     f"{PARAMS_FILE}: {first}: missing; DVC needs it for the stage {stage}, so write "
                     f"`{first}: null`"
@@ -182,8 +183,7 @@ def _check_keys() -> None:
 
 def _check_axis(params: Params) -> None:
     """Raise InputError with the edit of dvc.yaml if that has no stage for each value of the study's axis."""
-    stages_ = (read_yaml(PIPELINE) or {}).get("stages") or {} if PIPELINE.is_file() else {}
-    matrix = stages_.get("fetch", {}).get("matrix")
+    matrix = stages().get("fetch", {}).get("matrix")
     if params.sweep.axis is not None and matrix is not None and "value" not in matrix:
         raise InputError(
             f"{PARAMS_FILE}: sweep.axis: {PIPELINE} has no stage for each of its values; edit {PIPELINE}:\n"

@@ -11,8 +11,7 @@ from ncpipe.config.params import Params, load_params
 from ncpipe.config.reading import Reading
 from ncpipe.config.run import data_path
 from ncpipe.config.sources.arrays import ArraysData
-from ncpipe.config.study_files import CODE, FETCH, listed_paths
-from ncpipe.runs.dvc_dependencies import check_reruns
+from ncpipe.config.study_files import CODE, FETCH, check_reruns, listed_paths
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError

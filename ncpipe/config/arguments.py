@@ -21,19 +21,19 @@ def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some builtins have none
         return ()
-    return tuple(each.name for each in parameters if each.default is each.empty)
+    return tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
 
 
-def call_by_name(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    """Call the function with those of `given` that it names."""
-    return function(**{name: given[name] for name in argument_names(function)})
+def call_by_name(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call the function with those of the arguments that it names."""
+    return function(**{name: arguments[name] for name in argument_names(function)})
 
 
-def unreadable(function: Callable[..., Any], known: Collection[str]) -> str:
-    """Return why a function cannot be called with the known arguments; '' if it can."""
+def unreadable(function: Callable[..., Any], arguments: Collection[str]) -> str:
+    """Return why a function cannot be called with arguments of these names; '' if it can."""
     names = argument_names(function)
-    listed = ", ".join(known)
+    listed = ", ".join(arguments)
     if not names:
         return f"takes no arguments by name; it may name {listed}"
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in arguments]
     return f"takes {unknown[0]!r}, which nothing gives; it may name {listed}" if unknown else ""

@@ -24,6 +24,7 @@ from ncpipe.config.sources.images import ImageData
 from ncpipe.config.sources.next_tokens import MarkovData, NextTokenData
 from ncpipe.config.sources.reviews import TextData
 from ncpipe.config.specs import OwnLoss, OwnTraining
+from ncpipe.config.transfer_specs import Episodes, Transfer
 from ncpipe.config.unions import ByPresence, TaggedBy
 
 Data = (
@@ -151,17 +152,18 @@ class Experiment:
     @property
     def penalises_features(self) -> bool:
         """Whether features have a lambda_H that the network computes."""
-        own = (self.penalty.features, self.penalty.features_over_value)
-        return own != (None, None) and not self.model.has_free_features
+        penalty = self.penalty
+        given = penalty.features is not None or penalty.features_over_value is not None
+        return given and not self.model.has_free_features
 
     def _target_incompatibility(self) -> str:
         """Return why loss and model are not for what the targets are, or ''."""
-        targets, own = self.data.targets, isinstance(self.loss, OwnLoss)
+        targets, of_study = self.data.targets, isinstance(self.loss, OwnLoss)
         if targets == "classes":
             problem = "loss: pick_all needs data with `targets: tags`; take `ce` for one class a sample"
-            return problem if self.loss_name == "pick_all" and not own else ""
+            return problem if self.loss_name == "pick_all" and not of_study else ""
         fitting = "pick_all" if targets == "tags" else "mse"
-        if not own and (self.loss_name != fitting or (fitting == "mse" and not is_plain(self.loss))):
+        if not of_study and (self.loss_name != fitting or (fitting == "mse" and not is_plain(self.loss))):
             smooth = "smoothed labels need" if self.loss_name == fitting else f"{self.loss_name} needs"
             needed = f"{smooth} classes" if self.loss_name != "pick_all" else "pick_all needs tags"
             return f"loss: {needed}, and the targets are {targets}; take `{fitting}`"
@@ -187,15 +189,20 @@ class Experiment:
         searches = isinstance(self.optimizer, Lbfgs)
         if searches and self.batch_size != "full":
             return "batch_size: lbfgs needs `full`"
-        of_each, classes = (getattr(self.data, key, None) for key in ("per_class", "classes"))
-        if of_each and classes and self.batch_size != "full" and self.batch_size > classes * of_each:
-            most = classes * of_each
-            return f"batch_size: {self.batch_size}, but there are at most {most} samples; take `full`"
+        per_class, classes = (getattr(self.data, key, None) for key in ("per_class", "classes"))
+        samples = (per_class or 0) * (classes or 0)
+        if samples and self.batch_size != "full" and self.batch_size > samples:
+            return f"batch_size: {self.batch_size}, but there are at most {samples} samples; take `full`"
         if self.augmentation is not None and not self.model.reads_images:
             return f"augmentation: {self.model.architecture} does not read images as such"
         if self.augmentation is not None and searches:
             return "augmentation: lbfgs needs the same samples in every step; remove it"
         return ""
+
+    @property
+    def transfer(self) -> Transfer | None:
+        """What is asked of classes that the network does not know."""
+        return self.data.transfer
 
     @property
     def loss_name(self) -> str:
@@ -213,10 +220,12 @@ class Measured:
 
     classifier: its last linear layer, such as fc; what enters it is the layer `last`.
     layers: further modules, in the order of the forward pass, whose outputs are measured.
+    transfer: few-shot errors of every layer's features on the classes of the loader `target`.
     """
 
     classifier: str
     layers: tuple[str, ...] = ()
+    transfer: Episodes | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.layers)) < len(self.layers):
@@ -240,6 +249,11 @@ class OwnLoop:
     def epochs(self) -> int:
         """Return what the loop counts."""
         return self.training.epochs
+
+    @property
+    def transfer(self) -> Episodes | None:
+        """What is asked of classes that the network does not know."""
+        return self.measure.transfer
 
     @property
     def log_every(self) -> int:

@@ -170,16 +170,11 @@ class Params:
                 f"sweep.axis is {axis}: name one of its values, --value=...; dvc.yaml does it in the stages "
                 "fetch and train by a matrix over sweep.values"
             )
-        if axis is None or value is None:
-            return spec
-        found, mistakes = varied(name, spec, axis, value)
-        if mistakes:
-            raise InputError("\n".join(map(cut, mistakes)))
-        return typing.cast(Experiment, found)
+        return spec if axis is None or value is None else _at_value(name, spec, axis, value)
 
     def run(self, experiment: str, depth: int, seed: int, value: Number | None = None) -> Run:
         """Return one run, in the sweep or not. A value is written as in the sweep: 1 where 1.0 is given."""
-        value = next((own for own in self.sweep.values if own == value), value)
+        value = next((swept for swept in self.sweep.values if swept == value), value)
         spec = self.experiment(experiment, value)
         read(Depth, depth, "depth")
         read(Index, seed, "seed")
@@ -206,9 +201,7 @@ def make_run(
     if isinstance(keys, Mapping):
         spec = read(AnyExperiment, dict(keys), f"experiments.{experiment}")
     if axis is not None and value is not None:
-        spec, mistakes = varied(experiment, spec, axis, value, where)
-        if mistakes:
-            raise InputError("\n".join(map(cut, mistakes)))
+        spec = _at_value(experiment, spec, axis, value, where)
     return Run(experiment, depth, seed, spec, axis, value)
 
 
@@ -223,15 +216,15 @@ def params_type(study: Study) -> type[Params]:
     record = study.params
     for field in dataclasses.fields(record) if record else ():
         if hasattr(Params, field.name) or field.name in Params.__dataclass_fields__:
-            what = f"{PARAMS} has the key {field.name!r}, which exists already; take another name"
-            raise mistake(record, what, PARAMS)
+            problem = f"{PARAMS} has the key {field.name!r}, which exists already; take another name"
+            raise mistake(record, problem, PARAMS)
     bases = (record, Params) if record else (Params,)
-    own = [
+    keys = [
         (field.name, field.type, dataclasses.field(default=field.default, kw_only=True))
         for kind in reversed(bases)
         for field in dataclasses.fields(kind)
     ]
-    joined = dataclasses.make_dataclass("Params", own, bases=bases, namespace={"study": study}, frozen=True)
+    joined = dataclasses.make_dataclass("Params", keys, bases=bases, namespace={"study": study}, frozen=True)
     joined.__doc__, joined.__module__ = Params.__doc__, bases[0].__module__
     return joined
 
@@ -314,8 +307,8 @@ def _start_mistakes(specs: Mapping[Any, AnyExperiment | None], starts: Mapping[s
     for name, spec in specs.items():
         start = getattr(spec, "start", None)
         if start is not None and start not in starts:
-            known = suggest(start, starts) if starts else "no study.py beside this file has STARTS"
-            yield f"experiments.{name}.start: unknown {shown(start)}; {known}"
+            hint = suggest(start, starts) if starts else "no study.py beside this file has STARTS"
+            yield f"experiments.{name}.start: unknown {shown(start)}; {hint}"
 
 
 def _about_mistakes(about: Iterable[object], experiments: Collection[object]) -> list[str]:
@@ -332,20 +325,18 @@ def _mapping_at(tree: object, key: str) -> Mapping[Any, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _name_mistakes(experiments: Iterable[object]) -> list[str]:
-    found = []
+def _name_mistakes(experiments: Iterable[object]) -> Iterator[str]:
     folded: dict[str, str] = {}
     for name in map(str, experiments):
         if not NAME.fullmatch(name):
-            found.append(
+            yield (
                 f"{joined('experiments', name)}: a name is letters, digits and _ and begins with a letter "
                 "(stage and folder names are made of it)"
             )
         elif name.lower() in RESERVED:
-            found.append(f"experiments.{name}: DVC reserves this name; choose another")
+            yield f"experiments.{name}: DVC reserves this name; choose another"
         elif (other := folded.setdefault(name.lower(), name)) != name:
-            found.append(f"experiments.{name}: collides with {other!r} where file names ignore case")
-    return found
+            yield f"experiments.{name}: collides with {other!r} where file names ignore case"
 
 
 def _sweep_mistakes(
@@ -354,16 +345,15 @@ def _sweep_mistakes(
     rule: Convergence | None,
 ) -> Iterator[str]:
     """Yield mistakes in the grid. In `sweep` None is a value that does not parse; a missing key is absent."""
-    axis, values_of_axis = sweep.get("axis"), sweep.get("values", ())
-    for key in ("experiments", "depths", "seeds", *(["values"] if axis else [])):
-        values = values_of_axis if key == "values" else sweep.get(key)
+    axis = sweep.get("axis")
+    lists = {key: sweep.get(key) for key in ("experiments", "depths", "seeds")}
+    lists |= {"values": sweep.get("values", ())} if axis else {}
+    for key, values in lists.items():
         if values == ():
             yield f"sweep.{key}: empty, so there is nothing to run; list at least one"
         for value in (value for value, times in Counter(values or ()).items() if times > 1):
             yield f"sweep.{key}: {shown(value)} is listed twice; remove one"
-    axes = [values_of_axis] if axis else []
-    runs = math.prod(len(values or ()) for values in map(sweep.get, ("experiments", "depths", "seeds")))
-    runs *= math.prod(len(values or ()) for values in axes)
+    runs = math.prod(len(values or ()) for values in lists.values())
     if runs > MOST_RUNS:
         yield f"sweep: {runs} runs; DVC keeps a stage for each, and {MOST_RUNS} are the most"
         return
@@ -374,12 +364,12 @@ def _sweep_mistakes(
             continue
         specs = [experiments[name]]
         if axis and specs[0]:
-            at_values = [varied(name, specs[0], axis, value) for value in values_of_axis or ()]
+            at_values = [_varied(name, specs[0], axis, value) for value in lists["values"] or ()]
             specs = [spec for spec, _ in at_values]
-            for mistake in (mistake for _, mistakes in at_values for mistake in mistakes):
-                if (same := mistake.replace(f"experiments.{name}", "", 1)) not in reported:
-                    reported.add(same)
-                    yield mistake
+            for problem in (problem for _, problems in at_values for problem in problems):
+                if (anywhere := problem.replace(f"experiments.{name}", "", 1)) not in reported:
+                    reported.add(anywhere)
+                    yield problem
         for spec in filter(None, specs):
             for depth in dict.fromkeys(sweep.get("depths") or ()):
                 yield from _depth_mistake(name, spec, depth, "sweep.depths")
@@ -387,7 +377,15 @@ def _sweep_mistakes(
                 yield from _log_every_mistake(name, spec, rule)
 
 
-def varied(
+def _at_value(name: str, spec: Experiment, axis: str, value: Number, where: str = "sweep") -> Experiment:
+    """Return an experiment with the value at the axis; raise InputError as `_varied` tells."""
+    experiment, mistakes = _varied(name, spec, axis, value, where)
+    if experiment is None:
+        raise InputError("\n".join(map(cut, mistakes)))
+    return experiment
+
+
+def _varied(
     name: str, spec: Experiment, axis: str, value: Number, where: str = "sweep"
 ) -> tuple[Experiment | None, list[str]]:
     """Return an experiment with the value at the axis, a dotted key; or None and the mistakes.
@@ -401,10 +399,10 @@ def varied(
             parent[step] = {}
         parent = parent[step]
     parent[key] = value
-    varied, mistakes = check(AnyExperiment, tree, f"experiments.{name}")
+    experiment, mistakes = check(AnyExperiment, tree, f"experiments.{name}")
     path = f"experiments.{name}.{axis}: "
-    wrong = ("values" if m.startswith(path) and f"{path}unknown" not in m else "axis" for m in mistakes)
-    return varied, [f"{where}.{key}: {m}" for key, m in zip(wrong, mistakes, strict=True)]
+    keys = ("values" if m.startswith(path) and f"{path}unknown" not in m else "axis" for m in mistakes)
+    return experiment, [f"{where}.{key}: {m}" for key, m in zip(keys, mistakes, strict=True)]
 
 
 def _depth_mistake(name: str, spec: Experiment, depth: int, key: str) -> Iterator[str]:

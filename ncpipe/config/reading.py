@@ -26,7 +26,7 @@ Marks = dict[Path, list[tuple[int, ...]]]  # by file, folder and link
 class Reading:
     """Has the files of code and the listed files as they were first read.
 
-    known: digests that `ncpipe.runs.code_digests` has computed of them. package: its files, by name.
+    digests: what `ncpipe.runs.code_digests` has computed of them. package: its files, by name.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class Reading:
     ) -> None:
         self._contents = dict(contents or {})
         self._marks: dict[Path, Marks] = {}
-        self._digests: dict[Path, dict[str, str]] = {}
-        self.known: dict[Hashable, str] = {}
+        self._listed: dict[Path, dict[str, str]] = {}
+        self.digests: dict[Hashable, str] = {}
         self.package = dict(package or {})
 
     def content(self, path: Path) -> bytes:
@@ -48,9 +48,9 @@ class Reading:
     def listed(self, path: Path) -> dict[str, str]:
         """Return the SHA-256 of a listed file, or of each file in a listed folder, by path; mark them."""
         self.mark(path)
-        if (here := path.absolute()) not in self._digests:
-            self._digests[here] = {file.as_posix(): self._digest(file) for file in files_in(path)}
-        return self._digests[here]
+        if (absolute := path.absolute()) not in self._listed:
+            self._listed[absolute] = {file.as_posix(): self._digest(file) for file in files_in(path)}
+        return self._listed[absolute]
 
     def _digest(self, path: Path) -> str:
         content = self._contents.get(Path(os.path.abspath(path)))
@@ -61,30 +61,31 @@ class Reading:
 
     def mark(self, path: Path) -> None:
         """Remember the state of a file, or of a folder with all that it has, for `check`."""
-        if (here := path.absolute()) not in self._marks:
-            self._marks[here] = _marks(here)
+        if (absolute := path.absolute()) not in self._marks:
+            self._marks[absolute] = _marks(absolute)
 
     def check(self) -> None:
         """Raise InputError if a listed file may have changed since it was marked, also if it was put back."""
         for path, before in self._marks.items():
             now = _marks(path)
-            for changed in sorted(each for each in {*before, *now} if before.get(each) != now.get(each)):
-                raise InputError(
-                    f"{os.path.relpath(changed)}: was changed, or only touched, while the command ran, so "
-                    "what may have read it is discarded; start it again"
-                )
+            for file in sorted({*before, *now}):
+                if before.get(file) != now.get(file):
+                    raise InputError(
+                        f"{os.path.relpath(file)}: was changed, or only touched, while the command ran, so "
+                        "what may have read it is discarded; start it again"
+                    )
 
     def without_edited(self, folder: Path) -> "Reading":
         """Return a reading without the files of a study's folder if one of them was edited; else this one."""
-        own = {
+        of_study = {
             path: content
             for path, content in self._contents.items()
             if path.is_relative_to(folder) and path.relative_to(folder).parts[0] != PACKAGE
         }
-        if all(path.is_file() and path.read_bytes() == content for path, content in own.items()):
+        if all(path.is_file() and path.read_bytes() == content for path, content in of_study.items()):
             return self
-        kept = {path: content for path, content in self._contents.items() if path not in own}
-        return Reading(kept, self.package)
+        others = {path: content for path, content in self._contents.items() if path not in of_study}
+        return Reading(others, self.package)
 
 
 def files_in(path: Path) -> list[Path]:
@@ -101,10 +102,10 @@ def _marks(path: Path) -> Marks:
     links = [parent for parent in path.parents if parent.is_symlink()]
     within = path.rglob("*") if path.is_dir() else ()
     marks: Marks = {}
-    for each in (*links, path, *(file for file in within if "__pycache__" not in file.parts)):
+    for file in (*links, path, *(file for file in within if "__pycache__" not in file.parts)):
         with contextlib.suppress(OSError):  # gone, which is a change too
-            states = [each.lstat()] if each in links else [each.lstat(), each.stat()]
-            marks[each] = [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in states]
+            states = [file.lstat()] if file in links else [file.lstat(), file.stat()]
+            marks[file] = [(s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in states]
     return marks
 
 

@@ -43,13 +43,13 @@ def check(kind: Any, value: object, path: str = "") -> tuple[Any, list[str]]:
     try:
         (record,) = adapter(kind).validate_json(json.dumps([value]))
     except ValidationError as error:
-        found: dict[str, str] = {}
-        for each in error.errors(include_url=False):
-            where, problem = _mistake(kind, value, path, dict(each))
-            names = each["type"] == "literal_error" and not isinstance(each["input"], str)
-            if not (where in found and names):  # of `64 | full`, names are what a text is meant for
-                found[where] = problem
-        lines = [f"{where}: {problem}" if where else problem for where, problem in found.items()]
+        problems: dict[str, str] = {}
+        for details in error.errors(include_url=False):
+            where, problem = _mistake(kind, value, path, dict(details))
+            names = details["type"] == "literal_error" and not isinstance(details["input"], str)
+            if not (where in problems and names):  # of `64 | full`, names are what a text is meant for
+                problems[where] = problem
+        lines = [f"{where}: {problem}" if where else problem for where, problem in problems.items()]
         return None, list(dict.fromkeys(map(cut, lines)))
     return record, []
 
@@ -76,8 +76,8 @@ def _mistake(kind: Any, value: object, path: str, error: dict[str, Any]) -> tupl
         return where, f"unknown key; {suggest(location[-1], keys_at(kind, location[:-1]))}"
     if name == "union_tag_invalid":
         key = context["discriminator"].strip("'")
-        known = _quoted(context["expected_tags"])
-        return joined(where, key), f"{shown(wrong[key])} is unknown; {suggest(wrong[key], known)}"
+        tags = _quoted(context["expected_tags"])
+        return joined(where, key), f"{shown(wrong[key])} is unknown; {suggest(wrong[key], tags)}"
     if name == "literal_error":
         return where, f"{shown(wrong)} is unknown; {suggest(wrong, _quoted(context['expected']))}"
     if name == "value_error":

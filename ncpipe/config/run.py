@@ -36,7 +36,7 @@ def as_json(spec: Any) -> Any:
     if dataclasses.is_dataclass(spec):
         present = ((f, getattr(spec, f.name)) for f in dataclasses.fields(spec))
         return {key_of(field.name): as_json(value) for field, value in present if value != field.default}
-    return [as_json(each) for each in spec] if isinstance(spec, tuple) else spec
+    return [as_json(part) for part in spec] if isinstance(spec, tuple) else spec
 
 
 @dataclass(frozen=True)

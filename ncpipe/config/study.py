@@ -84,6 +84,10 @@ REQUIRED_ATTRIBUTES = {  # of a spec, as a key or a ClassVar
     "OPTIMIZERS": ("learning_rate",),
     "TRAININGS": ("epochs",),
 }
+ENTRIES = {  # of a table that takes no function: the entry's class, and the functions that it has
+    "NETWORKS": ("Family (ncpipe.models.network)", ("reshape_inputs", "build")),
+    "TRAININGS": ("Training (ncpipe.training.own_loop)", ("build", "loaders", "train")),
+}
 Table = Mapping[Any, Any]
 
 
@@ -144,24 +148,24 @@ def file_of(module: str) -> str:
     return file if is_of_study(file) else ""
 
 
-def mistake(part: object, what: str, table: str = "") -> InputError:
+def mistake(part: object, problem: str, table: str = "") -> InputError:
     """Return the error for a mistake, with the line where a study defines the part.
 
     part: a function, a class or an object of one, or the name of a table. table: whose line it has if the
     study does not define the part; without one, that has no line.
     """
-    named: Any = part if hasattr(part, "__qualname__") else type(part)
-    file, name = file_of(named.__module__), named.__name__
-    line = getattr(getattr(named, "__code__", None), "co_firstlineno", 1)
+    definition: Any = part if hasattr(part, "__qualname__") else type(part)
+    file, name = file_of(definition.__module__), definition.__name__
+    line = getattr(getattr(definition, "__code__", None), "co_firstlineno", 1)
     if not file and (table := table or (part if isinstance(part, str) else "")):
         file, name, line = file_of(MODULE), table, 1
     where = f"{os.path.basename(file)}: line {_lines(file).get(name, line)}: " if file else ""
-    return InputError(cut(f"{where}{what}"))
+    return InputError(cut(f"{where}{problem}"))
 
 
-def mistake_of(function: object, what: str) -> InputError:
+def mistake_of(function: object, problem: str) -> InputError:
     """Return the error for what a function of a study does, with its name and line."""
-    return mistake(function, f"{getattr(function, '__name__', type(function).__name__)} {what}")
+    return mistake(function, f"{getattr(function, '__name__', type(function).__name__)} {problem}")
 
 
 def load_study(folder: Path) -> Study:
@@ -188,14 +192,14 @@ def load_study(folder: Path) -> Study:
     return study
 
 
-def call(function: Callable[..., Any], *arguments: Any, stage: str = CODE, **named: Any) -> Any:
+def call(function: Callable[..., Any], *arguments: Any, stage: str = CODE, **keywords: Any) -> Any:
     """Call a function of study.py; raise InputError, in one line with its line, if it raises.
 
     stage: whose `deps` in dvc.yaml may list what it reads, besides those of `code`.
     """
     try:
         with called_by(stage):
-            return function(*arguments, **named)
+            return function(*arguments, **keywords)
     except InputError:
         raise
     except Exception as error:
@@ -209,10 +213,9 @@ def study_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        found = study_error(error)
-        if found is None:
+        if (translated := study_error(error)) is None:
             raise
-        raise found from error
+        raise translated from error
 
 
 def study_error(error: Exception) -> InputError | None:
@@ -252,28 +255,28 @@ def _run(files: tuple[tuple[str, bytes], ...]) -> Study:
         raise
     except (Exception, SystemExit) as error:
         raise _failure(error, *(_last_frame(error) or (FILE, 1, ""))) from None
-    tables = {name: getattr(module, name, {}) for name in TABLES}
-    own: dict[str, Any] = {name.lower(): table for name, table in tables.items()}
+    tables: dict[str, Any] = {name.lower(): getattr(module, name, {}) for name in TABLES}
     paths = {path for path, _ in files}
-    modules = {name: each for name, each in sys.modules.items() if getattr(each, "__file__", None) in paths}
-    study = Study(**own, params=getattr(module, PARAMS, None), files=files, modules=modules)
-    for name, table in tables.items():
+    modules = {name: other for name, other in sys.modules.items() if getattr(other, "__file__", "") in paths}
+    study = Study(**tables, params=getattr(module, PARAMS, None), files=files, modules=modules)
+    _check_tables(study)
+    return study
+
+
+def _check_tables(study: Study) -> None:
+    """Raise InputError for the first entry that its table cannot have."""
+    for name, table in study.tables.items():
         if not isinstance(table, dict):
             raise mistake(name, f"{name} is of type {type(table).__name__}; it has to be a dict")
     for name, (base, union) in RECORDS.items():
-        _check_specs(tables[name], name, base, union)
-    for spec, family in study.networks.items():
-        if not (
-            callable(getattr(family, "reshape_inputs", None)) and callable(getattr(family, "build", None))
-        ):
-            raise mistake("NETWORKS", f"NETWORKS[{spec.__name__}] is no Family (ncpipe.models.network)")
+        _check_specs(study.tables[name], name, base, union)
+    for name, (kind, functions) in ENTRIES.items():
+        for spec, entry in study.tables[name].items():
+            if not all(callable(getattr(entry, function, None)) for function in functions):
+                raise mistake(name, f"{name}[{spec.__name__}] is no {kind}")
+    for family in study.networks.values():
         if missing := sorted(getattr(family.build, "__abstractmethods__", ())):  # a class, as a rule
-            what = f"lacks {', '.join(missing)}, which a Network defines"
-            raise mistake_of(family.build, what)
-    for spec, training in study.trainings.items():
-        if not all(callable(getattr(training, part, None)) for part in ("build", "loaders", "train")):
-            what = f"TRAININGS[{spec.__name__}] is no Training (ncpipe.training.own_loop)"
-            raise mistake("TRAININGS", what)
+            raise mistake_of(family.build, f"lacks {', '.join(missing)}, which a Network defines")
     for call, functions in study.calls.items():
         pair = isinstance(functions, tuple) and 1 <= len(functions) <= 2 and all(map(callable, functions))
         if not (isinstance(call, str) and pair):
@@ -282,18 +285,17 @@ def _run(files: tuple[tuple[str, bytes], ...]) -> Study:
         _check_stage(name, stage)
     if study.params is not None and not _is_frozen_record(study.params):
         raise mistake(PARAMS, "PARAMS is no frozen dataclass; its fields are keys of params.yaml")
-    for table, keys in (("STARTS", study.starts), ("RUN_COLUMNS", study.columns)):
+    for name, keys in (("STARTS", study.starts), ("RUN_COLUMNS", study.columns)):
         for word in keys:
             if not isinstance(word, str) or not word.isidentifier():
-                raise mistake(table, f"{table} has the key {word!r}, which is no name")
+                raise mistake(name, f"{name} has the key {word!r}, which is no name")
     for name in ("DATA", "LOSSES", "OPTIMIZERS", "METRICS", "FIGURES", "STARTS", "RUN_COLUMNS"):
         for key, function in study.tables[name].items():
-            what = f"{name}[{getattr(key, '__name__', getattr(key, 'name', key))}]"
+            entry = f"{name}[{getattr(key, '__name__', getattr(key, 'name', key))}]"
             if not callable(function):
-                raise mistake(name, f"{what} is of type {type(function).__name__}, no function")
+                raise mistake(name, f"{entry} is of type {type(function).__name__}, no function")
             if name in RECORDS and name in READABLE and (problem := unreadable(function, READABLE[name])):
-                raise mistake(function, f"{what} {problem}", name)
-    return study
+                raise mistake(function, f"{entry} {problem}", name)
 
 
 def _records_of(union: Any) -> list[type]:
@@ -303,11 +305,11 @@ def _records_of(union: Any) -> list[type]:
 
 
 def _failure(error: BaseException, file: str, line: int, within: str) -> InputError:
-    what = " ".join(str(error).split()) or "no message"
-    if types.MappingProxyType.__name__ in what:
-        what = f"a table of the package cannot be changed ({what}); {PUT_THERE}"
+    message = " ".join(str(error).split()) or "no message"
+    if types.MappingProxyType.__name__ in message:
+        message = f"a table of the package cannot be changed ({message}); {PUT_THERE}"
     where = f"{within}: " if within else ""
-    return InputError(cut(f"{file}: line {line}: {where}{type(error).__name__}: {what}"))
+    return InputError(cut(f"{file}: line {line}: {where}{type(error).__name__}: {message}"))
 
 
 def _last_frame(error: BaseException) -> tuple[str, int, str] | None:
@@ -341,12 +343,12 @@ def _check_specs(specs: Table, table: str, base: type, union: Any) -> None:
     """Raise InputError unless the keys of a table are valid specs that do not collide with the package's."""
     records = _records_of(union)
     key = _first_key(records[0]) if records else "name"
-    taken = {word: "the package" for spec in records for word in values_of(spec, key)}
+    owners = {word: "the package" for spec in records for word in values_of(spec, key)}
     for spec in specs:
         name = getattr(spec, "__name__", repr(spec))
         if not (isinstance(spec, type) and issubclass(spec, base) and is_dataclass(spec)):
-            what = f"make it a frozen dataclass below {base.__name__} ({base.__module__})"
-            raise mistake(spec, f"{name} in {table} is no spec: {what}", table)
+            advice = f"make it a frozen dataclass below {base.__name__} ({base.__module__})"
+            raise mistake(spec, f"{name} in {table} is no spec: {advice}", table)
         if not _is_frozen_record(spec):
             raise mistake_of(spec, "is not frozen; write @dataclass(frozen=True)")
         if isinstance(state := getattr(spec, "state", ()), str):
@@ -361,11 +363,10 @@ def _check_specs(specs: Table, table: str, base: type, union: Any) -> None:
         if not words or not all(isinstance(word, str) for word in words):
             raise mistake(spec, f"{name}.{key} is no name; write {key}: Literal['...']")
         for word in words:
-            if (owner := taken.setdefault(word, name)) != name:
+            if (owner := owners.setdefault(word, name)) != name:
                 raise mistake(spec, f"{key} {word!r} exists already, in {owner}; take another name")
-        known = {field.name for field in fields(spec)}
         for required in REQUIRED_ATTRIBUTES[table]:
-            if required not in known and not hasattr(spec, required):
+            if required not in spec.__dataclass_fields__ and not hasattr(spec, required):
                 raise mistake_of(spec, f"has no {required}; make it a key or a ClassVar")
 
 
@@ -404,13 +405,13 @@ def _check_type(kind: Any) -> None:
     elif origin in (tuple, dict) and any(map(_holds_records, arguments)):
         raise TypeError("a list or dict of records cannot be a key: take lists of numbers or texts")
     elif origin in (tuple, dict, typing.Union, types.UnionType):
-        inner = [each for each in arguments if each is not ...]
+        inner = [argument for argument in arguments if argument is not ...]
     elif origin is Literal or kind in (bool, int, float, str, Any, type(None)):
         inner = []
     else:
         raise TypeError(f"{getattr(kind, '__name__', kind)} is no type of a key: use those of ncpipe.study")
-    for each in inner:
-        _check_type(each)
+    for part in inner:
+        _check_type(part)
 
 
 def _holds_records(kind: Any) -> bool:

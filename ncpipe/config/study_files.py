@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,29 +27,44 @@ LOOP = "loop"  # an own loop and its loaders read what these list for `fetch`, a
 PARAMS, CLAIMS = "params.yaml", "claims.yaml"
 PATH_OR_MODULE = re.compile(r"[\w./-]+")
 SKIPPED = {PACKAGE, "data", "__pycache__"}
-MADE = (DIGESTS, GRID, PREPARED, RUNS, FEATURES, METRICS)  # by stages, and known by other digests
+OUTPUTS = (DIGESTS, GRID, PREPARED, RUNS, FEATURES, METRICS)  # of stages, and known by other digests
 # Python 3.11 counts the recursion of all threads that parse source code together, and fails if two overlap.
 _ONE_AT_A_TIME = threading.Lock()
 
 
-def dependencies(stage: str, folder: Path = Path()) -> list[str]:
-    """Return the dependencies that a folder's dvc.yaml, if there is one, lists for a stage; normalised."""
-    return [os.path.normpath(path) for path in _stage(stage, folder).get("deps") or []]
-
-
-def always_runs(stage: str, folder: Path = Path()) -> bool:
-    """Return whether dvc.yaml says that a stage always runs."""
-    return bool(_stage(stage, folder).get("always_changed"))
-
-
-def _stage(stage: str, folder: Path) -> dict[str, Any]:
+def stages(folder: Path = Path()) -> dict[str, Any]:
+    """Return the stages of a folder's dvc.yaml by name; none without one."""
     if not (folder / PIPELINE).is_file():
         return {}
     from ncpipe.config.yaml_file import read_yaml  # slow, and only needed with a study.py
 
-    stages = (read_yaml(folder / PIPELINE) or {}).get("stages") or {}
-    found: dict[str, Any] = stages.get(stage) or {}
-    return found
+    return (read_yaml(folder / PIPELINE) or {}).get("stages") or {}
+
+
+def dependencies(stage: str, folder: Path = Path()) -> list[str]:
+    """Return the dependencies that a folder's dvc.yaml, if there is one, lists for a stage; normalised."""
+    return [os.path.normpath(path) for path in (stages(folder).get(stage) or {}).get("deps") or []]
+
+
+def always_runs(stage: str, folder: Path = Path()) -> bool:
+    """Return whether dvc.yaml says that a stage always runs."""
+    return bool((stages(folder).get(stage) or {}).get("always_changed"))
+
+
+def check_reruns(stage: str, file: str) -> None:
+    """Raise InputError if there is a dvc.yaml whose stage does not rerun when the file changes."""
+    if not always_runs(stage):
+        check_dependency(stage, file)
+
+
+def check_dependency(stage: str, file: str) -> None:
+    """Raise InputError if there is a dvc.yaml that does not list the file as a dependency of the stage."""
+    file = os.path.normpath(file)
+    if PIPELINE.is_file() and not any(Path(file).is_relative_to(path) for path in dependencies(stage)):
+        raise InputError(
+            f"{PIPELINE}: DVC would not see changes of {file}; add the line `- {file}` to the deps of the "
+            f"stage {stage}"
+        )
 
 
 def listed_paths(stage: str = CODE) -> list[Path]:
@@ -57,17 +72,17 @@ def listed_paths(stage: str = CODE) -> list[Path]:
 
     Raises InputError if one is missing.
     """
-    found = []
+    paths = []
     for text in dependencies(stage):
         path = Path(text)
         if text in (PACKAGE, FILE, PIPELINE.name) or "${" in text or ":/" in text:
             continue
-        if any(path.is_relative_to(made) for made in MADE):
+        if any(path.is_relative_to(output) for output in OUTPUTS):
             continue
         if not path.exists():
             raise InputError(f"{PIPELINE}: {path}, a dependency of the stage {stage}, is no file or folder")
-        found.append(path)
-    return found
+        paths.append(path)
+    return paths
 
 
 def listed_digests(reading: Reading, *stages: str) -> dict[str, str]:
@@ -86,22 +101,16 @@ def study_modules(
     These are files whose name or folder occurs in an import or a string, because a function may import them
     later. read: returns a file's content.
     """
-    known, found, todo = list(_python_files(folder)), set[Path](), list(roots)
+    candidates, modules, todo = set(_python_files(folder)), set[Path](), list(roots)
     while todo:
         try:
-            tree = parsed(read(folder / todo.pop()))
+            names = words(parsed(read(folder / todo.pop())))
         except (SyntaxError, ValueError):  # cannot be imported
             continue
-        named = set(modules_named(words(tree), known)) - found
-        found |= named
-        todo += named
-    return sorted(found)
-
-
-def modules_named(names: Collection[str], known: Iterable[Path] | None = None) -> list[Path]:
-    """Return the Python files of a study, less study.py, whose name or folder is among the names."""
-    known = _python_files(Path()) if known is None else known
-    return [path for path in known if not {path.stem, *path.parent.parts}.isdisjoint(names)]
+        imported = {path for path in candidates if not names.isdisjoint({path.stem, *path.parent.parts})}
+        todo += imported - modules
+        modules |= imported
+    return sorted(modules)
 
 
 def _python_files(study: Path) -> Iterator[Path]:
@@ -119,16 +128,16 @@ def _python_files(study: Path) -> Iterator[Path]:
 
 def words(tree: ast.AST) -> set[str]:
     """Return the parts of the names that code imports, and of strings that may be a path or a module."""
-    found: set[str] = set()
+    parts: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
             first = (names[-1] or names[0]).partition(".")[0]
             if first != PACKAGE and first not in sys.stdlib_module_names:
-                found |= {word for name in names for word in name.split(".")}
+                parts |= {part for name in names for part in name.split(".")}
         elif isinstance(node, ast.Constant) and PATH_OR_MODULE.fullmatch(str(node.value)):
-            found |= set(re.split(r"[./]", str(node.value)))
-    return found
+            parts |= set(re.split(r"[./]", str(node.value)))
+    return parts
 
 
 def parsed(content: bytes) -> ast.Module:
@@ -139,16 +148,15 @@ def parsed(content: bytes) -> ast.Module:
 
 def named_files() -> list[Path]:
     """Return the files beside study.py that a string of it, or of its modules, names."""
-    known = {FILE, PARAMS, CLAIMS, PIPELINE.name}
-    found = set()
+    paths = set()
     for module in (Path(FILE), *study_modules()):
         for node in ast.walk(parsed(module.read_bytes())):
             text = node.value if isinstance(node, ast.Constant) else None
-            if isinstance(text, str) and PATH_OR_MODULE.fullmatch(text) and text not in known:
+            if isinstance(text, str) and PATH_OR_MODULE.fullmatch(text):
                 path = Path(os.path.normpath(text))
                 if path.suffix and path.suffix != ".py" and path.is_file():
-                    found.add(path)
-    return sorted(found)
+                    paths.add(path)
+    return sorted(paths - {Path(PARAMS), Path(CLAIMS), PIPELINE})
 
 
 def readable(stage: str, folder: Path = Path()) -> tuple[str, ...] | None:

@@ -49,7 +49,7 @@ class _Watched:
 
     modules: files beside its study.py that it imports. code: study.py, these, and what is listed with them,
     behind links too. listed: further paths by the stage that calls the code; None for any. system: folders of
-    Python and of the system, but for those that the study is in. made: what the code has written itself.
+    Python and of the system, but for those that the study is in. outputs: what the code has written itself.
     """
 
     folder: Path
@@ -57,13 +57,14 @@ class _Watched:
     code: tuple[str, ...]
     listed: Mapping[str, tuple[str, ...] | None]
     system: tuple[str, ...]
-    made: set[str]
+    outputs: set[str]
 
     def may_read(self, file: str, stage: str) -> bool:
         """Return whether the code may read a file when a stage calls it."""
         path, listed = os.path.realpath(file), self.listed[stage]
-        known = path in self.made or not os.path.isfile(path) or INSTALLED.intersection(path.split(os.sep))
-        if known or path.startswith(COMPILED) or is_within(path, self.system) or listed is None:
+        if listed is None or path in self.outputs or not os.path.isfile(path) or is_within(path, self.system):
+            return True
+        if path.startswith(COMPILED) or INSTALLED.intersection(path.split(os.sep)):
             return True
         return any(is_within(place, (*self.code, *listed)) for place in places([Path(file)]))
 
@@ -75,28 +76,25 @@ _stage: ContextVar[str | None] = ContextVar("stage", default=CODE)  # which call
 def watch(folder: Path | None, modules: Sequence[Path] = ()) -> None:
     """Let the study.py of a folder import its modules, and refuse whatever it reads unlisted; None: stop.
 
-    modules: of `study_modules`.
+    folder: without links. modules: of `study_modules`.
     """
     global _watched
-    folder = None if folder is None else folder.resolve()
-    before = _watched
-    if before is None or before.folder != folder:
+    if _watched and _watched.folder != folder:
         forget_modules()
-        before = None
-    if folder is None:
         _watched = None
+    if folder is None:
         return
-    own = [folder / FILE, *(folder / module for module in modules)]
+    paths = [folder / module for module in modules]
     listed = {stage: readable(stage, folder) for stage in (CODE, FETCH, MEASURE, LOOP)}
     python = os.path.dirname(os.__file__), sys.prefix, sys.base_prefix
     homes = (*SYSTEM, *CACHES, *map(os.path.realpath, python))
     _watched = _Watched(
         folder,
-        frozenset(map(str, own[1:])) | (before.modules if before else frozenset()),
-        places(own) + (listed[CODE] or ()),
+        frozenset(map(str, paths)) | (_watched.modules if _watched else frozenset()),
+        places([folder / FILE, *paths]) + (listed[CODE] or ()),
         listed,
         (str(ROOT / PACKAGE), *(home for home in homes if not is_within(str(folder), [home]))),
-        before.made if before else set(),
+        _watched.outputs if _watched else set(),
     )
     import_as_read()
     _add_hook()
@@ -140,7 +138,7 @@ def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
     name = os.fsdecode(file)
     if event == "open" and _writes(*arguments[1:3]):
         if "w" in str(arguments[1]) or not os.path.isfile(name):
-            _watched.made.add(os.path.realpath(name))
+            _watched.outputs.add(os.path.realpath(name))
         return
     if name.endswith(".pyc"):
         try:

@@ -30,6 +30,28 @@ class OtherImages:
 
 
 @dataclass(frozen=True)
+class Episodes:
+    """Classes of other data that a head learns from a few samples' features.
+
+    shots: samples of each class that a head learns from, a number for each kind of episode; all others are
+    what it is tried on.
+    episodes: number of random draws of these samples.
+    seed: seed of these draws.
+    head: `ncc` decides for the nearest mean of the shots, `ridge` by a linear map with a squared penalty.
+    ridge: that penalty, in units of the shots' mean squared distance from their centre; with `ridge` alone.
+    """
+
+    shots: tuple[Count, ...]
+    episodes: Draws
+    seed: Index
+    head: tuple[Head, ...]
+    ridge: Positive | None = None
+
+    def __post_init__(self) -> None:
+        _check_heads(self)
+
+
+@dataclass(frozen=True)
 class Transfer:
     """Source classes to train on, and target classes that a head learns from a few samples' features.
 
@@ -56,20 +78,31 @@ class Transfer:
     data: OtherImages | None = None
 
     def __post_init__(self) -> None:
-        for key in ("source", "target", "shots", "head"):
-            values = getattr(self, key)
-            if len(set(values)) < len(values):
-                raise ValueError(f"{key}: {next(v for v in values if values.count(v) > 1)} is listed twice")
-            if len(values) < (2 if key in ("source", "target") else 1):
-                raise ValueError(f"{key}: too few; list at least {2 if key in ('source', 'target') else 1}")
+        _check_list(self, "source", 2)
+        _check_list(self, "target", 2)
+        _check_heads(self)
         if self.n_source is not None and not 2 <= self.n_source <= len(self.source):
             raise ValueError(f"n_source: {self.n_source} is not in 2..{len(self.source)}, as source has them")
         if self.data is None and (both := sorted(set(self.source) & set(self.target))):
             raise ValueError(f"target: {both[0]} is a source class too; take it out of one of them")
-        if ("ridge" in self.head) != (self.ridge is not None):
-            raise ValueError("ridge: is the penalty of `head: [ridge]`; give both or neither")
 
     @property
     def trained(self) -> tuple[int, ...]:
         """The classes that the network knows, in the order of its outputs."""
         return self.source[: self.n_source]
+
+
+def _check_heads(spec: Episodes | Transfer) -> None:
+    """Raise ValueError for shots or heads that are missing or listed twice, or a penalty without its head."""
+    _check_list(spec, "shots", 1)
+    _check_list(spec, "head", 1)
+    if ("ridge" in spec.head) != (spec.ridge is not None):
+        raise ValueError("ridge: is the penalty of `head: [ridge]`; give both or neither")
+
+
+def _check_list(spec: Episodes | Transfer, key: str, least: int) -> None:
+    values = getattr(spec, key)
+    if len(set(values)) < len(values):
+        raise ValueError(f"{key}: {next(v for v in values if values.count(v) > 1)} is listed twice")
+    if len(values) < least:
+        raise ValueError(f"{key}: too few; list at least {least}")

@@ -60,19 +60,19 @@ class TaggedBy:
             return core_schema.no_info_before_validator_function(_refuse, core_schema.dict_schema())
         choices = {tag: handler.generate_schema(spec) for tag, spec in specs.items()}
         tagged = core_schema.tagged_union_schema(choices, self.key)
-        names = next((each for each in typing.get_args(union) if typing.get_origin(each) is Literal), None)
-        if names is None:
+        literal = next((kind for kind in typing.get_args(union) if typing.get_origin(kind) is Literal), None)
+        if literal is None:
             return tagged
-        known, all_names = typing.get_args(names), dict.fromkeys([*typing.get_args(names), *specs])
+        names, all_names = typing.get_args(literal), dict.fromkeys([*typing.get_args(literal), *specs])
 
         def check_name(value: object) -> object:
-            if value in specs and value not in known:
+            if value in specs and value not in names:
                 raise ValueError(f"{value!r} has keys of its own; write `{{{self.key}: {value}, ...}}`")
-            if value not in known:
+            if value not in names:
                 raise ValueError(f"{shown(value)} is unknown; {suggest(value, all_names)}")
             return value
 
-        name = core_schema.no_info_before_validator_function(check_name, handler.generate_schema(names))
+        name = core_schema.no_info_before_validator_function(check_name, handler.generate_schema(literal))
         return core_schema.tagged_union_schema({KEYS: tagged, NAME: name}, _form)
 
 
@@ -86,13 +86,12 @@ class ByPresence:
         """Return pydantic's schema of the union, as pydantic asks for it."""
         from pydantic_core import core_schema
 
-        without, with_key = typing.get_args(union)
+        without, with_key = (kind.__name__ for kind in typing.get_args(union))
 
         def form(value: object) -> str:
-            found = isinstance(value, Mapping) and self.key in value
-            return str((with_key if found else without).__name__)
+            return with_key if isinstance(value, Mapping) and self.key in value else without
 
-        records = {each.__name__: handler.generate_schema(each) for each in (without, with_key)}
+        records = {kind.__name__: handler.generate_schema(kind) for kind in typing.get_args(union)}
         return core_schema.tagged_union_schema(records, form)
 
 
@@ -108,8 +107,9 @@ def records_of(kind: Any) -> tuple[Any, ...]:
     """Return the records that a type is or is a union, list or dict of; those of study.py included."""
     if isinstance(kind, type) and is_dataclass(kind):
         return (kind,)
-    own = [record for each in typing.get_args(kind) for record in records_of(each)]
-    return (*own, *(spec for member, spec in _of_study if member in (*own, kind) and spec not in own))
+    records = [record for part in typing.get_args(kind) for record in records_of(part)]
+    joined = (spec for member, spec in _of_study if member in (*records, kind) and spec not in records)
+    return (*records, *joined)
 
 
 def values_of(record: Any, key: str) -> tuple[Any, ...]:
@@ -122,15 +122,15 @@ def keys_at(kind: Any, location: Iterable[Any]) -> list[str]:
     """Return the keys of the record of a type that a location in pydantic's terms leads to."""
     records = records_of(kind)
     for step in location:
-        hints = [typing.get_type_hints(record, include_extras=True) for record in records]
-        named = [kind for own in hints for key, kind in own.items() if key_of(key) == step]
-        chosen = [
+        hints = {record: typing.get_type_hints(record, include_extras=True) for record in records}
+        tagged = [
             record
-            for record, own in zip(records, hints, strict=True)
-            if step == record.__name__ or any(step in typing.get_args(each) for each in own.values())
+            for record, kinds in hints.items()
+            if step == record.__name__ or any(step in typing.get_args(kind) for kind in kinds.values())
         ]
-        if chosen and len(records) > 1:
-            records = tuple(chosen)
-        elif named:
-            records = tuple(dict.fromkeys(record for each in named for record in records_of(each)))
+        below = [kind for kinds in hints.values() for key, kind in kinds.items() if key_of(key) == step]
+        if tagged and len(records) > 1:
+            records = tuple(tagged)
+        elif below:
+            records = tuple(dict.fromkeys(record for kind in below for record in records_of(kind)))
     return list(dict.fromkeys(key_of(field.name) for record in records for field in fields(record)))

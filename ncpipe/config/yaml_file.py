@@ -96,25 +96,23 @@ def key_lines(text: str) -> dict[str, int]:
 
     Merged keys (`<<`) have the line where they are written.
     """
-    found: dict[str, int] = {}
+    lines: dict[str, int] = {}
 
-    def walk(node: yaml.Node, path: str) -> None:
+    def walk(node: yaml.Node | None, path: str) -> None:
         if not isinstance(node, yaml.MappingNode):
             return
         merged = [value for key, value in node.value if key.value == "<<"]
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value != "<<":
                 name = f"{path}.{word(key.value)}" if path else word(key.value)
-                found.setdefault(name, key.start_mark.line + 1)
+                lines.setdefault(name, key.start_mark.line + 1)
                 walk(value, name)
         for value in merged:
-            for each in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                walk(each, path)
+            for member in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                walk(member, path)
 
-    root = yaml.compose(text, Loader=Loader)
-    if root is not None:
-        walk(root, "")
-    return found
+    walk(yaml.compose(text, Loader=Loader), "")
+    return lines
 
 
 def shared_mappings(tree: Any) -> list[tuple[str, str]]:
@@ -124,12 +122,12 @@ def shared_mappings(tree: Any) -> list[tuple[str, str]]:
     object that it names. Mappings below a shared one are left out.
     """
     first: dict[int, str] = {}
-    found = []
+    pairs = []
 
     def walk(node: Any, path: str) -> None:
         if isinstance(node, dict):
             if id(node) in first:
-                found.append((path, first[id(node)]))
+                pairs.append((path, first[id(node)]))
                 return
             first[id(node)] = path
         if isinstance(node, dict | list):
@@ -137,7 +135,7 @@ def shared_mappings(tree: Any) -> list[tuple[str, str]]:
                 walk(value, f"{path}.{word(key)}" if path else word(key))
 
     walk(tree, "")
-    return found
+    return pairs
 
 
 def parse_number(text: str) -> int | float:
@@ -154,7 +152,7 @@ class _Values:
     def __init__(self) -> None:
         self.line = 1
         self.count = 0
-        self.known: dict[int, tuple[Any, int] | None] = {}  # by node: value and size, None inside itself
+        self.values: dict[int, tuple[Any, int] | None] = {}  # by node: value and size, None inside itself
 
     def refuse(self, problem: str) -> NoReturn:
         raise InputError(f"line {self.line}: {problem}")
@@ -162,16 +160,16 @@ class _Values:
     def of(self, node: yaml.Node) -> Any:
         self.line = node.start_mark.line + 1
         before = self.count
-        if id(node) in self.known:  # an alias
-            if (known := self.known[id(node)]) is None:
+        if id(node) in self.values:  # an alias
+            if (target := self.values[id(node)]) is None:
                 self.refuse("an alias stands inside what it names")
-            value, size = known
+            value, size = target
             self.count += size
         else:
-            self.known[id(node)] = None
+            self.values[id(node)] = None
             self.count += 1
             value = self.new(node)
-            self.known[id(node)] = value, self.count - before
+            self.values[id(node)] = value, self.count - before
         if self.count > MOST_VALUES:
             self.refuse(f"more than {MOST_VALUES} values, counting each alias as all it stands for")
         return value
@@ -183,8 +181,8 @@ class _Values:
         if node.tag not in (f"{TAG}seq", f"{TAG}map"):
             self.refuse(f"the tag {shown(node.tag.removeprefix(TAG))} means nothing here; remove it")
         if isinstance(node, yaml.SequenceNode):
-            return [self.of(each) for each in node.value]
-        own: dict[str, Any] = {}
+            return [self.of(member) for member in node.value]
+        mapping: dict[str, Any] = {}
         merged: dict[str, Any] | None = None
         for key_node, value_node in node.value:
             self.line = key_node.start_mark.line + 1
@@ -196,10 +194,10 @@ class _Values:
             key = self.of(key_node)
             if not isinstance(key, str):
                 self.refuse(f"the key {shown(key)} is no text; put quotes around it")
-            if key in own:
+            if key in mapping:
                 self.refuse(f"the key {shown(key)} is there twice; remove one")
-            own[key] = self.of(value_node)
-        return (merged or {}) | own
+            mapping[key] = self.of(value_node)
+        return (merged or {}) | mapping
 
     def merged(self, value: Any) -> dict[str, Any]:
         """Return what a merge key brings; of a list, the first member that has a key gives its value."""

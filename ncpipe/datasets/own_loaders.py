@@ -1,8 +1,10 @@
 """Take the samples that a loop of study.py is measured on from its loaders, and record what they give.
 
-A study's `loaders(spec, seed)` returns (train, measured), (train, measured, test) or these and ood. `train`
-has batches to train on, which only the loop itself reads; `measured` has the training samples without
-augmentation, in one order; `test` has held-out ones, and `ood` others, whose labels mean nothing.
+A study's `loaders(spec, seed)` returns (train, measured), and after these test, ood and target where there
+are such, None in the place of one that is missing. `train` has batches to train on, which only the loop
+itself reads; `measured` has the training samples without augmentation, in one order; `test` has held-out
+ones; `ood` has other data, whose labels mean nothing; `target` has classes that the network is not trained
+on, for `measure.transfer`.
 """
 
 import hashlib
@@ -43,23 +45,26 @@ class _Watched:
 
 
 def measured_loaders(run: Run, most: int | None = None) -> dict[str, Loader]:
-    """Return the loaders that a run is measured on, `train` and, where there are such, `test` and `ood`.
+    """Return the loaders that a run is measured on: `train`, and `test`, `ood` and `target` if there are.
 
     most: batches of each; None for all. Raises InputError for what `loaders` may not return.
     """
     keys = run.spec.training
     with global_generators(run.seed, "loaders"):
         given = call(keys.study_entry.loaders, keys, run.seed, stage=LOOP)
-    if not isinstance(given, tuple | list) or len(given) not in (2, 3, 4):
+    if not isinstance(given, tuple | list) or len(given) not in (2, 3, 4, 5):
         count = f"{len(given)} values" if isinstance(given, tuple | list) else type(given).__name__
-        raise _mistake(run, f"gives {count}; return (train, measured), and test and ood if there are")
+        raise _mistake(run, f"gives {count}; return (train, measured), then test, ood and target")
     found = {
         name: loader
-        for name, loader in zip(("train", "test", "ood"), given[1:], strict=False)
+        for name, loader in zip(("train", "test", "ood", "target"), given[1:], strict=False)
         if loader is not None
     }
     if "ood" in found and "test" not in found:
         raise _mistake(run, "gives ood and no test, with whose samples its scores are compared; give both")
+    if ("target" in found) != (run.spec.transfer is not None):
+        what = "target" if "target" in found else "no target"
+        raise _mistake(run, f"gives {what}; few-shot errors need target and measure.transfer both")
     for name, loader in found.items():
         if hasattr(loader, "__next__") or not hasattr(loader, "__iter__"):
             kind = type(loader).__name__

@@ -13,7 +13,7 @@ from torch import Tensor
 from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.run import Run
 from ncpipe.config.specs import OwnModel
-from ncpipe.config.transfer_specs import Transfer
+from ncpipe.config.transfer_specs import Episodes, Transfer
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.extraction import Features
 from ncpipe.features.forward import ROWS, layers_by_batch, load_network
@@ -25,8 +25,9 @@ from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import LAST_LAYER, OOD, TARGET, TEST, TRAIN, Measurement, rows_of
 from ncpipe.metrics.token_collapse import TokenMeans
-from ncpipe.metrics.transfer import transfer_metrics
+from ncpipe.metrics.transfer import check_shots, transfer_metrics
 from ncpipe.models.build import input_shape, prepare_split
+from ncpipe.system.errors import InputError
 
 CPU = torch.device("cpu")
 
@@ -76,7 +77,7 @@ def measure_samples(run: Run, features: Features, whole: WeightsAndData) -> Iter
 
     given = [name for name, split in both.items() if split is not None]
     readers = _readers(run, whole) if features.train.of_classes() is None else None
-    asked = None if run.spec.training else run.spec.data.transfer
+    asked = run.spec.transfer
     for layer in features.metadata.positions:
         if readers is not None and layer != LAST_LAYER:
             splits = {name: samples(layer, name) for name in given}
@@ -85,8 +86,8 @@ def measure_samples(run: Run, features: Features, whole: WeightsAndData) -> Iter
             known, (test, _), (ood, _) = (samples(layer, name) for name in (TRAIN, TEST, OOD))
             classifier = (features.weight, features.bias) if layer == LAST_LAYER else (None, None)
             yield from rows_of(layer, OOD, outlier_metrics(*known, test, ood, *classifier))
-        if features.target is not None and asked is not None:
-            yield from rows_of(layer, TARGET, _of_target(asked, *samples(layer, TARGET)))
+        if asked is not None:
+            yield from rows_of(layer, TARGET, _of_target(run, asked, *samples(layer, TARGET)))
 
 
 def measure_all_tokens(run: Run, whole: WeightsAndData) -> Iterator[Measurement]:
@@ -120,9 +121,15 @@ def _readers(run: Run, whole: WeightsAndData) -> dict[str, Tensor]:
     return {layer.name: layer.reader.detach() for layer in layers if layer.reader is not None}
 
 
-def _of_target(asked: Transfer, features: Tensor, labels: Tensor) -> Iterator[tuple[str, float]]:
+def _of_target(
+    run: Run, asked: Episodes | Transfer, features: Tensor, labels: Tensor
+) -> Iterator[tuple[str, float]]:
     """Yield collapse and few-shot errors of classes that the network was not trained on."""
-    seen = class_statistics(features, labels, len(asked.target))
+    try:
+        check_shots(asked.shots, asked.episodes, labels)
+    except InputError as error:
+        raise InputError(f"{run.name}: transfer.{error}") from None
+    seen = class_statistics(features, labels, int(labels.max()) + 1)
     yield "nc1_trace_ratio", nc1_trace_ratio(seen)
     yield "cdnv", cdnv(seen)
     yield from transfer_metrics(

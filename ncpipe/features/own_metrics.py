@@ -97,8 +97,8 @@ def _statistics(
         for split, on in by_split.items():
             yield layer, split, on.statistics, by_split[TRAIN].statistics
         target = features.target
-        if layer == LAST_LAYER and target is not None and (asked := run.spec.data.transfer) is not None:
-            seen = class_statistics(target.inputs, target.labels, len(asked.target))
+        if layer == LAST_LAYER and target is not None:
+            seen = class_statistics(target.inputs, target.labels, int(target.labels.max()) + 1)
             yield layer, TARGET, seen, by_split[TRAIN].statistics
 
 

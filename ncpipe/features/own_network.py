@@ -19,7 +19,7 @@ from ncpipe.metrics.classifier import Classifier
 from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass, both_passes
 from ncpipe.metrics.loaders import passes
 from ncpipe.metrics.sample_statistics import first_pass
-from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN
+from ncpipe.metrics.table import LAST_LAYER, OOD, TARGET, TEST, TRAIN
 from ncpipe.models.network import Role, embedding_parameters
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
@@ -66,7 +66,7 @@ def extract_own(run: Run, state: dict[str, Tensor], device: torch.device, keep: 
     keep: as in `KeptPass`.
     """
     with own_passes(run, state, device, keep=keep) as (model, head, found):
-        other = found.pop(OOD, None)
+        others = {split: found.pop(split) for split in (OOD, TARGET) if split in found}
         kept: dict[str, list[tuple[Tensor, Tensor]]] = {split: [] for split in found}
         for split, run_through in found.items():
             run_through.select = functools.partial(_keeping, kept=kept[split])
@@ -76,9 +76,10 @@ def extract_own(run: Run, state: dict[str, Tensor], device: torch.device, keep: 
         last = {LAST_LAYER: (weight, bias)}
         layers = both_passes(found, learned, last, again, head.rounding(model))
         layers[LAST_LAYER] = layers.pop(LAST_LAYER)
-        outliers = []
-        if other is not None:
-            outliers = [(layers[LAST_LAYER].cpu().double(), labels.cpu()) for layers, labels in other()]
+        for split, run_through in others.items():
+            kept[split] = [
+                (layers[LAST_LAYER].cpu().double(), labels.cpu()) for layers, labels in run_through()
+            ]
         splits = {split: Split(*map(torch.cat, zip(*parts, strict=True))) for split, parts in kept.items()}
         return Features(
             splits[TRAIN],
@@ -94,7 +95,8 @@ def extract_own(run: Run, state: dict[str, Tensor], device: torch.device, keep: 
                 roles(model, head.module),
                 {name: place * run.depth / len(layers) for place, name in enumerate(layers, 1)},
             ),
-            ood=Split(*map(torch.cat, zip(*outliers, strict=True))) if outliers else None,
+            splits.get(TARGET),
+            ood=splits.get(OOD),
         )
 
 

@@ -307,7 +307,7 @@ def _draw_key(figure: Figure, marks: set[str], level: float) -> None:
         ),
         ("groups", "no mean: runs in two groups", {"linewidth": 0}),
         ("fit", f"least-squares fit{fit}", {"linestyle": FIT_DASHES, "linewidth": 0.9}),
-        ("unknown", f"least-squares power{fit}", {"linewidth": 0}),
+        ("unknown", rf"$L^p$: least-squares power{fit}", {"linewidth": 0}),
         ("rank", r"$\rho_S$: Spearman's rank correlation", {"linewidth": 0}),
         ("bound", "slope of the bound for global optima", {"color": FAINT} | TRIANGLE_STYLE),
         ("rejected", rejected, {"linestyle": REJECTED_DASHES, "linewidth": 0.9}),

@@ -89,7 +89,7 @@ def linear_layers(model: nn.Module) -> str:
 
 def with_article(kind: str) -> str:
     """Return `a Linear` of `Linear`, `an Embedding` of `Embedding`."""
-    return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
+    return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
 
 
 def linear_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:

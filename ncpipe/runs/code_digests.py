@@ -112,12 +112,12 @@ def _stage(last: str, entries: object, reading: Reading, module: str = "") -> di
 
 def _room(room: str, reading: Reading) -> str:
     """Return the digest of a room, or of one module."""
-    if room not in reading.known:
+    if room not in reading.digests:
         start = f"{PACKAGE}/{room}"
         files = package_files(reading).items()
-        inside = {name: path for name, path in files if name.startswith((f"{start}/", f"{start}.py"))}
-        reading.known[room] = digest_of({name: _digest(path, reading) for name, path in inside.items()})
-    return reading.known[room]
+        in_room = {name: path for name, path in files if name.startswith((f"{start}/", f"{start}.py"))}
+        reading.digests[room] = digest_of({name: _digest(path, reading) for name, path in in_room.items()})
+    return reading.digests[room]
 
 
 def _digest(path: Path, reading: Reading) -> str:

@@ -135,7 +135,7 @@ class ClaimWriter:
     def beat(self, epoch: int, whole: float | None = None) -> None:
         """Record that `epoch` epochs are done, and that all batches here take `whole` more seconds."""
         now = time.monotonic()
-        if self.claim.began is None or epoch < self.claim.began:  # L-BFGS starts each run of a batch at 0
+        if self.claim.began is None:
             self.claim.began, self.start = epoch, now
         elif now - self.written < INTERVAL:
             return

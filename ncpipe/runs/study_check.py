@@ -11,10 +11,10 @@ from ncpipe.config.optimizer_specs import TorchOptimizer
 from ncpipe.config.params import Params
 from ncpipe.config.sources.arrays import ArraysData
 from ncpipe.config.study import Study, study_errors
+from ncpipe.config.study_files import check_reruns
 from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, REGRESSION, TAGS, one_of_a_spectrum
 from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, own_metrics
 from ncpipe.runs.code_digests import picked_entries
-from ncpipe.runs.dvc_dependencies import check_reruns
 from ncpipe.system.artifacts import CLAIMS_FILE
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, cut, shown, suggest

@@ -41,8 +41,10 @@ class Crops:
 
 def loaders(spec, seed):
     data = load_file("data/images.safetensors")
-    x, y = data["x"], data["y"]
-    return Crops(x, y, spec.batch_size), batches(x, y), batches(data["test_x"], data["test_y"])
+    train, *measured = (
+        (data[f"{name}x"], data[f"{name}y"]) for name in ("", "", "test_", "digits_", "digits_")
+    )
+    return Crops(*train, spec.batch_size), *(batches(x, y) for x, y in measured)
 
 
 def batches(x, y):
@@ -78,7 +80,7 @@ def build(spec, depth):
 
 
 def train(model, spec, seed, device, log):
-    train_batches, _, test_batches = loaders(spec, seed)
+    train_batches, _, test_batches, *_ = loaders(spec, seed)
     optimizer = torch.optim.SGD(
         model.parameters(), spec.learning_rate, 0.9, weight_decay=spec.weight_decay, nesterov=True
     )

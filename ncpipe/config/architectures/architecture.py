@@ -97,11 +97,11 @@ class Architecture:
 
     def incompatibility(self, kind: Kind, source: str) -> str:
         """Return why data of this kind cannot be read, '' if they can. source: their name."""
-        own = f"model.architecture: {self.architecture} takes"
+        takes = f"model.architecture: {self.architecture} takes"
         if self.reads_images:
-            return "" if kind == "image" else f"{own} images, {source} has none"
+            return "" if kind == "image" else f"{takes} images, {source} has none"
         text = kind in ("tokens", "next_tokens")
-        return f"{own} vectors or images, {source} is token sequences" if text else ""
+        return f"{takes} vectors or images, {source} is token sequences" if text else ""
 
     def side_incompatibility(self, side: int | None) -> str:
         """Return why inputs of this side (an image's, or a vector's length) cannot be read, or ''.

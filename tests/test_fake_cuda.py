@@ -460,13 +460,13 @@ def test_every_gpu_of_a_machine_trains(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- Speed ----------------------------------------------------------------------------------------------
 
 
-def kernels_of_a_step(name: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> int:
-    """Of five runs with 13 blocks; counted on few samples, on which it does not depend."""
+def kernels_of_a_step(name: str, monkeypatch: pytest.MonkeyPatch, runs: int = 5, **changes: Any) -> int:
+    """Of so many runs with 13 blocks; counted on few samples, on which it does not depend."""
     own = network(name, "post", image_data() if "T" in name else VECTORS, **{"batch_size": "full"} | changes)
-    runs = [replace(run, depth=13) for run in own.runs(*range(5))]
+    deep = [replace(run, depth=13) for run in own.runs(*range(runs))]
     cuda = FakeCuda(monkeypatch)
     with cuda.here(), own_stream(CUDA):
-        session: Any = Session(runs, own.data, CUDA, torch.float32)
+        session: Any = Session(deep, own.data, CUDA, torch.float32)
         before = cuda.kernels.total()
         session.method.step(session, 0)
         return cuda.kernels.total() - before

@@ -136,7 +136,9 @@ def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
     InputError for an unknown revision or a missing file.
     """
     if revision == WORKSPACE:
-        return [_read_from_workspace(path) for path in paths]
+        if missing := next((path for path in paths if not path.is_file()), None):
+            raise InputError(f"{WORKSPACE}: {missing} not found; run dvc repro")
+        return [path.read_text(encoding="utf-8") for path in paths]
     from dvc.exceptions import DvcException, NotDvcRepoError
     from dvc.repo import Repo
     from dvc.scm import RevError
@@ -155,12 +157,6 @@ def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
         raise InputError(f"{revision}: {' '.join(str(error).split())}") from None
     finally:
         logging.disable(logging.NOTSET)
-
-
-def _read_from_workspace(path: Path) -> str:
-    if not path.is_file():
-        raise InputError(f"{WORKSPACE}: {path} not found; run dvc repro")
-    return path.read_text(encoding="utf-8")
 
 
 def _read_from_revision(repo: Any, revision: str, path: Path) -> str:

@@ -58,8 +58,10 @@ def publish(
         raise InputError(f"{folder}: exists and was not written by ncpipe publish; give a new folder")
     with publish_folder(folder) as partial:
         for name in (*PUBLISHED, "slopes_by_selection"):
-            _copy_rows(present(RESULTS / f"{name}.csv", "aggregate"), partial, _is_shown)
-        _copy_rows(present(RESULTS / "history.csv", "aggregate"), partial, _has_metrics)
+            source = present(RESULTS / f"{name}.csv", "aggregate")
+            _copy_rows(source, partial, lambda row: row.get("metric", "loss_gap") in SHOWN)
+        history = present(RESULTS / "history.csv", "aggregate")
+        _copy_rows(history, partial, lambda row: any(row[name] for name in SHOWN & row.keys()))
         for name in sorted({name for names in whole.values() for name in names} - set(PUBLISHED)):
             shutil.copyfile(RESULTS / f"{name}.csv", partial / f"{name}.csv")
         if (ledger := CLAIMS / CLAIMS_TABLE).is_file():
@@ -91,14 +93,6 @@ def _tables_of(experiments: Sequence[str], figures: Sequence[str]) -> dict[str, 
         of_sweep[name]()
         tables[name] = sorted({"runs", *read})
     return tables
-
-
-def _is_shown(row: Mapping[str, str]) -> bool:
-    return row.get("metric", "loss_gap") in SHOWN
-
-
-def _has_metrics(row: Mapping[str, str]) -> bool:
-    return any(row[name] for name in SHOWN & row.keys())
 
 
 def _copy_rows(source: Path, folder: Path, wanted: Callable[[Mapping[str, str]], bool]) -> None:

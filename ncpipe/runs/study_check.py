@@ -34,7 +34,11 @@ def check_study(params: Params) -> None:
         if spec.training:
             continue
         if isinstance(spec.optimizer, TorchOptimizer):
-            _check_torch_optimizer(spec.optimizer)
+            import torch
+
+            from ncpipe.training.torch_optimizers import make_optimizer
+
+            make_optimizer(spec.optimizer, [torch.nn.Parameter(torch.zeros(2, 2))])
         if isinstance(spec.data, ArraysData):
             check_reruns("fetch", spec.data.file)
             if not Path(spec.data.file).is_file():
@@ -90,13 +94,3 @@ def _of_last_layer(spec: Experiment, study: Study) -> list[str]:
     ranks = [name for name in CATALOGUE if name.endswith("rank_weights")]
     names = [metric.name for metric in metrics if not one_of_a_spectrum(metric.name)]
     return list(dict.fromkeys([*names, *ranks]))
-
-
-def _check_torch_optimizer(spec: TorchOptimizer) -> None:
-    """Raise InputError unless torch.optim has the class and it takes the arguments."""
-    import torch
-
-    from ncpipe.training.torch_optimizers import make_optimizer
-
-    weight = torch.nn.Parameter(torch.zeros(2, 2))
-    make_optimizer(spec, [weight])

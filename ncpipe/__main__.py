@@ -11,7 +11,7 @@ INTERRUPTED = 130  # the exit code of a program that ended by Ctrl-C
 PIPELINE = frozenset(
     (
         *("annotated_types", "dvc", "filelock", "jinja2", "matplotlib", "networkx", "numba", "pandas"),
-        *("platformdirs", "pydantic", "scipy", "sklearn", "torchvision", "tqdm", "transformers"),
+        *("platformdirs", "pydantic", "scipy", "seaborn", "sklearn", "torchvision", "tqdm", "transformers"),
         *("typer", "vl_convert", "yaml"),
     )
 )

@@ -34,7 +34,7 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 LEVEL["study"] = len(LAYERS)  # names for studies, which it imports when they are used
 PIPELINE = {"dvc", "typer"}
-DRAWING = {"matplotlib"}
+DRAWING = {"matplotlib", "seaborn"}
 DATA = {"pandas", "sklearn", "torchvision", "transformers"}
 FORBIDDEN = {
     "tables": {"torch", *DRAWING, *PIPELINE},

@@ -6,7 +6,6 @@ Their training against a plain loop is in test_training.py; here are definitions
 import dataclasses
 import json
 import math
-import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -419,14 +418,3 @@ def test_ranks_are_those_of_the_networks_matrices(results: Path) -> None:
         assert set(table[table["metric"] == "rank_weights"]["layer"]) == matrices | {"last"}
         record = json.loads((results / "runs" / name / "L8" / "s0" / "run.json").read_text())
         assert record["inputs"]["spec"]["model"] == model
-
-
-def test_other_processes_can_draw_the_figures(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red: a function that is not pickled; it would fail only where a sweep has many figures."""
-    from ncpipe.commands import plot
-
-    monkeypatch.chdir(results.parent)
-    given: dict[str, object] = {}
-    monkeypatch.setattr(plot, "draw", lambda folder, figures: given.update(figures))
-    plot.plot()
-    assert {"depth_sweep", "curves_conv"} <= pickle.loads(pickle.dumps(given)).keys()

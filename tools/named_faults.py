@@ -139,8 +139,8 @@ NAMED = [
     Fault(
         "lambda_L for lambda in the inner penalty",
         "models/penalties.py",
-        "penalty.inner_strength(depth) if own",
-        "penalty.last_strength(depth) if own",
+        "penalty.inner_strength(depth) if of_layers",
+        "penalty.last_strength(depth) if of_layers",
         ("tests/test_features.py::test_penalties_are_the_objectives_own",),
     ),
     Fault(
@@ -288,7 +288,7 @@ NAMED = [
     Fault(
         "maps averaged as if channels came first",
         "models/hook_points.py",
-        "    return known.pop() if len(known) == 1 else None",
+        "    return layouts.pop() if len(layouts) == 1 else None",
         "    return channels_first",
         ("tests/test_wrappers.py::test_maps_are_averaged_over_positions",),
     ),

@@ -133,6 +133,7 @@ def _draw_panel(
     if used.empty and failed.empty:
         state_nothing(axes, absence(int(summary["n_selected"].sum())))
         return set()
+    # not seaborn's lineplot: it joins the neighbours of a missing depth
     means = _of_several(summary, used)
     draw_means(axes, means[x_axis.column], means["log10_mean"], means["log10_std"], color=colour)
     among = summary[x_axis.column].to_numpy()

@@ -5,25 +5,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import matplotlib
-from matplotlib import colors, rcsetup
+import seaborn as sns
+from matplotlib import rcsetup
 
 Colour = tuple[float, float, float]
 
 PAGE_WIDTH = 6.75  # inches: the text width of a two-column page
 INK = "#333333"
 FAINT = "#8a8a8a"
-DARK = "0.15"  # text and ticks
-# Seaborn's palette `colorblind`, as (R, G, B).
-PALETTE: list[Colour] = [
-    colors.to_rgb(code)
-    for code in (
-        *("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc"),
-        *("#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9"),
-    )
-]
 
 # Fonts and glyphs that come with matplotlib, and SVG text as paths: the same picture on every machine.
-SETTINGS: dict[Any, Any] = {
+SETTINGS = {
     "font.family": "STIXGeneral",
     "mathtext.fontset": "stix",
     "font.size": 9,
@@ -33,20 +25,13 @@ SETTINGS: dict[Any, Any] = {
     "ytick.labelsize": 8,
     "legend.fontsize": 8,
     "legend.frameon": False,
-    "text.color": DARK,
-    "axes.labelcolor": DARK,
-    "xtick.color": DARK,
-    "ytick.color": DARK,
-    "lines.solid_capstyle": "round",
-    "patch.edgecolor": "white",
-    "patch.force_edgecolor": True,
     "axes.linewidth": 0.7,
     "axes.edgecolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "axes.prop_cycle": rcsetup.cycler("color", PALETTE),
+    "axes.prop_cycle": rcsetup.cycler("color", sns.color_palette("colorblind")),
     "grid.color": "#e6e6e6",
     "grid.linewidth": 0.6,
     "xtick.major.size": 3,
@@ -61,17 +46,19 @@ SETTINGS: dict[Any, Any] = {
 
 @contextlib.contextmanager
 def paper_style() -> Iterator[None]:
-    """Set matplotlib's defaults and SETTINGS for the block; restore the former ones."""
+    """Set matplotlib's defaults, seaborn's `ticks` and SETTINGS for the block; restore the former ones."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a user's own matplotlibrc would change the bytes
-        matplotlib.rcParams.update(SETTINGS)
+        look: Any = {**sns.axes_style("ticks"), **SETTINGS}
+        matplotlib.rcParams.update(look)
         yield
 
 
 def metric_colours(count: int) -> list[Colour]:
     """Return so many colours, safe for colour-blind readers, one per column of metrics."""
     order = [0, 1, 2, 4, 3, 5, 7, 8, 9]
-    return [PALETTE[order[i % len(order)]] for i in range(count)]
+    palette = sns.color_palette("colorblind")
+    return [palette[order[i % len(order)]] for i in range(count)]
 
 
 def colour_of(metric: str, place: int) -> Colour:
@@ -102,6 +89,6 @@ def depth_colours(depths: Iterable[float]) -> dict[float, Colour]:
     Each has a contrast of 3 or more to white paper.
     """
     distinct = sorted(set(depths))
-    shades = matplotlib.colormaps["plasma"]
+    shades = sns.color_palette("plasma", as_cmap=True)
     steps = max(len(distinct) - 1, 1)
     return {depth: shades(0.64 * i / steps)[:3] for i, depth in enumerate(distinct)}

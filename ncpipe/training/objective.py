@@ -88,12 +88,9 @@ def _mean_contrast_times_samples(outputs: Outputs, loss: SupCon) -> Tensor:
     samples = outputs.labels.shape[1]
     rows = samples if torch.is_grad_enabled() else max(1, PAIRS // samples)
     for start in range(0, samples, rows):
+        part = slice(start, start + rows)
         losses, has_other = supervised_contrast(
-            outputs.features,
-            outputs.labels,
-            loss.temperature,
-            loss.include_self,
-            slice(start, start + rows),
+            outputs.features, outputs.labels, loss.temperature, loss.include_self, part
         )
         total, compared = total + losses.sum(1), compared + has_other.sum(1)
     return samples * total / compared.clamp(min=1)

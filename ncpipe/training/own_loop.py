@@ -82,15 +82,8 @@ class Log:
             raise InputError(
                 f"{self.run.name}: the loop logs epoch {epoch} after {last}, of {most}; count epochs from 1"
             )
-        row = HistoryRow(
-            int(epoch),
-            float(loss),
-            math.nan,
-            math.nan,
-            float(train_error),
-            float(test_error),
-            float(learning_rate),
-        )
+        numbers = map(float, (loss, math.nan, math.nan, train_error, test_error, learning_rate))
+        row = HistoryRow(int(epoch), *numbers)
         if not (math.isfinite(row.loss) and math.isfinite(row.train_error)):
             raise _Diverged(epoch)
         state = _state_of(self.model)

@@ -10,7 +10,7 @@ from ncpipe.config.specs import OwnOptimizer
 from ncpipe.training.descent import Descent
 from ncpipe.training.line_search import LineSearch
 from ncpipe.training.muon import muon_state
-from ncpipe.training.optimizers import AdamState, LionState, SgdState, SignState
+from ncpipe.training.optimizers import AdamState, LionState, SgdState
 from ncpipe.training.own_optimizers import ByRun
 from ncpipe.training.state import TrainingState
 from ncpipe.training.torch_optimizers import TorchState
@@ -22,7 +22,7 @@ METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "adam": AdamState,
         "adamw": AdamState,
         "lion": LionState,
-        "sign_sgd": SignState,
+        "sign_sgd": LionState,
         "muon": muon_state,
         "torch": TorchState,
     }

@@ -183,14 +183,20 @@ def test_large_scores_do_not_overflow(tokens: int, cuda: FakeCuda) -> None:
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("part", ["mlp", "attention"])
-def test_gradients_that_are_not_contiguous(part: str, norm: str, cuda: FakeCuda) -> None:
-    """Red: strides that are taken for those of contiguous rows."""
+def test_second_derivatives_and_gradients_that_are_not_contiguous(
+    part: str, norm: str, cuda: FakeCuda
+) -> None:
+    """Red: a second derivative of zero; strides that are taken for those of contiguous rows."""
 
     def derivatives(function: Any, given: Given) -> dict[str, Tensor]:
         own = {name: tensor.detach().requires_grad_() for name, tensor in given.items()}
         found = function(part, own, 2)
         slopes = [normal(2, 16, 6, seed=seed).to(each.dtype).mT for seed, each in enumerate(found)]
-        return dict(zip(own, torch.autograd.grad(found, list(own.values()), slopes), strict=True))
+        (turned,) = torch.autograd.grad(found, own["second"], slopes, retain_graph=True)
+        first = torch.autograd.grad(found, list(own.values()), slopes, create_graph=True)
+        total = torch.stack([each.square().sum() for each in first]).sum()
+        second = torch.autograd.grad(total, list(own.values()))
+        return {"not contiguous": turned} | dict(zip(own, second, strict=True))
 
     given = inputs(part, norm, 2, 6, 16)
     with cuda.away():
@@ -200,14 +206,16 @@ def test_gradients_that_are_not_contiguous(part: str, norm: str, cuda: FakeCuda)
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (259, 64), (37, 128), (9, 1024)])
 def test_layer_norm_of_short_rows(rows: int, width: int, cuda: FakeCuda) -> None:
-    """With its derivative. Red: the last rows left out."""
+    """First and second derivatives too. Red: the last rows left out."""
 
     def norms(x: Tensor, own: bool) -> dict[str, Tensor]:
         x = x.detach().requires_grad_()
         y = layer_norm(x, EPS) if own else torch.nn.functional.layer_norm(x, x.shape[-1:], eps=EPS)
         slope = normal(*y.shape, seed=3).to(y.dtype)
-        (first,) = torch.autograd.grad(y, x, slope)
-        return {"y": y.detach(), "first": first}
+        (alone,) = torch.autograd.grad(y, x, slope, retain_graph=True)
+        (first,) = torch.autograd.grad(y, x, slope, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), x)
+        return {"y": y.detach(), "alone": alone, "first": first.detach(), "second": second}
 
     given = normal(2, rows, width)
     with cuda.away():
@@ -215,7 +223,7 @@ def test_layer_norm_of_short_rows(rows: int, width: int, cuda: FakeCuda) -> None
     before = cuda.kernels.copy()
     assert_close(norms(given.float(), own=True), expected, 2e-5)
     launched = cuda.kernels - before
-    assert (launched["norm_forward"], launched["norm_backward"]) == (1, 1)
+    assert (launched["norm_forward"], launched["norm_backward"]) == (1, 1)  # with create_graph by PyTorch
     assert layer_norm(given.float().requires_grad_(), EPS).sum().requires_grad
     assert not layer_norm(given, EPS).isnan().any()  # float64, by PyTorch
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from ncpipe.system import compile
 
@@ -137,15 +136,19 @@ class _ShortLayerNorm(torch.autograd.Function):
         from ncpipe.models.triton_block import norm_forward  # loads Triton
 
         normalised: tuple[Tensor, Tensor] = norm_forward(x.contiguous(), eps)
-        ctx.save_for_backward(*normalised)
+        ctx.save_for_backward(x, *normalised)
+        ctx.eps = eps
         return normalised[0]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         from ncpipe.models.triton_block import norm_backward
 
-        return norm_backward(g, *ctx.saved_tensors), None
+        x, y, scale = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody differentiates the gradient
+            expected = F.layer_norm(x, x.shape[-1:], eps=ctx.eps)
+            return *torch.autograd.grad(expected, x, g, create_graph=True), None
+        return norm_backward(g, y, scale), None
 
 
 class BatchNorm(nn.Module):

@@ -3,17 +3,17 @@
 `ncpipe.models.compiled_block` has loops for a CPU, `ncpipe.models.triton_block` kernels for a GPU, and
 `ncpipe.models.layers` the same by PyTorch's operations. A block here takes the residual stream and
 x = LN(stream), and returns both after it. Post-LN, the residual stream is x itself, and the sum before LN is
-not kept. Gradients of these blocks cannot be differentiated again, which raises RuntimeError.
+not kept.
 
 S  runs    M  rows: samples x tokens    d  width
 """
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ncpipe.models.layers import (
     LONGEST_BY_PRODUCTS,
@@ -22,6 +22,8 @@ from ncpipe.models.layers import (
     Attention,
     OneLayerMLP,
     OneMatrixAttention,
+    attend,
+    layer_norm,
     triton_problem,
 )
 from ncpipe.system.compile import can_compile
@@ -97,13 +99,13 @@ class _MLP(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, stream: Tensor | None, weight: Tensor, bias: Tensor, eps: float
     ) -> tuple[Tensor, Tensor | None]:
-        ctx.on_gpu, x = x.is_cuda, x.contiguous()
+        ctx.eps, ctx.on_gpu, x = eps, x.is_cuda, x.contiguous()
         if ctx.on_gpu:
             from ncpipe.models.triton_block import mlp_forward  # loads Triton
 
             stream = None if stream is None else stream.contiguous()
             y, active, scale, *total = mlp_forward(x, stream, weight, bias, eps)
-            ctx.save_for_backward(x, stream, weight, active, y, scale)
+            ctx.save_for_backward(x, stream, weight, bias, active, y, scale)
             return y, total[0] if total else None
         from ncpipe.models.compiled_block import add_relu  # loads numba
 
@@ -111,19 +113,24 @@ class _MLP(torch.autograd.Function):
         y = z if stream is None else torch.empty_like(z)
         active, scale = torch.empty_like(z, dtype=torch.bool), z.new_empty(z.shape[:2])
         add_relu(*_arrays(x if stream is None else stream, bias, z), eps, *_arrays(active, y, scale))
-        ctx.save_for_backward(x, stream, weight, active, y, scale)
+        ctx.save_for_backward(x, stream, weight, bias, active, y, scale)
         return y, None if stream is None else z
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor, of_sum: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, stream, weight, active, y, scale = ctx.saved_tensors
+        x, stream, weight, bias, active, y, scale = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody differentiates the gradient
+
+            def added(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+                return torch.relu(torch.baddbmm(bias.unsqueeze(1), x, weight.mT))
+
+            return *_differentiate(added, stream, (x, weight, bias), ctx.eps, (g, of_sum)), None
         if ctx.on_gpu:
             from ncpipe.models.triton_block import mlp_backward
 
-            of_x, packed, *of_base = mlp_backward(g, of_sum, x, stream is not None, weight, active, y, scale)
-            of_weight = packed[:, : weight[0].numel()].view_as(weight)
-            return of_x, of_base[0] if of_base else None, of_weight, packed[:, weight[0].numel() :], None
+            of_x, both, *of_base = mlp_backward(g, of_sum, x, stream is not None, weight, active, y, scale)
+            of_weight = both[:, : weight[0].numel()].view_as(weight)
+            return of_x, of_base[0] if of_base else None, of_weight, both[:, weight[0].numel() :], None
         from ncpipe.models.compiled_block import add_backward
 
         of_stream, of_z = torch.empty_like(y), torch.empty_like(y)
@@ -139,7 +146,7 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, stream: Tensor | None, qk: Tensor, vo: Tensor, tokens: int, eps: float
     ) -> tuple[Tensor, Tensor | None]:
-        ctx.tokens, ctx.on_gpu, x = tokens, x.is_cuda, x.contiguous()
+        ctx.eps, ctx.tokens, ctx.on_gpu, x = eps, tokens, x.is_cuda, x.contiguous()
         if ctx.on_gpu:
             from ncpipe.models.triton_block import attention_forward
 
@@ -159,17 +166,22 @@ class _Attention(torch.autograd.Function):
         return y, None if stream is None else z
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor, of_sum: Tensor | None) -> tuple[Tensor | None, ...]:
         x, stream, qk, vo, query, weights, attended, y, scale = ctx.saved_tensors
+        if torch.is_grad_enabled():
+
+            def added(x: Tensor, qk: Tensor, vo: Tensor) -> Tensor:
+                return attend(x @ qk.mT, x, x, ctx.tokens) @ vo.mT
+
+            return *_differentiate(added, stream, (x, qk, vo), ctx.eps, (g, of_sum)), None, None
         if ctx.on_gpu:
             from ncpipe.models.triton_block import attention_backward
 
             saved = query, attended, weights, y, scale  # in place of weights the logs of softmax's sums
-            of_x, packed, *of_base = attention_backward(
+            of_x, both, *of_base = attention_backward(
                 g, of_sum, x, stream is not None, qk, vo, *saved, ctx.tokens
             )
-            return of_x, of_base[0] if of_base else None, *packed.unbind(1), None, None
+            return of_x, of_base[0] if of_base else None, *both.unbind(1), None, None
         from ncpipe.models.compiled_block import add_backward, attend_rows_backward
 
         of_z, of_query = torch.empty_like(y), torch.empty_like(y)
@@ -180,6 +192,31 @@ class _Attention(torch.autograd.Function):
         attend_rows_backward(*_arrays(of_attended, query, x, weights, of_query, of_x))
         of_qk = torch.bmm(of_query.mT, x)
         return of_x.baddbmm_(of_query, qk), None if stream is None else of_z, of_qk, of_vo, None, None
+
+
+def _differentiate(
+    added: Callable[..., Tensor],
+    stream: Tensor | None,
+    inputs: Sequence[Tensor],
+    eps: float,
+    gradients: Sequence[Tensor | None],
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of x, the stream and the parameters by PyTorch's operations, to be differentiated.
+
+    inputs: x and the parameters, of which `added` makes what is added to the stream. gradients: of LN(t) and,
+    if there is a stream, of the sum t.
+    """
+    # Views, because x is itself a function of the stream: each is asked for its own gradient alone.
+    x, *parameters = own = [tensor.view_as(tensor) for tensor in inputs]
+    if stream is None:
+        found = torch.autograd.grad(layer_norm(x + added(*own), eps), own, gradients[0], create_graph=True)
+        return found[0], None, *found[1:]
+    stream = stream.view_as(stream)
+    total = stream + added(*own)
+    of_x, of_stream, *of_parameters = torch.autograd.grad(
+        (layer_norm(total, eps), total), (x, stream, *parameters), gradients, create_graph=True
+    )
+    return of_x, of_stream, *of_parameters
 
 
 def _rows(of_sum: Tensor | None, y: Tensor) -> Tensor:

@@ -339,6 +339,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item in kept]
     waits = {item.path for item in items if "swept" in item.fixturenames}
     items.sort(key=lambda item: (item.get_closest_marker("pipeline") is None, item.path in waits))
+    items.sort(key=lambda item: item.path.name != "test_triton_block.py")  # half a minute, in one test
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -150,6 +150,11 @@ class Operations(TorchDispatchMode):
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.cuda.operate(operation, args, kwargs or {})
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: PyTorch would import its compiler and wrap every operation."""
+        return False
+
 
 class FakeCuda:
     """fault(phase, name of the operation, sizes of its tensors) gives an error to raise, or None.

@@ -191,8 +191,9 @@ def test_what_trains_one_at_a_time_is_stored_one_at_a_time(
             if self.epochs == 2 * 21 + 5:  # 20 epochs and the start
                 stop.set()
 
+    progress = Watched("train", 4, 1.0)
     with pytest.raises(Stopped):
-        train_batches([fingerprints], 1, 60.0, Watched("train", 4, 1.0), lambda fingerprint: 1.0, stop=stop)
+        train_batches(groups(fingerprints), 1, 60.0, progress, lambda fingerprint: 1.0, stop=stop)
     assert [has(fingerprint.key()) for fingerprint in fingerprints] == [True, True, False, False]
     assert [saved_epochs(fingerprint) for fingerprint in fingerprints] == [0, 0, 5, 0]
     train_batches(groups(fingerprints[2:]), 1, 60.0, Progress("train", 2, 1.0), lambda fingerprint: 1.0)

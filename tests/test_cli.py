@@ -159,14 +159,18 @@ def test_a_damaged_file_is_named(
         '{"checksum": "SUM", "kind": "vector", "classes": 7, "vocabulary": null, "facts": {}}',
         '{"checksum": "SUM", "kind": "tokens", "classes": 3, "vocabulary": 9, "facts": {}}',
         "[" * 100_000,
+        "FLIPPED",
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_facts_of_a_wrong_kind_are_damaged(content: str, finished: Path, fail: Fail) -> None:
     """Red: a KeyError, or a network with three classes too few."""
     shutil.copytree(finished, "data")
     path = Path("data/prepared/one/facts.json")
-    path.write_text(content.replace("SUM", json.loads(path.read_text())["checksum"]))
+    whole = path.read_text()
+    flipped = whole.replace('"classes": 3', '"classes": 2')
+    assert flipped != whole
+    path.write_text(content.replace("SUM", json.loads(whole)["checksum"]).replace("FLIPPED", flipped))
     for arguments in ("train one 2 7", "extract --experiment one"):
         assert "data/prepared/one/facts.json: damaged" in fail(arguments)
 

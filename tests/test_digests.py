@@ -459,7 +459,7 @@ PATCHES = {
     "item": "from ncpipe.models.build import FAMILIES\nFAMILIES[int] = 3\n",
     "update": "from ncpipe.metrics.catalogue import CATALOGUE\nCATALOGUE.update({'a': 1})\n",
     "setdefault": "from ncpipe.datasets.prepare import SOURCES\nSOURCES.setdefault('a', len)\n",
-    "del": "from ncpipe.training.objective import FITS\ndel FITS['ce']\n",
+    "del": "from ncpipe.training.steps import METHODS\ndel METHODS['sgd']\n",
     "pop": "from ncpipe.config.sources.images import SIDES\nSIDES.pop('digits')\n",
 }
 

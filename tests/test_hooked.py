@@ -240,5 +240,5 @@ def test_a_failed_trial_of_vmap_leaves_batch_norms_buffers_as_they_were() -> Non
     stack = Stack(networks, CPU, torch.float32, [0, 1])
     stack._together = None
     data = vector_data()
-    stack.logits(replace(data.train, inputs=data.train.inputs[:, :2].float()))
+    stack.forward_with_features(replace(data.train, inputs=data.train.inputs[:, :2].float()))
     assert stack.buffers["module.norm.num_batches_tracked"].tolist() == [1, 1]

@@ -29,6 +29,7 @@ from ncpipe.system.artifacts import (
     METRICS,
     PREPARED,
     RUNS,
+    digest_of,
     md5_of,
     read_json,
     write_json,
@@ -157,7 +158,9 @@ def new_weights() -> None:
 
 def new_facts() -> None:
     path = PREPARED / "one/facts.json"
-    write_json(path, read_json(path) | {"facts": {"least_loss": 0.25}})
+    facts = read_json(path) | {"facts": {"least_loss": 0.25}}
+    del facts["digest"]
+    write_json(path, facts | {"digest": digest_of(facts)})
 
 
 def new_dependency(stage: str) -> None:

@@ -61,7 +61,7 @@ from ncpipe.theory.gap import Gap, Objective, TrainedState, gap_to_optimum
 from ncpipe.training import objective
 from ncpipe.training.cost import BACKWARD, bytes_per_run
 from ncpipe.training.loop import train_batch
-from ncpipe.training.objective import FITS, Outputs, fit_times_samples
+from ncpipe.training.objective import Outputs, fit_times_samples
 from ncpipe.training.session import Trained
 
 CPU = torch.device("cpu")
@@ -101,7 +101,7 @@ def test_they_are_their_definitions(name: str) -> None:
         assert found.flatten().numpy() == pytest.approx(expected, rel=1e-13)
         assert loss(logits[0], targets[0]).numpy() == pytest.approx(expected[:7], rel=1e-13)
     each = naive(name, logits.flatten(0, 1), hard.flatten(0, 1)).reshape(3, 7)
-    assert FITS[name](Outputs(logits, labels), name).numpy() == pytest.approx(each.sum(1), rel=1e-13)
+    assert fit_times_samples(Outputs(logits, labels), name).numpy() == pytest.approx(each.sum(1), rel=1e-13)
     weight = torch.eye(5, dtype=torch.float64)
     found_mean = unregularised_loss(logits[1], labels[1], weight, None, name)
     assert found_mean == pytest.approx(each[1].mean(), rel=1e-13)
@@ -418,32 +418,3 @@ def test_ranks_are_those_of_the_networks_matrices(results: Path) -> None:
         assert set(table[table["metric"] == "rank_weights"]["layer"]) == matrices | {"last"}
         record = json.loads((results / "runs" / name / "L8" / "s0" / "run.json").read_text())
         assert record["inputs"]["spec"]["model"] == model
-
-
-def test_figures_of_two_processes_are_those_of_one(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of the figures. Red: a process that draws from what another has changed."""
-    from ncpipe.commands import plot
-    from ncpipe.runs import figure_pool as drawing
-    from ncpipe.runs import pool
-
-    monkeypatch.chdir(results.parent)
-    monkeypatch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
-    names = ["depth_sweep", "curves_conv"]
-    every = plot._figures
-    monkeypatch.setattr(plot, "_figures", lambda: {name: every()[name] for name in names})
-    drawn: list[str] = []
-    save = drawing.save_figure
-
-    def here(figure: Any, folder: Path, name: str) -> None:
-        save(figure, folder, name)
-        drawn.append(name)
-
-    monkeypatch.setattr(drawing, "save_figure", here)
-    monkeypatch.setattr(pool, "SECONDS_PER_PROCESS", 1e-9)
-    found = []
-    for cores in (1, 2):
-        monkeypatch.setattr(drawing, "usable_cores", lambda cores=cores: cores)
-        plot.plot()
-        found.append([(results / "figures" / f"{name}.svg").read_bytes() for name in names])
-    assert len(drawn) == 2 + 1  # the other one there
-    assert found[0] == found[1]

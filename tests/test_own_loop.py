@@ -6,7 +6,8 @@ import itertools
 import multiprocessing
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from ncpipe.features.run_metrics import describe, measure_run
 from ncpipe.metrics.few_shot import transfer_ncc_error
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.transfer import episode_generator
-from ncpipe.runs import own_runs
+from ncpipe.runs import own_runs, pool
 from ncpipe.runs.code_digests import training_digests
 from ncpipe.runs.fingerprint import code_digest, fingerprint_of
 from ncpipe.runs.run_folder import read_history, read_state
@@ -151,6 +152,32 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield folder
     load_study(tmp_path)
     clear_code_digests()
+
+
+class Here:
+    """In place of a process for a loop, this one, for tests that the process is no part of."""
+
+    def __init__(self, count: int, *shared: Any) -> None:
+        pool._stop, pool._state = shared
+
+    def __enter__(self) -> "Here":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pool._stop = pool._state = None
+
+    def submit(self, call: Callable[..., object], *arguments: object) -> Future[object]:
+        future: Future[object] = Future()
+        try:
+            future.set_result(call(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_runs, "executor", Here)
 
 
 def write(program: str, params: str = PARAMS_TEXT) -> Run:
@@ -494,7 +521,7 @@ def stored_contents() -> dict[str, str]:
     return {path.name: contents(path)["model.safetensors"] for path in stored_runs()}
 
 
-def test_a_file_that_only_the_loop_reads_decides_its_runs(study: Path) -> None:
+def test_a_file_that_only_the_loop_reads_decides_its_runs(study: Path, here: None) -> None:
     """It is listed for `fetch`, as the refusal says, and what is measured is the same.
 
     Red: the run of the file before, or one that has the name of the file before."""
@@ -536,7 +563,7 @@ def test_a_loop_may_not_read_what_only_a_stage_that_always_runs_reads(study: Pat
 
 
 @pytest.fixture
-def trained_before(study: Path) -> dict[str, str]:
+def trained_before(study: Path, here: None) -> dict[str, str]:
     """The run of a study, which is no longer there."""
     reading_study()
     fetch("plain")
@@ -554,15 +581,14 @@ def test_a_loop_is_edited_as_its_process_starts_and_put_back(
     """Red: the result of the edited loop under the name of the loop before."""
     text = Path("study.py").read_text()
     ending = f"    with open('study.py', 'w') as file:\n        file.write({text!r})\n\n\ndef spread"
-    original = own_runs.executor
 
-    def executor(*arguments: Any) -> Any:
+    def started(*arguments: Any) -> Any:
         edited = text.replace("momentum=0.9", "momentum=0.1").replace("\n\ndef spread", ending)
         Path("study.py").write_text(edited)
-        return original(*arguments)
+        return pool.executor(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(own_runs, "executor", executor)
+        patch.setattr(own_runs, "executor", started)
         with pytest.raises(InputError, match="the code was edited since the command began"):
             train("plain", 2, 0, workers=1)
     assert stored_runs() == []

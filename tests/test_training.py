@@ -321,10 +321,12 @@ def test_a_run_does_not_depend_on_its_batch(name: str, tmp_path: Path) -> None:
     """The same bytes alone, in 5, and stopped twice, at last beside a run that trained elsewhere."""
     own = CASES[name]
     alone = train_batch(own.runs(2), own.data, CPU, "float32")
-    together = train_batch(own.runs(4, 3, 9, 2, 1), own.data, CPU, "float32")
-    assert_same(together[3:4], alone)
     spec = own.runs(2)[0].spec
-    groups = [[2]] if isinstance(spec.optimizer, OneAtATime) else [[2, 0], [1], [2, 0, 1]]
+    groups = [[2]]
+    if not isinstance(spec.optimizer, OneAtATime):
+        together = train_batch(own.runs(4, 3, 9, 2, 1), own.data, CPU, "float32")
+        assert_same(together[3:4], alone)
+        groups = [[2, 0], [1], [2, 0, 1]]
     done = 0
     for seeds in groups:
         done += 1 + (len(seeds) > 1)
@@ -400,7 +402,7 @@ def test_a_step_may_pass_the_samples_in_parts(
     data = vector_data(per_class=14)
     whole = train(spec, data)[0]
     tokens = input_shape(data, spec.model).rows
-    monkeypatch.setattr("ncpipe.training.session.CHUNK_NUMBERS", {"cpu": 16 * tokens * spec.model.width})
+    monkeypatch.setattr("ncpipe.training.state.CHUNK_NUMBERS", {"cpu": 16 * tokens * spec.model.width})
     shapes = []
     forward = Session.outputs
 
@@ -421,7 +423,7 @@ def test_a_step_may_pass_the_samples_in_parts(
     "run", [run_of(MLP), run_of(loss=SUPCON, model={"last_bias": True})], ids=["batch norm", "supcon"]
 )
 def test_samples_that_depend_on_each_other_pass_together(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ncpipe.training.session.CHUNK_NUMBERS", {"cpu": 5 * run.spec.model.width})
+    monkeypatch.setattr("ncpipe.training.state.CHUNK_NUMBERS", {"cpu": 5 * run.spec.model.width})
     session = Session([run], VECTORS, CPU, torch.float64)
     for samples in (session.train, session.train[torch.arange(20).unsqueeze(0)]):
         assert [len(part) for part in samples.parts(session.at_a_time)] == [len(samples)]
@@ -593,12 +595,12 @@ def test_schedules(schedule: dict, factors: list[float]) -> None:
 
 
 def test_training_begins_with_the_weights_that_it_is_given() -> None:
-    """Two runs of a batch start where others ended, each at its own; L-BFGS goes one by one."""
+    """Two runs of a batch start where others ended, each at its own; a run of L-BFGS trains alone."""
     data = vector_data()
-    for optimizer in (ADAM, {"name": "lbfgs", "learning_rate": 1.0, "memory": 3}):
+    for optimizer, count in ((ADAM, 2), ({"name": "lbfgs", "learning_rate": 1.0, "memory": 3}, 1)):
         spec = experiment(optimizer=optimizer, epochs=3, log_every=1)
-        ended = train(spec, data, seeds=(3, 4))
+        ended = train(spec, data, seeds=(3, 4)[:count])
         starts = [run.state for run in ended]
-        again = train_batch(runs_of(spec, seeds=(0, 1)), data, CPU, "float64", starts=starts)
+        again = train_batch(runs_of(spec, seeds=(0, 1)[:count]), data, CPU, "float64", starts=starts)
         for before, after in zip(ended, again, strict=True):
             assert after.history[0].loss == pytest.approx(before.history[-1].loss, rel=1e-12)

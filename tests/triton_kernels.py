@@ -147,13 +147,10 @@ def test_half_block_is_its_definition(
     assert not copied
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize(("part", "tokens"), [("mlp", 1), ("attention", 3), ("attention", 40)])
-def test_bytes_are_the_same_twice_and_beside_other_runs(
-    part: str, tokens: int, norm: str, cuda: FakeCuda
-) -> None:
+def test_bytes_are_the_same_twice_and_beside_other_runs(part: str, tokens: int, cuda: FakeCuda) -> None:
     """Red: a number of programs, and so an order of sums, that depends on the runs."""
-    given = inputs(part, norm, 3, 120, 16)
+    given = inputs(part, "pre", 2, 120, 16)
     together, again = (results(half_block, part, given, tokens) for _ in "ab")
     for name, value in together.items():
         assert torch.equal(again[name], value), name
@@ -238,15 +235,14 @@ def test_layer_norm_within_vmap_is_pytorchs(cuda: FakeCuda) -> None:
     torch.testing.assert_close(found, torch.nn.functional.layer_norm(x, (16,), eps=EPS))
 
 
-@pytest.mark.parametrize("name", ["L-RN1", "L-T11"])
-@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize(("name", "norm"), [("L-RN1", "post"), ("L-T11", "pre")])
 def test_recorded_training_is_that_without_a_recording_and_near_the_cpus(
     name: str, norm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Red: a kernel that a recording does not see, or that writes to what it reads."""
     patch = {} if name == "L-RN1" else {"patch": 2}
-    spec = experiment(epochs=6, model=architecture(name, norm, width=16, **patch))
-    runs, data = [Run("e", 3, seed, spec) for seed in range(2)], image_data() if patch else vector_data()
+    spec = experiment(epochs=cuda_graph.WARM_UP + 2, model=architecture(name, norm, width=16, **patch))
+    runs, data = [Run("e", 2, seed, spec) for seed in range(2)], image_data() if patch else vector_data()
     expected = train_batch(runs, data, CPU, "float32")
     trained = []
     for warm_up in (cuda_graph.WARM_UP, 10**9):
@@ -273,15 +269,15 @@ def test_gpu_check_compares_half_blocks_with_float64(cuda: FakeCuda, monkeypatch
         "attention, post-LN, 4 tokens, float32",
     ]
     assert not found.failed
+    monkeypatch.setattr(gpu_check, "HALF_BLOCKS", gpu_check.HALF_BLOCKS[:1])
     monkeypatch.setattr(gpu_check, "KERNEL_ERROR", {"float32": 1e-12})
     gpu_check.half_blocks(found, CUDA)
-    assert len(found.failed) == 2
+    assert len(found.failed) == 1
 
 
-@pytest.mark.parametrize(("name", "most"), [("L-RN1", 150), ("L-T11", 250)])
-def test_a_step_by_kernels_has_few(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of five runs with 13 blocks. Red: a half block by PyTorch's operations."""
+def test_a_step_by_kernels_has_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several runs with 13 blocks. Red: a half block by PyTorch's operations."""
     monkeypatch.setattr(test_fake_cuda, "FakeCuda", functools.partial(FakeCuda, kernels=True))
-    model = architecture(name, "post", width=16, **({"patch": 2} if "T" in name else {}))
-    count = test_fake_cuda.kernels_of_a_step(name, monkeypatch, optimizer=ADAM, model=model)
-    assert 50 < count <= most
+    model = architecture("L-T11", "post", width=16, patch=2)
+    count = test_fake_cuda.kernels_of_a_step("L-T11", monkeypatch, runs=2, optimizer=ADAM, model=model)
+    assert 50 < count <= 250

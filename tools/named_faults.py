@@ -103,14 +103,14 @@ NAMED = [
     ),
     Fault(
         "a diverged run not taken back",
-        "training/session.py",
+        "training/state.py",
         "torch.where(diverged.unsqueeze(1), self.finite, self.stack.values)",
         "self.stack.values",
         ("tests/test_training.py::test_a_diverged_run_has_its_last_finite_weights",),
     ),
     Fault(
         "a diverged run taken back to its start",
-        "training/session.py",
+        "training/state.py",
         "        self.alive &= ~diverged\n        self.finite.copy_(self.stack.values)\n",
         "        self.alive &= ~diverged\n",
         ("tests/test_fake_cuda.py::test_a_diverged_run_gets_back_the_weights_of_its_last_finite_loss",),
@@ -125,7 +125,7 @@ NAMED = [
     Fault(
         "checkpoints of different epochs mixed",
         "training/checkpoints.py",
-        ' and len({state["epoch"] for state in found}) == 1',
+        ' and len({state["epoch"] for state in states}) == 1',
         "",
         ("tests/test_checkpoints.py::test_states_after_different_numbers_of_epochs_are_not_mixed",),
     ),
@@ -139,8 +139,8 @@ NAMED = [
     Fault(
         "lambda_L for lambda in the inner penalty",
         "models/penalties.py",
-        "penalty.inner_strength(depth) if own",
-        "penalty.last_strength(depth) if own",
+        "penalty.inner_strength(depth) if of_layers",
+        "penalty.last_strength(depth) if of_layers",
         ("tests/test_features.py::test_penalties_are_the_objectives_own",),
     ),
     Fault(
@@ -288,7 +288,7 @@ NAMED = [
     Fault(
         "maps averaged as if channels came first",
         "models/hook_points.py",
-        "    return known.pop() if len(known) == 1 else None",
+        "    return layouts.pop() if len(layouts) == 1 else None",
         "    return channels_first",
         ("tests/test_wrappers.py::test_maps_are_averaged_over_positions",),
     ),

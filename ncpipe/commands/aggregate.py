@@ -36,7 +36,8 @@ def aggregate() -> None:
     summary = summarise(last, runs)
     slopes = loglog_slopes(last, runs, params.slopes)
     leave_out = leave_out_slopes(last, runs, params.slopes)
-    series = {str(name): headline_series(own, last) for name, own in runs.groupby("experiment", sort=False)}
+    groups = runs.groupby("experiment", sort=False)
+    series = {str(name): headline_series(of_experiment, last) for name, of_experiment in groups}
     rates = in_columns(rate_table(slopes, leave_out, runs, last))
     errors = layer_errors(measurements, places, runs)
     tables = {
@@ -56,7 +57,7 @@ def aggregate() -> None:
     }
     drawn = summary[summary["metric"].isin(HEADLINES)]
     tables |= {f"{x_column(runs)}/{name}": table for name, table in depth_series(drawn).items()}
-    shown = {name: set(own.values()) for name, own in series.items()}
+    shown = {name: set(headlines.values()) for name, headlines in series.items()}
     curves = curve_series(history, runs)
     tables |= {f"curves/{name}": table for name, table in curves.items()}
     with publish_folder(RESULTS) as folder:
@@ -65,6 +66,6 @@ def aggregate() -> None:
             path.parent.mkdir(exist_ok=True)
             table.to_csv(path, index=False, lineterminator="\n")
         write_json(folder / "metrics.json", dvc_metrics(summary, slopes, runs, shown))
-        (folder / "rates.txt").write_text("".join(f"{each}\n" for each in rates), encoding="utf-8")
+        (folder / "rates.txt").write_text("".join(f"{line}\n" for line in rates), encoding="utf-8")
     for line in [*rates, *failure_lines(runs, params.convergence), *unbounded_lines(runs)]:
         say(line)

@@ -87,14 +87,10 @@ def _inputs(path: Path) -> dict[str, Any]:
 
 
 def _run_name(inputs: Mapping[str, Any]) -> str:
-    """Return experiment, depth, value of the axis and seed, as `rn1 L=2 seed=0`."""
+    """Return experiment, depth and seed, as `rn1 L=2 seed=0`."""
     if not inputs:
         return "-"
-    value, axis = inputs.get("spec"), inputs.get("axis")
-    for key in axis.split(".") if axis else ():
-        value = value.get(key) if isinstance(value, Mapping) else None
-    varied = f" {axis}={value}" if axis else ""
-    return f"{inputs.get('experiment')} L={inputs.get('depth')}{varied} seed={inputs.get('seed')}"
+    return f"{inputs.get('experiment')} L={inputs.get('depth')} seed={inputs.get('seed')}"
 
 
 def _last_use(path: Path) -> float:

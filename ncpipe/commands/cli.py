@@ -25,8 +25,8 @@ app = typer.Typer(
 )
 
 
-def print_version(given: bool) -> None:
-    if given:
+def print_version(wanted: bool) -> None:
+    if wanted:
         print(__version__)
         raise typer.Exit
 

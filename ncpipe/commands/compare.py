@@ -47,8 +47,8 @@ def compare(
     trees, results = read_revisions(revisions)
     first = revisions[0]
     axis = symbol(results[first].runs)
-    for revision, own in results.items():
-        if (other := symbol(own.runs)) != axis:
+    for revision, tables_of_revision in results.items():
+        if (other := symbol(tables_of_revision.runs)) != axis:
             raise InputError(
                 f"compare: {first} varies {axis} and {revision} {other}; compare them in one axis"
             )
@@ -102,9 +102,11 @@ def what_is_identical(results: dict[str, Results], experiments: Iterable[str]) -
 def _equal(one: Results, other: Results, experiment: str) -> bool:
     """Return whether an experiment has the same runs with the same values of every metric in both."""
     columns = [*run_keys(one.points), *SERIES, "value"]
-    values = (own.points.loc[own.points["experiment"] == experiment] for own in (one, other))
     first, second = (
-        table.reindex(columns=columns).sort_values(columns, ignore_index=True) for table in values
+        tables.points[tables.points["experiment"] == experiment]
+        .reindex(columns=columns)
+        .sort_values(columns, ignore_index=True)
+        for tables in (one, other)
     )
     return bool(first.equals(second))
 
@@ -134,7 +136,9 @@ def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
     InputError for an unknown revision or a missing file.
     """
     if revision == WORKSPACE:
-        return [_read_from_workspace(path) for path in paths]
+        if missing := next((path for path in paths if not path.is_file()), None):
+            raise InputError(f"{WORKSPACE}: {missing} not found; run dvc repro")
+        return [path.read_text(encoding="utf-8") for path in paths]
     from dvc.exceptions import DvcException, NotDvcRepoError
     from dvc.repo import Repo
     from dvc.scm import RevError
@@ -153,12 +157,6 @@ def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
         raise InputError(f"{revision}: {' '.join(str(error).split())}") from None
     finally:
         logging.disable(logging.NOTSET)
-
-
-def _read_from_workspace(path: Path) -> str:
-    if not path.is_file():
-        raise InputError(f"{WORKSPACE}: {path} not found; run dvc repro")
-    return path.read_text(encoding="utf-8")
 
 
 def _read_from_revision(repo: Any, revision: str, path: Path) -> str:

@@ -37,7 +37,7 @@ def fetch(
         reading = Reading()
         for path in [*listed_paths(CODE), *listed_paths(FETCH)]:
             reading.mark(path)
-        said = _fetch(params, experiment, mirror, value)
+        line = _fetch(params, experiment, mirror, value)
         try:
             reading.check()
         except InputError:
@@ -45,20 +45,20 @@ def fetch(
                 raise
         else:
             break
-    say(said)
+    say(line)
 
 
 def _fetch(params: Params, experiment: str, mirror: Path | None, value: Number | None) -> str:
     """Write an experiment's data set; return the line that reports it."""
-    whole = params.experiment(experiment, value)
-    if whole.training:
+    keys = params.experiment(experiment, value)
+    if keys.training:
         from ncpipe.datasets.own_loaders import store_loaders
 
         run = params.run(experiment, min(params.sweep.depths), min(params.sweep.seeds), value)
         sizes = store_loaders(PREPARED / run.data, run)
         counts = ", ".join(f"{size} {name} samples" for name, size in sizes.items())
         return f"fetch {run.data}: {counts} to measure on, from the loaders of study.py"
-    spec = whole.data
+    spec = keys.data
     if isinstance(spec, ArraysData):
         check_reruns("fetch", spec.file)
     from ncpipe.datasets.prepare import prepare

@@ -78,9 +78,9 @@ def _for_editors(schema: Any, records: Mapping[str, Any]) -> Any:
         return _chosen(schema.pop("oneOf"), tag, records) | schema
     if "oneOf" in schema:
         keys, name = schema.pop("oneOf")
-        own, other = (record_at(each, records).get("properties", {}) for each in (keys, name))
-        if other:  # of two records, the second has a key that the first lacks
-            key = next(key for key in other if key not in own)
+        first, second = (record_at(member, records).get("properties", {}) for member in (keys, name))
+        if second:  # of two records, the second has a key that the first lacks
+            key = next(key for key in second if key not in first)
             return schema | {"if": {"required": [key]}, "then": name, "else": keys}
         return schema | {"if": {"type": "object"}, "then": keys, "else": name}
     return schema
@@ -88,17 +88,14 @@ def _for_editors(schema: Any, records: Mapping[str, Any]) -> Any:
 
 def _chosen(members: list[dict[str, Any]], tag: str, records: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of a union of records that the key `tag` tells apart."""
-    words = [_words(record_at(member, records)["properties"][tag]) for member in members]
+    tags = [record_at(member, records)["properties"][tag] for member in members]
+    words = [[kind["const"]] if "const" in kind else list(kind.get("enum", [])) for kind in tags]
     chosen = [
-        {"if": {"properties": {tag: {"enum": own}}, "required": [tag]}, "then": member}
-        for own, member in zip(words, members, strict=True)
+        {"if": {"properties": {tag: {"enum": of_member}}, "required": [tag]}, "then": member}
+        for of_member, member in zip(words, members, strict=True)
     ]
-    known = {"enum": [word for own in words for word in own]}
-    return {"type": "object", "required": [tag], "properties": {tag: known}, "allOf": chosen}
-
-
-def _words(tag: dict[str, Any]) -> list[Any]:
-    return [tag["const"]] if "const" in tag else list(tag.get("enum", []))
+    all_words = {"enum": [word for of_member in words for word in of_member]}
+    return {"type": "object", "required": [tag], "properties": {tag: all_words}, "allOf": chosen}
 
 
 def schema_text(name: str = SCHEMA_FILE, study: Study = NO_STUDY) -> str:

@@ -47,19 +47,19 @@ def measure(experiment: Experiment, workers: Processes = None) -> None:
     runs = read_grid(params, experiment)
     fingerprints = fingerprints_of(runs, params.compute)
     kept = Kept("measure", params.experiments[experiment], params.study)
-    subjects = [kept.subject(each, _digests_of_features(each.run)) for each in fingerprints]
-    taken = [kept.take(subject) for subject in subjects]
-    missing = [each for each, rows in zip(fingerprints, taken, strict=True) if rows is None]
+    subjects = [
+        kept.subject(fingerprint, _digests_of_features(fingerprint.run)) for fingerprint in fingerprints
+    ]
+    rows_of_runs = [kept.take(subject) for subject in subjects]
+    missing = [index for index, rows in enumerate(rows_of_runs) if rows is None]
     say(f"measure {experiment}: {plural(len(missing), 'run')}{taken_too(len(runs) - len(missing))}")
-    measured = share(rows_of_run, missing, process_count(workers, params.compute.threads))
-    found = []
-    for subject, rows in zip(subjects, taken, strict=True):
-        if rows is None:
-            rows = next(measured)
-            found.append((subject, rows))
-        for name, own in rows.items():
-            tables[name] += own
-    kept.keep(found)
+    processes = process_count(workers, params.compute.threads)
+    measured = share(rows_of_run, [fingerprints[index] for index in missing], processes)
+    for index, rows_of_one in zip(missing, measured, strict=True):
+        rows_of_runs[index] = rows_of_one
+    kept.keep((subjects[index], rows_of_runs[index]) for index in missing)
+    for name, all_rows in tables.items():
+        all_rows += [row for rows in rows_of_runs for row in rows[name]]
     tables["places"] = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in tables["places"])]
     empty = {"gram": [*runs[0].columns, *GRAM_COLUMNS]}  # where there are no classes
     with publish_folder(METRICS / experiment) as folder:
@@ -86,9 +86,9 @@ def rows_of_run(fingerprint: RunFingerprint) -> Rows:
     diverged = read_json(RUNS / run.path / RUN_RECORD)["outcome"]["diverged_at_epoch"]
     trained = TrainedRun(run, state, fingerprint.compute.double(), seen=features, diverged_at=diverged)
     description = {**trained.row, **study_columns(trained, {*key, *trained.row})}
-    whole = WeightsAndData(state, lambda: read_prepared(PREPARED / run.data))
+    weights = WeightsAndData(state, lambda: read_prepared(PREPARED / run.data))
     return {
-        "measurements": [key | asdict(row) for row in measure_run(run, features, whole, description)],
+        "measurements": [key | asdict(row) for row in measure_run(run, features, weights, description)],
         "runs": [key | description],
         "history": [key | row | _metrics_at(run, row["epoch"]) for row in _history(run)],
         "gram": [key | row for row in gram_rows(features)],

@@ -61,24 +61,24 @@ def print_metrics(
     from ncpipe.metrics.file import measure_named  # imports torch
 
     present = classes == "present" or min_per_class is not None
-    found = measure_named(file, (min_per_class or 1, decisions) if present else None, shots or ())
-    for warning in found.warnings:
+    measured = measure_named(file, (min_per_class or 1, decisions) if present else None, shots or ())
+    for warning in measured.warnings:
         say(f"ncpipe: {file}: {warning}")
     if as_csv:
-        write_csv(found.values)
+        write_csv(measured.values)
     elif as_json:
-        write_json(found)
+        write_json(measured)
     else:
-        print(found.values)
+        print(measured.values)
 
 
-def write_json(found: "MeasuredFile") -> None:
+def write_json(measured: "MeasuredFile") -> None:
     """Write one strict JSON object: facts and `measurements`, records of layer, split, metric and value.
 
     JSON has neither infinity nor NaN: these values are the strings "inf", "-inf" and "nan".
     """
-    records = [asdict(row) | {"value": _strict(row.value)} for row in found.values]
-    facts = found.facts | {"warnings": found.warnings}
+    records = [asdict(row) | {"value": _strict(row.value)} for row in measured.values]
+    facts = measured.facts | {"warnings": measured.warnings}
     print(json.dumps(facts | {"measurements": records}, indent=2, allow_nan=False))
 
 

@@ -172,7 +172,7 @@ def _write_files(
     """
     separate = values["separate"]  # a project of its own, not a study of a checkout
     (folder / ".dvc/plots").mkdir(parents=True)
-    template = next(each for each in TEMPLATES if each.is_dir())
+    template = next(folder for folder in TEMPLATES if folder.is_dir())
     for file in COPIED:
         shutil.copyfile(template / file, folder / file)
     if data is not None:

@@ -40,9 +40,9 @@ def add(app: typer.Typer, name: str, function: str, panel: str | None = None, to
     the first paragraph of its docstring is the command's help.
     torch: whether its module imports PyTorch, which takes seconds.
     """
-    module, _, own = function.partition(":")
+    module, _, definition = function.partition(":")
     source = (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
-    docstring = source.partition(f"\ndef {own}(")[2].partition('"""')[2].partition('"""')[0]
+    docstring = source.partition(f"\ndef {definition}(")[2].partition('"""')[2].partition('"""')[0]
     about = docstring.partition("\n\n")[0]
 
     class Lazy(TyperCommand):

@@ -21,7 +21,6 @@ from ncpipe.figures.claim_panels import claim_panels
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.sweep import sweep_figures
 from ncpipe.figures.x_axis import with_lines
-from ncpipe.runs.figure_pool import DrawFigure, draw
 from ncpipe.system.artifacts import (
     CLAIMS_POINTS,
     CLAIMS_TABLE,
@@ -62,8 +61,7 @@ def plot(
     """Draw the figures of the sweep, or with --from those of published tables, as PNG and SVG.
 
     In data/figures these are depth_sweep, loss_gap, layers, train_test, heat_maps, spectra, and
-    curves_EXPERIMENT for each experiment. Several processes draw them if there are many. With --from, see
-    `plot_published`.
+    curves_EXPERIMENT for each experiment. With --from, see `plot_published`.
     """
     if (sources is None) != (target is None):
         raise InputError("plot: give both --from and --to: the published folder, and one for the figures")
@@ -71,14 +69,11 @@ def plot(
         plot_published(sources, target)
         return
     with publish_folder(FIGURES) as folder:
-        draw(folder, {name: partial(_figure, name) for name in _figures()})
+        for name, figure in _figures().items():
+            save_figure(figure(), folder, name)
 
 
-def _figure(name: str) -> Figure:
-    return _figures()[name]()
-
-
-def _figures() -> Mapping[str, DrawFigure]:
+def _figures() -> Mapping[str, Callable[[], Figure]]:
     params = load_params()
     figures = dict(sweep_figures(params.sweep.experiments, _table))
     for name, function in params.study.figures.items():
@@ -141,7 +136,7 @@ def read_published(sources: Sequence[Path]) -> Published:
         labels |= {name: about["label"]} if about.get("label") else {}
         scale = about.get("scale") or _scale_of_claims(source, name)
         scales |= {name: scale} if scale else {}
-    tables = {name: pd.concat(own, ignore_index=True) for name, own in parts.items()}
+    tables = {name: pd.concat(of_folders, ignore_index=True) for name, of_folders in parts.items()}
     if len(sources) == 1 and (panels := sources[0] / CLAIMS_POINTS).is_file():
         tables["panels"] = read_csv(panels).fillna({"name": "", "xlabel": ""})
     further: Mapping[str, list[str]] = {}
@@ -164,8 +159,8 @@ def _scale_of_claims(source: Path, experiment: str) -> str:
     if not path.is_file():
         return ""
     rows = read_csv(path)
-    found = set(rows.loc[rows["about"].str.split(",").str[0] == experiment, "scale"])
-    return next((scale for scale in reversed(get_args(Scale)) if scale in found), "")
+    scales = set(rows.loc[rows["about"].str.split(",").str[0] == experiment, "scale"])
+    return next((scale for scale in reversed(get_args(Scale)) if scale in scales), "")
 
 
 def figures_of_published(published: Published) -> Iterator[tuple[str, Figure]]:

@@ -53,14 +53,16 @@ def publish(
     Tables of further figures are copied whole.
     """
     params = load_params()
-    whole = _tables_of(params.sweep.experiments, figure or ())
+    further = _tables_of(params.sweep.experiments, figure or ())
     if folder.exists() and not (folder / PROVENANCE).is_file():
         raise InputError(f"{folder}: exists and was not written by ncpipe publish; give a new folder")
     with publish_folder(folder) as partial:
         for name in (*PUBLISHED, "slopes_by_selection"):
-            _copy_rows(present(RESULTS / f"{name}.csv", "aggregate"), partial, _is_shown)
-        _copy_rows(present(RESULTS / "history.csv", "aggregate"), partial, _has_metrics)
-        for name in sorted({name for names in whole.values() for name in names} - set(PUBLISHED)):
+            source = present(RESULTS / f"{name}.csv", "aggregate")
+            _copy_rows(source, partial, lambda row: row.get("metric", "loss_gap") in SHOWN)
+        history = present(RESULTS / "history.csv", "aggregate")
+        _copy_rows(history, partial, lambda row: any(row[name] for name in SHOWN & row.keys()))
+        for name in sorted({name for names in further.values() for name in names} - set(PUBLISHED)):
             shutil.copyfile(RESULTS / f"{name}.csv", partial / f"{name}.csv")
         if (ledger := CLAIMS / CLAIMS_TABLE).is_file():
             _copy_rows(ledger, partial, lambda row: row["verdict"] != ABSENT)
@@ -68,7 +70,7 @@ def publish(
             shutil.copyfile(panels, partial / CLAIMS_POINTS)
         shutil.copyfile(present(RESULTS / RATES, "aggregate"), partial / RATES)
         shutil.copyfile(PARAMS_FILE, partial / PARAMS_FILE.name)
-        write_json(partial / PROVENANCE, provenance(params) | ({"figures": whole} if whole else {}))
+        write_json(partial / PROVENANCE, provenance(params) | ({"figures": further} if further else {}))
         for name, drawn in figures_of_published(read_published([partial])):
             save_figure(drawn, partial, name)
     say(f"publish: {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
@@ -82,23 +84,15 @@ def _tables_of(experiments: Sequence[str], figures: Sequence[str]) -> dict[str, 
         read.append(name)
         return read_table(RESULTS / f"{name}.csv", "aggregate")
 
-    made = sweep_figures(experiments, table) if figures else {}
-    found = {}
+    of_sweep = sweep_figures(experiments, table) if figures else {}
+    tables = {}
     for name in figures:
-        if name not in made:
-            raise InputError(f"--figure {name}: no figure of this sweep; take of {', '.join(made)}")
+        if name not in of_sweep:
+            raise InputError(f"--figure {name}: no figure of this sweep; take of {', '.join(of_sweep)}")
         read.clear()
-        made[name]()
-        found[name] = sorted({"runs", *read})
-    return found
-
-
-def _is_shown(row: Mapping[str, str]) -> bool:
-    return row.get("metric", "loss_gap") in SHOWN
-
-
-def _has_metrics(row: Mapping[str, str]) -> bool:
-    return any(row[name] for name in SHOWN & row.keys())
+        of_sweep[name]()
+        tables[name] = sorted({"runs", *read})
+    return tables
 
 
 def _copy_rows(source: Path, folder: Path, wanted: Callable[[Mapping[str, str]], bool]) -> None:

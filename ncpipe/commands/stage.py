@@ -46,8 +46,8 @@ def run_stage(
         fix_sums(1 if params is None else params.compute.threads)
     stages = study.stages
     if name not in stages:
-        known = suggest(name, stages) if stages else f"{FILE} beside params.yaml has no table STAGES"
-        raise InputError(cut(f"stage: unknown {shown(name)}; {known}"))
+        hint = suggest(name, stages) if stages else f"{FILE} beside params.yaml has no table STAGES"
+        raise InputError(cut(f"stage: unknown {shown(name)}; {hint}"))
     alone = typer.Typer(add_completion=False)
     alone.command(name, cls=Command)(_command(name, stages[name]))
     command = typer.main.get_command(alone)
@@ -75,7 +75,7 @@ def _command(name: str, stage: Stage) -> Callable[..., None]:
     parameters = inspect.signature(stage.function).parameters.values()
     annotated = {key: KNOWN.get(key) or _without_bounds(kind) for key, kind in kinds.items()}
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [each.replace(annotation=annotated[each.name], kind=each.KEYWORD_ONLY) for each in parameters]
+        [key.replace(annotation=annotated[key.name], kind=key.KEYWORD_ONLY) for key in parameters]
     )
     command.__annotations__ = annotated
     command.__doc__ = (inspect.getdoc(stage.function) or "").partition("\n\n")[0]
@@ -95,21 +95,21 @@ def write_stage(name: str, stage: Stage, options: Mapping[str, Any]) -> None:
     Raises InputError if it returns something else.
     """
 
-    def wrong(what: str) -> InputError:
-        return mistake_of(stage.function, f"gives {what}")
+    def wrong(result: str) -> InputError:
+        return mistake_of(stage.function, f"gives {result}")
 
     target = DATA / name
     if stage.per_experiment:
         target /= options[PER_EXPERIMENT]
     with study_errors(), called_by(None), publish_folder(target) as folder:
-        found = stage.function(**options)
-        parts = found if isinstance(found, Mapping) else {name: found}
+        result = stage.function(**options)
+        parts = result if isinstance(result, Mapping) else {name: result}
         for key, part in parts.items():
             if not (isinstance(key, str) and key.isidentifier()):
                 raise wrong(f"the name {key!r}; write letters, digits and _")
             pair = isinstance(part, tuple) and len(part) == 2 and not isinstance(part[1], Mapping)
-            for one in part if pair else (part,):
-                _write(folder, key, one, wrong)
+            for table_or_figure in part if pair else (part,):
+                _write(folder, key, table_or_figure, wrong)
     say(f"{name}: {target} has {', '.join(parts)}")
 
 

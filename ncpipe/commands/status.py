@@ -55,16 +55,12 @@ def sweep_states() -> tuple[dict[Run, str], list[str]]:
     lines = [_line(claim, names) for claim in of_sweep]
     if left := [claim.whole for claim in of_sweep if claim.whole is not None]:
         lines.append(f"all training: about {duration(max(left))} left")
-    return states, lines + (_job_lines() if arrays else [])
-
-
-def _job_lines() -> list[str]:
-    """Return a line about how many jobs run, wait and have ended."""
-    try:
-        line = summary(array_states(read_arrays()))
-    except InputError as error:
-        line = str(error)
-    return [f"jobs: {line}"]
+    if arrays:
+        try:
+            lines.append(f"jobs: {summary(array_states(arrays))}")
+        except InputError as error:
+            lines.append(f"jobs: {error}")
+    return states, lines
 
 
 def _state(run: Run, fingerprint: RunFingerprint | None, training: set[str], queued: set[str]) -> str:

@@ -151,8 +151,8 @@ def check_rules(options: Options, params: Params) -> None:
     for index, rule in enumerate(options.slurm.rules):
         for name in rule.experiments:
             if name not in params.experiments:
-                known = suggest(name, params.experiments)
-                raise InputError(f"engine.yaml: slurm.rules[{index}].experiments: {shown(name)}: {known}")
+                hint = suggest(name, params.experiments)
+                raise InputError(f"engine.yaml: slurm.rules[{index}].experiments: {shown(name)}: {hint}")
 
 
 def cancel_jobs() -> None:
@@ -174,14 +174,14 @@ def print_plan(
     """
     check_rules(options, params)
     prepared = sweep_fingerprints(params, compute)
-    known = {fingerprint.run for fingerprint in prepared}
-    unprepared = [fingerprint_of(run, UNKNOWN, compute) for run in params.grid() if run not in known]
+    runs = {fingerprint.run for fingerprint in prepared}
+    unprepared = [fingerprint_of(run, UNKNOWN, compute) for run in params.grid() if run not in runs]
     missing = [fingerprint for fingerprint in prepared if needs_training(fingerprint)]
     problems: list[str] = []
     if arrays := _arrays_of(missing, read_arrays()):
         print(f"{plural(len(arrays), 'array')} of an earlier sweep still in the queue or running")
-        taken = {key for array in arrays for key in array.keys}
-        missing = [fingerprint for fingerprint in missing if fingerprint.key() not in taken]
+        queued = {key for array in arrays for key in array.keys}
+        missing = [fingerprint for fingerprint in missing if fingerprint.key() not in queued]
     if todo := [*missing, *unprepared]:
         announce("sweep")
         from ncpipe.runs.batches import groups

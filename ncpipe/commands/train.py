@@ -67,14 +67,14 @@ def _named_runs(
     options: tuple[str | int | None, ...] = (experiment, depth, seed)
     if len(words) > len(options) or any(option is not None for option in options[: len(words)]):
         raise typer.BadParameter("give experiment, depth and seed once: ncpipe train NAME DEPTH SEED")
-    given: list[str | int | None] = [*words, *options[len(words) :]]
-    if given[0] is None:
+    settings: list[str | int | None] = [*words, *options[len(words) :]]
+    if settings[0] is None:
         raise typer.BadParameter("which experiment? ncpipe train NAME DEPTH SEED")
     try:
-        depth, seed = [None if number is None else int(number) for number in given[1:]]
+        depth, seed = [None if number is None else int(number) for number in settings[1:]]
     except ValueError:
         raise typer.BadParameter(f"{' '.join(words[1:])}: depth and seed are whole numbers") from None
-    return str(given[0]), depth, seed
+    return str(settings[0]), depth, seed
 
 
 def train(
@@ -124,15 +124,15 @@ def _select_runs(
     """Return the runs of the sweep that match; a single run need not be in the sweep."""
     if depth is not None and seed is not None and (value is not None or params.sweep.axis is None):
         return [params.run(experiment, depth, seed, value)]
-    options = {"depth": depth, "seed": seed, "value": value}
-    given = {name: option for name, option in options.items() if option is not None}
+    settings = {"depth": depth, "seed": seed, "value": value}
+    settings = {name: setting for name, setting in settings.items() if setting is not None}
     runs = [
         run
         for run in params.runs_of(experiment)
-        if all(getattr(run, name) == option for name, option in given.items())
+        if all(getattr(run, name) == setting for name, setting in settings.items())
     ]
     if not runs or experiment not in params.sweep.experiments:
-        text = " ".join([experiment, *(f"{name}={option}" for name, option in given.items())])
+        text = " ".join([experiment, *(f"{name}={setting}" for name, setting in settings.items())])
         raise InputError(f"train {text}: no such runs in the sweep of params.yaml")
     return runs
 

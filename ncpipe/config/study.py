@@ -285,10 +285,10 @@ def _check_tables(study: Study) -> None:
         _check_stage(name, stage)
     if study.params is not None and not _is_frozen_record(study.params):
         raise mistake(PARAMS, "PARAMS is no frozen dataclass; its fields are keys of params.yaml")
-    for table, keys in (("STARTS", study.starts), ("RUN_COLUMNS", study.columns)):
+    for name, keys in (("STARTS", study.starts), ("RUN_COLUMNS", study.columns)):
         for word in keys:
             if not isinstance(word, str) or not word.isidentifier():
-                raise mistake(table, f"{table} has the key {word!r}, which is no name")
+                raise mistake(name, f"{name} has the key {word!r}, which is no name")
     for name in ("DATA", "LOSSES", "OPTIMIZERS", "METRICS", "FIGURES", "STARTS", "RUN_COLUMNS"):
         for key, function in study.tables[name].items():
             entry = f"{name}[{getattr(key, '__name__', getattr(key, 'name', key))}]"

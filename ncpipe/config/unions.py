@@ -73,7 +73,9 @@ class TaggedBy:
             return value
 
         name = core_schema.no_info_before_validator_function(check_name, handler.generate_schema(literal))
-        return core_schema.tagged_union_schema({KEYS: tagged, NAME: name}, _form)
+        return core_schema.tagged_union_schema(
+            {KEYS: tagged, NAME: name}, lambda value: KEYS if isinstance(value, Mapping | list) else NAME
+        )
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,6 @@ class ByPresence:
 
 def _refuse(value: object) -> object:
     raise ValueError("no study.py beside this file has an entry for it; see docs/extending.md")
-
-
-def _form(value: object) -> str:
-    return KEYS if isinstance(value, Mapping | list) else NAME
 
 
 def records_of(kind: Any) -> tuple[Any, ...]:

@@ -64,8 +64,8 @@ def named_tensors(
     where: object, stored: Mapping[str, Any], names: Names
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Return the same of arrays that are in no file. where: what messages call them."""
-    wanted, ignored = _sort_names(stored, names)
-    tensors = {name: _taken(where, name, stored[key]) for name, key in wanted.items()}
+    keys, ignored = _sort_names(stored, names)
+    tensors = {name: _as_wide(where, name, stored[key]) for name, key in keys.items()}
     _require(where, tensors, ignored, names)
     return tensors, ignored
 
@@ -85,24 +85,17 @@ def _read_npz(path: Path, names: Names) -> tuple[dict[str, Tensor], list[str]]:
         if isinstance(archive, np.ndarray):
             raise InputError(f"{path}: is one array, not an .npz of named arrays (numpy.savez)")
         with archive:
-            wanted, ignored = _sort_names(archive.files, names)
+            keys, ignored = _sort_names(archive.files, names)
             sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.zip.infolist()}
-            _check_size(path, sum(sizes[key] for key in wanted.values()))
-            read = {name: _taken(path, name, archive[key]) for name, key in wanted.items()}
-    return read, ignored
+            _check_size(path, sum(sizes[key] for key in keys.values()))
+            return {name: _as_wide(path, name, archive[key]) for name, key in keys.items()}, ignored
 
 
 def _read_safetensors(path: Path, names: Names) -> tuple[dict[str, Tensor], list[str]]:
     with safe_open(path, framework="pt") as file:
-        wanted, ignored = _sort_names(file.keys(), names)
-        _check_size(path, sum(_stored_bytes(file.get_slice(key)) for key in wanted.values()))
-        read = {name: file.get_tensor(key) for name, key in wanted.items()}
-        return {name: _taken(path, name, tensor) for name, tensor in read.items()}, ignored
-
-
-def _stored_bytes(part: Any) -> int:
-    """Return the bytes of a tensor in a file, at most."""
-    return 8 * math.prod(part.get_shape())
+        keys, ignored = _sort_names(file.keys(), names)
+        _check_size(path, sum(8 * math.prod(file.get_slice(key).get_shape()) for key in keys.values()))
+        return {name: _as_wide(path, name, file.get_tensor(key)) for name, key in keys.items()}, ignored
 
 
 def _check_size(path: Path, needed: int) -> None:
@@ -123,13 +116,13 @@ def _damaged(path: Path, error: Exception) -> InputError:
 
 
 def _sort_names(keys: Iterable[str], names: Names) -> tuple[dict[str, str], list[str]]:
-    """Name -> key of the arrays to read, in our order; and the other keys."""
-    found = {names.aliases.get(key, key): key for key in keys}
-    known = {name: found.pop(name) for name in names.known if name in found}
-    return known, sorted(name for name in found if not name.startswith(names.passed_over))
+    """Return the keys of the arrays to read, by name and in our order, and the names of the others."""
+    by_name = {names.aliases.get(key, key): key for key in keys}
+    read = {name: by_name.pop(name) for name in names.known if name in by_name}
+    return read, sorted(name for name in by_name if not name.startswith(names.passed_over))
 
 
-def _taken(path: object, name: str, array: Array) -> Tensor:
+def _as_wide(path: object, name: str, array: Array) -> Tensor:
     """Return float8 as float32, whole numbers and bool as int64, exactly: types with few operations."""
     tensor = as_tensor(array, f"{path}: {name}").cpu()
     if tensor.is_floating_point():

@@ -63,17 +63,16 @@ def prepare_own(spec: Any) -> Prepared:
     spec: its record below `data`. Raises InputError that names the function, or its line where it raises.
     """
     if spec.kind not in SHAPES:
-        what = f"the kind of {type(spec).__name__} has to be one of {', '.join(SHAPES)}"
-        raise mistake(spec, what)
+        raise mistake(spec, f"the kind of {type(spec).__name__} has to be one of {', '.join(SHAPES)}")
     function = spec.study_entry
     where = str(mistake(function, f"what {function.__name__} gives", "DATA"))
     seed = getattr(spec, "seed", None)
     with global_generators(seed if isinstance(seed, int) else 0, "data"):
-        stored = call(function, spec, stage=FETCH)
-    if not isinstance(stored, Mapping):
-        raise InputError(f"{where} is of type {type(stored).__name__}; expected arrays by name")
+        arrays = call(function, spec, stage=FETCH)
+    if not isinstance(arrays, Mapping):
+        raise InputError(f"{where} is of type {type(arrays).__name__}; expected arrays by name")
     form = ArraysData("arrays", "", spec.kind, None, None, 0, "none", targets=spec.targets)
-    tensors, unread = named_tensors(where, stored, _names(form))
+    tensors, unread = named_tensors(where, arrays, _names(form))
     return _named(where, spec, form, tensors, unread)
 
 
@@ -97,22 +96,22 @@ def _named(where: str, spec: Any, form: ArraysData, arrays: dict[str, Tensor], u
 
 def _prepare(source: Any, spec: ArraysData, arrays: dict[str, Tensor]) -> Prepared:
     """Prepare arrays. source: the record that is recorded; spec: how its arrays are to be taken."""
-    wanted = FORMS[spec.targets].array
+    answers = FORMS[spec.targets].array
     if spec.targets == "classes":
-        classes = _count_classes(arrays[wanted])
+        classes = _count_classes(arrays[answers])
     else:
-        CHECKS[spec.targets][0](arrays[wanted], wanted)
-        classes = arrays[wanted].shape[1]
-    whole = _checked(spec, arrays, "", classes)
-    train = whole[_draw(spec, whole, classes, "train")]
-    sizes, test = {"train": len(whole)}, None
-    if "test_inputs" in arrays or f"test_{wanted}" in arrays:
-        for name, other in (("test_inputs", f"test_{wanted}"), (f"test_{wanted}", "test_inputs")):
+        CHECKS[spec.targets][0](arrays[answers], answers)
+        classes = arrays[answers].shape[1]
+    samples = _checked(spec, arrays, "", classes)
+    train = samples[_draw(spec, samples, classes, "train")]
+    sizes, test = {"train": len(samples)}, None
+    if "test_inputs" in arrays or f"test_{answers}" in arrays:
+        for name, other in (("test_inputs", f"test_{answers}"), (f"test_{answers}", "test_inputs")):
             if name not in arrays:
                 raise InputError(f"has {other} and no {name}; give both or neither")
         held_out = _checked(spec, arrays, "test_", classes)
         sizes["test"] = len(held_out)
-        _check_shape("test_inputs", held_out, whole)
+        _check_shape("test_inputs", held_out, samples)
         test = held_out[_draw(spec, held_out, classes, "test")]
     elif spec.test_per_class is not None:
         raise InputError("has no test_inputs; write null for data.test_per_class")
@@ -120,7 +119,7 @@ def _prepare(source: Any, spec: ArraysData, arrays: dict[str, Tensor]) -> Prepar
     if OUTLIERS in arrays:  # no class has a number there
         unlabelled = arrays | {"ood_labels": torch.zeros(len(arrays[OUTLIERS]), dtype=torch.int64)}
         ood = _checked(spec, unlabelled, "ood_", 1)
-        _check_shape(OUTLIERS, ood, whole)
+        _check_shape(OUTLIERS, ood, samples)
     raw = {f"{spec.file or source.source}/{name}": _digest(array) for name, array in arrays.items()}
     rule: dict[str, object] = {"rule": spec.normalisation}
     if spec.normalisation == "standardise":
@@ -142,17 +141,17 @@ def _prepare(source: Any, spec: ArraysData, arrays: dict[str, Tensor]) -> Prepar
 
 
 def _check_shape(name: str, split: Split, like: Split) -> None:
-    shapes = [tuple(each.inputs.shape[1:]) for each in (split, like)]
-    if shapes[0] != shapes[1]:
-        raise InputError(f"{name} has samples of shape {shapes[0]}, inputs of shape {shapes[1]}")
+    shape, expected = (tuple(samples.inputs.shape[1:]) for samples in (split, like))
+    if shape != expected:
+        raise InputError(f"{name} has samples of shape {shape}, inputs of shape {expected}")
 
 
-def _draw(spec: ArraysData, whole: Split, classes: int, split: str) -> Tensor:
-    if whole.row:
-        return torch.arange(len(whole))
+def _draw(spec: ArraysData, samples: Split, classes: int, split: str) -> Tensor:
+    if samples.row:
+        return torch.arange(len(samples))
     per_class = spec.per_class if split == "train" else spec.test_per_class
     generator = seeded_generator(spec.seed, f"data {split}")
-    return draw_balanced(whole.labels, classes, per_class, generator, split)
+    return draw_balanced(samples.labels, classes, per_class, generator, split)
 
 
 def _checked(spec: ArraysData, arrays: dict[str, Tensor], prefix: str, classes: int) -> Split:

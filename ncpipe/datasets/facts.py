@@ -34,8 +34,7 @@ def counted(classes: int, train: Split, test: Split | None) -> dict[str, object]
         name: len(split) if split.row else torch.bincount(split.labels, minlength=classes).tolist()
         for name, split in splits.items()
     }
-    what = "samples" if train.row else "counts"
-    return {what: counts, "duplicates": count_duplicates(train), **shared}
+    return {"samples" if train.row else "counts": counts, "duplicates": count_duplicates(train), **shared}
 
 
 def count_duplicates(split: Split) -> dict[str, int]:
@@ -57,8 +56,8 @@ def count_shared(train: Split, test: Split) -> dict[str, int]:
     samples: all of them. conflicting: those whose label that input has nowhere in the training split.
     """
     labels_of = _labels_of_inputs(train)
-    seen = [(label, labels_of[key]) for key, label in _keys(test) if key in labels_of]
-    return {"samples": len(seen), "conflicting": sum(label not in labels for label, labels in seen)}
+    pairs = [(label, labels_of[key]) for key, label in _keys(test) if key in labels_of]
+    return {"samples": len(pairs), "conflicting": sum(label not in labels for label, labels in pairs)}
 
 
 def _labels_of_inputs(split: Split) -> dict[bytes, set[object]]:

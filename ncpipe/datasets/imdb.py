@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from ncpipe.config.sources.reviews import TextData
 from ncpipe.datasets.facts import describe
@@ -131,12 +130,8 @@ def texts_of(reviews: Reviews, split: str) -> list[str]:
     return [reviews[name].decode("utf-8").replace("<br />", " ") for name in _names(reviews, split)]
 
 
-def _labels_of(reviews: Reviews, split: str) -> Tensor:
-    return torch.tensor([LABELS[name.split("/")[1]] for name in _names(reviews, split)])
-
-
 def _draw(reviews: Reviews, split: str, per_class: int | None, spec: TextData, tokenizer: Tokenizer) -> Split:
-    labels = _labels_of(reviews, split)
+    labels = torch.tensor([LABELS[name.split("/")[1]] for name in _names(reviews, split)])
     chosen = draw_balanced(
         labels, len(LABELS), per_class, seeded_generator(spec.seed, f"data {split}"), split
     )

@@ -32,16 +32,15 @@ def with_label_changes(data: Prepared, spec: Data) -> Prepared:
 
 
 def _relabelled(data: Prepared, noise: LabelNoise) -> Prepared:
-    given = noisy_labels(data.train.labels, data.classes, noise)
-    counts = torch.bincount(given, minlength=data.classes)
+    true, noisy = data.train.labels, noisy_labels(data.train.labels, data.classes, noise)
+    counts = torch.bincount(noisy, minlength=data.classes)
     if len(empty := torch.nonzero(counts == 0)):
         raise InputError(
             f"data.label_noise: leaves class {int(empty[0])} without a training sample; take another seed or "
             "`kind: permutation`"
         )
-    true = data.train.labels
-    record: dict[str, object] = {**asdict(noise), "wrong": int((given != true).sum())}
-    train = Split(data.train.inputs, given, data.train.lengths)
+    record: dict[str, object] = {**asdict(noise), "wrong": int((noisy != true).sum())}
+    train = Split(data.train.inputs, noisy, data.train.lengths)
     return _with(data, train, {"label_noise": record}, true)
 
 
@@ -50,12 +49,12 @@ def noisy_labels(labels: Tensor, classes: int, noise: LabelNoise) -> Tensor:
     order = torch.randperm(len(labels), generator=seeded_generator(noise.seed, "label noise places"))
     chosen = order[: round(noise.fraction * len(labels))]
     generator = seeded_generator(noise.seed, "label noise labels")
-    given = labels.clone()
+    noisy = labels.clone()
     if noise.kind == "permutation":
-        given[chosen] = labels[chosen[torch.randperm(len(chosen), generator=generator)]]
+        noisy[chosen] = labels[chosen[torch.randperm(len(chosen), generator=generator)]]
     else:
-        given[chosen] = torch.randint(classes, labels.shape, generator=generator)[: len(chosen)]
-    return given
+        noisy[chosen] = torch.randint(classes, labels.shape, generator=generator)[: len(chosen)]
+    return noisy
 
 
 def _unbalanced(data: Prepared, imbalance: Imbalance) -> Prepared:

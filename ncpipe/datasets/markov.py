@@ -48,8 +48,8 @@ def transitions(spec: MarkovData) -> Tensor:
     drawn = before.tanh() @ tables[0].T
     drawn = drawn / drawn.std()
     ranks = torch.arange(1, spec.words + 1, dtype=torch.float64)
-    found = torch.softmax(spec.sharpness * drawn - spec.zipf * ranks.log(), -1)
-    return found.expand(spec.words, spec.words, spec.words)
+    follow = torch.softmax(spec.sharpness * drawn - spec.zipf * ranks.log(), -1)
+    return follow.expand(spec.words, spec.words, spec.words)
 
 
 def stationary_pairs(follow: Tensor) -> Tensor:

@@ -24,14 +24,14 @@ def prepare_text(spec: NextTokenData, raw: Path, mirror: Path | None, progress: 
     texts, checksums = _texts(spec, raw, mirror, progress)
     encoder = train_byte_pairs(texts, spec.vocabulary, progress)
     tokens = torch.tensor([token for part in encoder.encode_batch(texts) for token in part.ids])
-    length, wanted = spec.context + 1, spec.sequences + spec.test_sequences
+    length, sequences = spec.context + 1, spec.sequences + spec.test_sequences
     windows = tokens[: len(tokens) // length * length].view(-1, length)
-    if len(windows) < wanted:
+    if len(windows) < sequences:
         raise InputError(
-            f"data.sequences, data.test_sequences: {wanted} sequences of {length} tokens are asked for, and "
-            f"the text of {len(tokens)} tokens has {len(windows)}; lower them or context"
+            f"data.sequences, data.test_sequences: {sequences} sequences of {length} tokens are asked for, "
+            f"and the text of {len(tokens)} tokens has {len(windows)}; lower them or context"
         )
-    order = torch.randperm(len(windows), generator=seeded_generator(spec.seed, "data sequences"))[:wanted]
+    order = torch.randperm(len(windows), generator=seeded_generator(spec.seed, "data sequences"))[:sequences]
     numbers = common_tokens(windows[order], spec.sequences, spec.vocabulary, spec.min_per_class)
     drawn = numbers[windows[order]]
     classes = int(numbers.max()) + 1

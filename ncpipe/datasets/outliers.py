@@ -13,10 +13,10 @@ from ncpipe.datasets.transfer import resized
 from ncpipe.system.errors import InputError
 
 
-def with_other_images(data: Prepared, asked: OtherImages, other: Prepared) -> Prepared:
+def with_other_images(data: Prepared, spec: OtherImages, other: Prepared) -> Prepared:
     """Return the data with images of another set, in their size and normalised by the same constants.
 
-    other: that set, with pixels in [0, 1].
+    spec: its keys. other: that set, with pixels in [0, 1].
     """
     rule: Mapping[str, Any] = data.facts["normalisation"]  # type: ignore[assignment]
     images = resized("data.ood", other.train, data.train.inputs)
@@ -25,7 +25,7 @@ def with_other_images(data: Prepared, asked: OtherImages, other: Prepared) -> Pr
         for name, default in (("mean", 0.0), ("std", 1.0))
     )
     inputs = ((images.inputs.double() - mean) / deviation).float()
-    record = asdict(asked) | {"raw": other.facts["raw"]}
+    record = asdict(spec) | {"raw": other.facts["raw"]}
     return with_outliers("data.ood", data, Split(inputs, images.labels), record)
 
 
@@ -38,8 +38,8 @@ def with_outliers(name: str, data: Prepared, ood: Split, record: Mapping[str, ob
         raise InputError(
             f"{name}: its scores are compared with those of test samples; give test_inputs and test_labels"
         )
-    for split, known in data.splits():
-        if shared := count_shared(known, ood)["samples"]:
+    for split, samples in data.splits():
+        if shared := count_shared(samples, ood)["samples"]:
             raise InputError(
                 f"{name}: {shared} of its {len(ood)} samples are {split} samples; leave them out"
             )

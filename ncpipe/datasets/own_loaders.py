@@ -51,27 +51,27 @@ def measured_loaders(run: Run, most: int | None = None) -> dict[str, Loader]:
     """
     keys = run.spec.training
     with global_generators(run.seed, "loaders"):
-        given = call(keys.study_entry.loaders, keys, run.seed, stage=LOOP)
-    if not isinstance(given, tuple | list) or len(given) not in (2, 3, 4, 5):
-        count = f"{len(given)} values" if isinstance(given, tuple | list) else type(given).__name__
+        values = call(keys.study_entry.loaders, keys, run.seed, stage=LOOP)
+    if not isinstance(values, tuple | list) or len(values) not in (2, 3, 4, 5):
+        count = f"{len(values)} values" if isinstance(values, tuple | list) else type(values).__name__
         raise _mistake(run, f"gives {count}; return (train, measured), then test, ood and target")
-    found = {
+    loaders = {
         name: loader
-        for name, loader in zip(("train", "test", "ood", "target"), given[1:], strict=False)
+        for name, loader in zip(("train", "test", "ood", "target"), values[1:], strict=False)
         if loader is not None
     }
-    if "ood" in found and "test" not in found:
+    if "ood" in loaders and "test" not in loaders:
         raise _mistake(run, "gives ood and no test, with whose samples its scores are compared; give both")
-    if ("target" in found) != (run.spec.transfer is not None):
-        what = "target" if "target" in found else "no target"
-        raise _mistake(run, f"gives {what}; few-shot errors need target and measure.transfer both")
-    for name, loader in found.items():
+    if ("target" in loaders) != (run.spec.transfer is not None):
+        target = "target" if "target" in loaders else "no target"
+        raise _mistake(run, f"gives {target}; few-shot errors need target and measure.transfer both")
+    for name, loader in loaders.items():
         if hasattr(loader, "__next__") or not hasattr(loader, "__iter__"):
             kind = type(loader).__name__
             raise _mistake(
                 run, f"gives a {kind} to measure on ({name}); give a DataLoader or a list of batches"
             )
-    return {name: _Watched(loader, most) for name, loader in found.items()}
+    return {name: _Watched(loader, most) for name, loader in loaders.items()}
 
 
 def loader_digests(run: Run, most: int | None = None) -> dict[str, tuple[str, Tensor]]:
@@ -79,16 +79,16 @@ def loader_digests(run: Run, most: int | None = None) -> dict[str, tuple[str, Te
 
     most: batches of each split; None for all. Raises InputError if a second pass gives other samples.
     """
-    found: dict[str, tuple[str, Tensor]] = {}
+    digests: dict[str, tuple[str, Tensor]] = {}
     for name, loader in measured_loaders(run, most).items():
         with global_generators(run.seed, "loaders"):
-            one = _digest(run, name, loader)
-            if _digest(run, name, loader)[0] != one[0]:
+            digest, labels = _digest(run, name, loader)
+            if _digest(run, name, loader)[0] != digest:
                 raise _mistake(run, f"gives other samples to measure on ({name}) in a second pass; {REPEAT}")
-        if name == "ood" and one[0] in [digest for digest, _ in found.values()]:
+        if name == "ood" and digest in [of_split for of_split, _ in digests.values()]:
             raise _mistake(run, "gives the same samples as ood too; give those of other data")
-        found[name] = one
-    return found
+        digests[name] = digest, labels
+    return digests
 
 
 def store_loaders(folder: Path, run: Run) -> dict[str, int]:
@@ -126,8 +126,8 @@ def _digest(run: Run, name: str, loader: Loader) -> tuple[str, Tensor]:
     digest, labels = hashlib.sha256(), []
     for batch in loader:
         _add(digest, batch)
-        own = batch.get("labels") if isinstance(batch, Mapping) else batch[-1]
-        labels.append(torch.as_tensor(own).flatten())
+        of_batch = batch.get("labels") if isinstance(batch, Mapping) else batch[-1]
+        labels.append(torch.as_tensor(of_batch).flatten())
     if not labels:
         raise _mistake(run, f"gives no batches to measure on ({name})")
     if torch.cat(labels).is_floating_point():
@@ -156,5 +156,5 @@ def _add(digest: Any, value: Any) -> None:
         digest.update(repr(value).encode())
 
 
-def _mistake(run: Run, what: str) -> InputError:
-    return mistake_of(run.spec.training.study_entry.loaders, what)
+def _mistake(run: Run, problem: str) -> InputError:
+    return mistake_of(run.spec.training.study_entry.loaders, problem)

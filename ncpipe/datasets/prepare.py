@@ -56,9 +56,8 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
 
     def images(other: OtherImages, **changes: str) -> Prepared:
         """Draw them as the data themselves are, but for one test image of each class, which nothing reads."""
-        own: Any = spec
-        drawn = asdict(other) | {"test_per_class": 1, "transfer": None, "ood": None} | changes
-        return SOURCES[other.source](replace(own, **drawn), raw, mirror, progress)
+        keys: Any = asdict(other) | {"test_per_class": 1, "transfer": None, "ood": None} | changes
+        return SOURCES[other.source](replace(spec, **keys), raw, mirror, progress)
 
     if spec.transfer is not None:
         target = spec.transfer.data

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -244,7 +244,6 @@ def read_prepared(folder: Path) -> Prepared:
         labels = labels.float() if form is TagSplit else labels
         return form(tensors[f"{name}.inputs"], labels, tensors.get(f"{name}.lengths"))
 
-    _check_facts(facts, split("train"), folder)
     return Prepared(
         facts["kind"],
         facts["classes"],
@@ -257,25 +256,6 @@ def read_prepared(folder: Path) -> Prepared:
         split("target") if "target.labels" in tensors else None,
         split("ood") if "ood.labels" in tensors else None,
     )
-
-
-def _check_facts(facts: Mapping[str, Any], train: Split, folder: Path) -> None:
-    """Raise InputError where the facts are not those of the tensors beside them."""
-    sides = {"vector": 2, "image": 4, "tokens": 2, "next_tokens": 2, "free": 1}
-    whole = not train.inputs.is_floating_point()
-    vocabulary = facts["vocabulary"]
-    outputs = train.row[0] if train.row else int(train.labels.max()) + 1
-    agree = (
-        sides[facts["kind"]] == train.inputs.dim()
-        and (facts["kind"] in ("tokens", "next_tokens", "free")) == whole
-        and (facts["kind"] in ("tokens", "next_tokens")) == (vocabulary is not None)
-        and facts["classes"] == outputs
-        and (vocabulary is None or int(train.inputs.max()) < vocabulary)
-    )
-    if not agree:
-        raise InputError(
-            f"{folder / FACTS}: damaged (not about {TENSORS} beside it); run ncpipe repair {folder}"
-        )
 
 
 def draw_balanced(

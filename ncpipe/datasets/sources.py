@@ -44,10 +44,9 @@ def require_md5(path: Path, md5: str) -> None:
     """Raise InputError unless the bytes of `path` are the official ones."""
     if not path.is_file():  # a folder, or a pipe that nothing ever writes to
         raise InputError(f"{path}: not a file; put the official one there")
-    found = md5_of(path)
-    if found != md5:
+    if (actual := md5_of(path)) != md5:
         raise InputError(
-            f"{path}: damaged or cut short (MD5 {found}, the official file has {md5}); "
+            f"{path}: damaged or cut short (MD5 {actual}, the official file has {md5}); "
             "delete it and fetch it again"
         )
 
@@ -59,6 +58,21 @@ def first_existing(mirror: Path, candidates: Sequence[Path]) -> Path:
             return path
     names = ", ".join(str(path.relative_to(mirror)) for path in candidates)
     raise InputError(f"{mirror}: the mirror holds none of {names}; put one there or go without the mirror")
+
+
+def fetch_verified(
+    target: Path, md5: str, urls: Sequence[str], mirror: Path | None, names: Sequence[Path], progress: bool
+) -> None:
+    """Put an official file in its place unless it is there: a mirror's, by one of its names, or a download.
+
+    Raises InputError if its bytes are not the official ones.
+    """
+    if target.is_file():
+        require_md5(target, md5)
+    elif mirror is not None:
+        copy_verified(first_existing(mirror, [mirror / name for name in names]), target, md5)
+    else:
+        download(urls, target, md5, progress)
 
 
 def copy_verified(source: Path, target: Path, md5: str) -> None:

@@ -5,9 +5,9 @@ Brings no torch, which takes seconds to load.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from ncpipe.system.artifacts import publish_folder, read_json, sha256_of, write_json
+from ncpipe.system.artifacts import digest_of, publish_folder, read_json, sha256_of, write_json
 from ncpipe.system.errors import InputError
 
 FACTS = "facts.json"  # beside the tensors
@@ -22,7 +22,7 @@ def store(
     vocabulary: int | None,
     facts: Mapping[str, object],
 ) -> None:
-    """Write `folder`, whole or not at all. save: writes the tensors to the path that it is given."""
+    """Write `folder`, whole or not at all; the facts have a digest. save: writes the tensors to a path."""
     with publish_folder(folder) as partial:
         save(partial / TENSORS)
         record = {
@@ -32,7 +32,7 @@ def store(
             "checksum": sha256_of(partial / TENSORS),
             "facts": dict(facts),
         }
-        write_json(partial / FACTS, record)
+        write_json(partial / FACTS, record | {"digest": digest_of(record)})
 
 
 def data_checksum(folder: Path) -> str:
@@ -46,21 +46,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
     Raises InputError if it is missing, or is not what `ncpipe.datasets.prepared` writes.
     """
     facts = read_json(folder / FACTS)
-    if not isinstance(facts, dict) or not all(
-        key in facts and holds(facts[key]) for key, holds in _SHAPE.items()
-    ):
-        raise InputError(f"{folder / FACTS}: damaged; run ncpipe repair {folder}")
-    return facts
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and value > 0
-
-
-_SHAPE: dict[str, Callable[[Any], bool]] = {
-    "kind": lambda value: value in ("vector", "image", "tokens", "next_tokens", "free", "loaders"),
-    "classes": _is_count,
-    "vocabulary": lambda value: value is None or _is_count(value),
-    "checksum": lambda value: isinstance(value, str) and len(value) == 64,
-    "facts": lambda value: isinstance(value, dict),
-}
+    digest = facts.pop("digest", None) if isinstance(facts, dict) else None
+    if digest != digest_of(facts):
+        raise InputError(f"{folder / FACTS}: damaged, or of another version; run ncpipe repair {folder}")
+    return cast(dict[str, Any], facts)

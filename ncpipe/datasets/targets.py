@@ -38,6 +38,6 @@ def check_tags(tags: Tensor, name: str) -> None:
 
 def wrong_tags(logits: Tensor, tags: Tensor) -> Tensor:
     """Return which samples (...) have a tag whose logit is not above all others'; logits, tags (..., K)."""
-    own = tags.bool()
-    least = logits.masked_fill(~own, torch.inf).amin(-1)
-    return ~(least > logits.masked_fill(own, -torch.inf).amax(-1))  # true for NaN
+    tagged = tags.bool()
+    least = logits.masked_fill(~tagged, torch.inf).amin(-1)
+    return ~(least > logits.masked_fill(tagged, -torch.inf).amax(-1))  # true for NaN

@@ -32,10 +32,10 @@ def prepare_teacher(spec: TeacherData, *_: object) -> Prepared:
     }
     outputs = dict(zip(inputs, _teach(spec, list(inputs.values())), strict=True))
     mean = outputs["train"].mean(0)
-    found = torch.cov(outputs["train"].T, correction=0).reshape(wanted.shape)
-    if float(torch.linalg.eigvalsh(found)[0]) <= 0:
+    covariance = torch.cov(outputs["train"].T, correction=0).reshape(wanted.shape)
+    if float(torch.linalg.eigvalsh(covariance)[0]) <= 0:
         raise InputError("data.samples: too few for targets of that covariance; take more")
-    map_ = power(found, -0.5) @ power(wanted, 0.5)
+    map_ = power(covariance, -0.5) @ power(wanted, 0.5)
     train, test = (
         VectorSplit(inputs[split].float(), ((outputs[split] - mean) @ map_).float()) for split in inputs
     )
@@ -46,8 +46,8 @@ def prepare_teacher(spec: TeacherData, *_: object) -> Prepared:
 def power(matrix: Tensor, exponent: float) -> Tensor:
     """Return a power of a symmetric positive definite matrix (t, t)."""
     values, axes = torch.linalg.eigh(matrix)
-    found: Tensor = axes * values.pow(exponent) @ axes.T
-    return found
+    result: Tensor = axes * values.pow(exponent) @ axes.T
+    return result
 
 
 def _teach(spec: TeacherData, inputs: list[Tensor]) -> list[Tensor]:

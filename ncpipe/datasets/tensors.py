@@ -36,28 +36,28 @@ def as_tensor(array: Array, name: str) -> Tensor:
         if np.ma.is_masked(array):
             raise InputError(f"{name}: a masked array; give the samples that are kept, without a mask")
         array = array.data
-    if isinstance(array, list | tuple) and any(_is_array(each) for each in array):
+    if isinstance(array, list | tuple) and any(map(_is_array, array)):
         return _stacked(array, name)
     if hasattr(array, "tocsr"):  # of SciPy
         raise InputError(f"{name}: a sparse {type(array).__name__}; give a dense array")
     try:
-        found = np.asarray(array)
+        values = np.asarray(array)
     except (ValueError, TypeError, RuntimeError) as error:
-        what = f"a {type(array).__name__} whose rows make no array"
-        raise InputError(f"{name}: {what}; give an array or a tensor") from error
-    if found.dtype.kind == "O":
-        found = _numbers(found, array, name)
-    if found.dtype.kind not in "fiub":
-        text = found.dtype.kind in "UST"
-        raise _no_numbers(name, "text" if text else f"an array of type {found.dtype}", text)
-    kind: np.dtype = found.dtype
+        problem = f"a {type(array).__name__} whose rows make no array"
+        raise InputError(f"{name}: {problem}; give an array or a tensor") from error
+    if values.dtype.kind == "O":
+        values = _numbers(values, array, name)
+    if values.dtype.kind not in "fiub":
+        text = values.dtype.kind in "UST"
+        raise _no_numbers(name, "text" if text else f"an array of type {values.dtype}", text)
+    kind: np.dtype = values.dtype
     if kind not in TAKEN_AS_THEY_ARE:
         kind = np.dtype(np.float64 if kind.kind == "f" else np.int64)
-    if found.dtype.kind == "u" and found.size and int(found.max()) > LARGEST:
+    if values.dtype.kind == "u" and values.size and int(values.max()) > LARGEST:
         raise _too_large(name)
     with np.errstate(over="ignore", invalid="ignore"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nothing writes to it
-        return torch.from_numpy(np.ascontiguousarray(found, kind)).view(found.shape)
+        return torch.from_numpy(np.ascontiguousarray(values, kind)).view(values.shape)
 
 
 def _plain(tensor: Tensor, name: str) -> Tensor:
@@ -70,9 +70,9 @@ def _plain(tensor: Tensor, name: str) -> Tensor:
         "a sparse tensor; give its to_dense()": not tensor.is_nested and tensor.layout != torch.strided,
         "a tensor on the device meta, which holds no numbers": tensor.is_meta and type(tensor) in PLAIN,
     }
-    for what, applies in refused.items():
+    for problem, applies in refused.items():
         if applies:
-            raise InputError(f"{name}: {what}")
+            raise InputError(f"{name}: {problem}")
     if tensor.is_complex():
         raise _no_numbers(name, f"a tensor of type {str(tensor.dtype).removeprefix('torch.')}")
     if tensor.dtype not in UNSIGNED:
@@ -91,45 +91,40 @@ def _is_array(value: object) -> bool:
 
 def _stacked(rows: Sequence[Any], name: str) -> Tensor:
     """Return a list of rows as one tensor; batches are no rows."""
-    found = [as_tensor(row, name) for row in rows]
-    shapes = list(dict.fromkeys(tuple(row.shape) for row in found))
+    tensors = [as_tensor(row, name) for row in rows]
+    shapes = list(dict.fromkeys(tuple(row.shape) for row in tensors))
     if len(shapes) == 1 and len(shapes[0]) < 2:
         try:
-            return torch.stack(found)
+            return torch.stack(tensors)
         except RuntimeError as error:  # on several devices
             raise InputError(f"{name}: {str(error).splitlines()[0]}") from error
-    what = " and ".join(map(str, shapes[:2]))
+    listed = " and ".join(map(str, shapes[:2]))
     raise InputError(
-        f"{name}: a {type(rows).__name__} whose rows make no array, their shapes are {what}; concatenate "
+        f"{name}: a {type(rows).__name__} whose rows make no array, their shapes are {listed}; concatenate "
         "batches, torch.cat or numpy.concatenate"
     )
 
 
-def _numbers(found: np.ndarray, array: Any, name: str) -> np.ndarray:
+def _numbers(values: np.ndarray, array: Any, name: str) -> np.ndarray:
     """Return an array of Python objects that are all real numbers as float64, or int64 of whole ones."""
-    if found.ndim == 0:
+    if values.ndim == 0:
         raise InputError(f"{name}: {type(array).__name__} is no array; give an array, a tensor or lists")
-    kinds = {type(value) for value in found.flat}
-    for kind in kinds:
+    kinds = {type(value): value for value in values.ravel()[::-1]}  # with the first value of each
+    for kind, value in kinds.items():
         if not issubclass(kind, REAL):
-            wrong = next(value for value in found.flat if type(value) is kind)
-            text = isinstance(wrong, str | bytes)
-            what = f"{shown(wrong)}, a missing value," if _is_missing(wrong) else shown(wrong)
-            raise _no_numbers(name, f"an array with {what}", text)
+            missing = value is None or type(value).__name__ in ("NAType", "NaTType")
+            content = f"{shown(value)}, a missing value," if missing else shown(value)
+            raise _no_numbers(name, f"an array with {content}", isinstance(value, str | bytes))
     try:
-        return found.astype(np.int64 if all(issubclass(kind, WHOLE) for kind in kinds) else np.float64)
+        return values.astype(np.int64 if all(issubclass(kind, WHOLE) for kind in kinds) else np.float64)
     except OverflowError:
         raise _too_large(name) from None
 
 
-def _is_missing(value: object) -> bool:
-    return value is None or type(value).__name__ in ("NAType", "NaTType")
-
-
-def _no_numbers(name: str, what: str, text: bool = False) -> InputError:
+def _no_numbers(name: str, content: str, text: bool = False) -> InputError:
     of_classes = text and name.endswith("labels")
     hint = "; number the classes, as numpy.unique(labels, return_inverse=True)[1] does" if of_classes else ""
-    return InputError(f"{name}: {what} holds no real numbers{hint}")
+    return InputError(f"{name}: {content} holds no real numbers{hint}")
 
 
 def _too_large(name: str) -> InputError:

@@ -16,7 +16,14 @@ from torchvision.datasets import CIFAR10, CIFAR100, KMNIST, MNIST, SVHN, Fashion
 from ncpipe.config.sources.images import ImageData
 from ncpipe.datasets.images import Pool, from_splits
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.datasets.sources import copy_verified, download, first_existing, require_md5, unpack_verified
+from ncpipe.datasets.sources import (
+    copy_verified,
+    download,
+    fetch_verified,
+    first_existing,
+    require_md5,
+    unpack_verified,
+)
 from ncpipe.system.errors import InputError
 
 LARGEST = 255
@@ -41,15 +48,10 @@ def _mnist(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> P
 def _fetch_mnist(official: Official, raw: Path, mirror: Path | None, progress: bool) -> None:
     place = Path(official.__name__) / "raw"
     for name, md5 in official.resources:
-        target = raw / place / name
-        if target.is_file():
-            require_md5(target, md5)
-        elif mirror is not None:
-            # All of them have the same names: only MNIST's may lie about.
-            candidates = [mirror / place / name, *([mirror / name] if official is MNIST else [])]
-            copy_verified(first_existing(mirror, candidates), target, md5)
-        else:
-            download([f"{url}{name}" for url in official.mirrors], target, md5, progress)
+        target, urls = raw / place / name, [f"{url}{name}" for url in official.mirrors]
+        # All of them have the same names: only MNIST's may lie about.
+        names = [place / name, *([Path(name)] if official is MNIST else [])]
+        fetch_verified(target, md5, urls, mirror, names, progress)
         # Only the archives have checksums; a leftover from an interrupted unpacking would be believed.
         target.with_suffix("").unlink(missing_ok=True)
     official(raw, download=True)
@@ -116,13 +118,7 @@ def _svhn(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Pr
     files = {split: SVHN.split_list[split] for split in ("train", "test")}
     folder = raw / "SVHN"
     for url, name, md5 in files.values():
-        target = folder / name
-        if target.is_file():
-            require_md5(target, md5)
-        elif mirror is not None:
-            copy_verified(first_existing(mirror, [mirror / "SVHN" / name, mirror / name]), target, md5)
-        else:
-            download([url], target, md5, progress)
+        fetch_verified(folder / name, md5, [url], mirror, [Path("SVHN", name), Path(name)], progress)
     train, test = (_read_svhn(folder, split) for split in files)
     return from_splits(spec, train, test, LARGEST, {name: f"md5:{md5}" for _, name, md5 in files.values()})
 

@@ -25,7 +25,10 @@ def split_for_transfer(data: Prepared, transfer: Transfer, other: Prepared | Non
     _check_classes("source", transfer.trained, data)
     train = _of_classes(data.train, transfer.trained)
     test = None if data.test is None else _of_classes(data.test, transfer.trained)
-    pool = _both(data) if other is None else resized("data.transfer.data", other.train, data.train.inputs)
+    if other is None:
+        pool = _all_samples(data)
+    else:
+        pool = resized("data.transfer.data", other.train, data.train.inputs)
     _check_classes("target", transfer.target, data if other is None else other)
     target = _of_classes(pool, transfer.target)
     counts = torch.bincount(target.labels, minlength=len(transfer.target))
@@ -58,15 +61,13 @@ def _of_classes(split: Split, classes: Sequence[int]) -> Split:
     place = torch.full((max(int(split.labels.max()), *classes) + 1,), -1, dtype=torch.int64)
     place[torch.tensor(classes)] = torch.arange(len(classes))
     labels = place[split.labels]
-    kept = labels >= 0
-    some = split[kept]
-    return Split(some.inputs, labels[kept], some.lengths)
+    samples = split[labels >= 0]
+    return Split(samples.inputs, labels[labels >= 0], samples.lengths)
 
 
-def _both(data: Prepared) -> Split:
-    """Return all samples of the data."""
+def _all_samples(data: Prepared) -> Split:
     splits = [split for _, split in data.splits()]
-    return Split(torch.cat([each.inputs for each in splits]), torch.cat([each.labels for each in splits]))
+    return Split(torch.cat([split.inputs for split in splits]), torch.cat([split.labels for split in splits]))
 
 
 def resized(key: str, split: Split, like: Tensor) -> Split:

@@ -42,8 +42,8 @@ FAMILIES: Mapping[type[Architecture], Family] = MappingProxyType(
 
 
 def _family(model: Architecture) -> Family:
-    own: Family = model.study_entry or FAMILIES[type(model)]
-    return own
+    family: Family = model.study_entry or FAMILIES[type(model)]
+    return family
 
 
 def reshape_inputs(inputs: Tensor, kind: str, model: Architecture) -> Tensor:
@@ -100,8 +100,8 @@ def _check_own(network: object, model: Architecture) -> None:
         raise mistake(model, f"its Family builds a {name}; expected a Network")
     weight = getattr(getattr(network, "last", None), "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() != 2:
-        what = f"{name} has no classifier; set self.last = torch.nn.Linear(width, classes) in __init__"
-        raise mistake(network, what, "NETWORKS")
+        problem = f"{name} has no classifier; set self.last = torch.nn.Linear(width, classes) in __init__"
+        raise mistake(network, problem, "NETWORKS")
 
 
 def build_model(model: Architecture, shape: InputShape, classes: int, depth: int, seed: int) -> Network:
@@ -124,6 +124,5 @@ def build_network(run: Run, data: Prepared) -> Network:
 def build_uninitialised_network(run: Run, data: Prepared) -> Network:
     """Return a run's network, configured for its loss and not initialised."""
     model = run.spec.model
-    return configure_for_loss(
-        build_uninitialised(model, input_shape(data, model), data.classes, run.depth), run.spec.loss
-    )
+    network = build_uninitialised(model, input_shape(data, model), data.classes, run.depth)
+    return configure_for_loss(network, run.spec.loss)

@@ -18,14 +18,14 @@ ANY_ORDER = {"reassoc", "contract"}
 def _both_precisions(arguments: str, result: str = "void") -> list[str]:
     """Return the signatures for arrays of float32 and of float64, whose numbers of dimensions are named."""
     dimensions = {"one": "[::1]", "two": "[:,::1]", "three": "[:,:,::1]"}
-    found = []
+    signatures = []
     for number in ("float32", "float64"):
-        typed = [
+        types = [
             number + dimensions[kind] if kind in dimensions else kind.replace("number", number)
             for kind in (*arguments.split(), result)
         ]
-        found.append(f"{typed[-1]}({', '.join(typed[:-1])})")
-    return found
+        signatures.append(f"{types[-1]}({', '.join(types[:-1])})")
+    return signatures
 
 
 @compiled(_both_precisions("one float64 one", "number"), ANY_ORDER)
@@ -139,22 +139,22 @@ def attend_rows(query: np.ndarray, x: np.ndarray, weights: np.ndarray, attended:
     for s in range(runs):
         for i in range(rows):
             first = i - i % tokens
-            own, largest = weights[s, i], x.dtype.type(-np.inf)
+            row, largest = weights[s, i], x.dtype.type(-np.inf)
             for k in range(first, i + 1):
                 score = zero
                 for j in range(width):
                     score += query[s, i, j] * x[s, k, j]
-                own[k - first] = score * factor
-                largest = max(largest, own[k - first])
+                row[k - first] = score * factor
+                largest = max(largest, row[k - first])
             total = zero
             for k in range(i + 1 - first):
-                own[k] = np.exp(own[k] - largest)
-                total += own[k]
+                row[k] = np.exp(row[k] - largest)
+                total += row[k]
             for j in range(width):
                 attended[s, i, j] = zero
             for k in range(first, i + 1):
-                weight = own[k - first] / total
-                own[k - first] = weight
+                weight = row[k - first] / total
+                row[k - first] = weight
                 for j in range(width):
                     attended[s, i, j] += weight * x[s, k, j]
 

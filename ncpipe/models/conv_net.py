@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ncpipe.config.architectures.conv_net import ConvNetModel
 from ncpipe.models.inputs import InputShape, check_square
-from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role
+from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role, init_convolutional
 from ncpipe.system.errors import InputError
 
 
@@ -51,18 +51,11 @@ class ConvNet(Network):
     def parameter_groups(self) -> Mapping[Role, Iterable[ModuleOrParameter]]:
         return {"inner": [self.convs, self.norms, self.map], "head": [self.head], "last": [self.last]}
 
-    @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
         """Draw convolutions with variance 2/fan_in; the map, the head and W_L with gain^2/fan_in."""
-        for norm in self.norms:
-            norm.reset_parameters()  # type: ignore[operator]
-        for conv in self.convs:
-            weight = conv.weight
-            assert isinstance(weight, Tensor)
-            weight.normal_(0.0, (2 / weight[0].numel()) ** 0.5, generator=generator)
-        gains = [(self.map, self.feature_gain), *((layer, self.gain) for layer in [*self.head, self.last])]
-        for layer, gain in gains:
-            layer.weight.normal_(0.0, gain / layer.in_features**0.5, generator=generator)
+        init_convolutional(
+            self, lambda layer: self.feature_gain if layer is self.map else self.gain, generator
+        )
 
     def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
         """Yield C1, C2, ... after each convolution, as means over pixels; H1; Z2, H2, ... in the head."""

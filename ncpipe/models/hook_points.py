@@ -48,12 +48,11 @@ def find_module(model: nn.Module, wanted: str | nn.Module, argument: str) -> nn.
     if not isinstance(wanted, str):
         raise InputError(f"{argument}: a name or a module, not {shown(wanted)}")
     if wanted not in modules:
-        known = (
-            f"near that: {_similar_names(wanted, modules)}" if argument == "layers" else linear_layers(model)
-        )
-        close = difflib.get_close_matches(wanted, modules, 1)
+        close = difflib.get_close_matches(wanted, modules)
         guess = f"did you mean {close[0]!r}? " if close else ""
-        raise InputError(f"{argument}: the model has no layer {wanted!r}; {guess}{known}")
+        near = ", ".join(close or [name for name in modules if name and "." not in name])
+        names = f"near that: {near}" if argument == "layers" else linear_layers(model)
+        raise InputError(f"{argument}: the model has no layer {wanted!r}; {guess}{names}")
     return unwrapped(modules[wanted])
 
 
@@ -89,26 +88,19 @@ def linear_layers(model: nn.Module) -> str:
 
 def with_article(kind: str) -> str:
     """Return `a Linear` of `Linear`, `an Embedding` of `Embedding`."""
-    return f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
+    return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
 
 
 def linear_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the model's linear layers with their names."""
-    found = ((name, unwrapped(module)) for name, module in unwrapped(model).named_modules() if name)
-    return [(name, module) for name, module in found if is_linear(module)]
+    modules = ((name, unwrapped(module)) for name, module in unwrapped(model).named_modules() if name)
+    return [(name, module) for name, module in modules if is_linear(module)]
 
 
 def is_part(part: nn.Module, whole: nn.Module) -> bool:
     """Return whether a linear layer is inside another of the same sizes, as LoRA's `base_layer` is."""
     same = (part.in_features, part.out_features) == (whole.in_features, whole.out_features)
     return same and part is not whole and any(module is part for module in whole.modules())
-
-
-def _similar_names(wanted: str, modules: Mapping[str, nn.Module]) -> str:
-    """Return the most similar names, or the top-level names where none is similar."""
-    return ", ".join(
-        difflib.get_close_matches(wanted, modules) or [name for name in modules if name and "." not in name]
-    )
 
 
 def channels_first(values: Tensor, inputs: Any) -> Tensor:
@@ -173,16 +165,14 @@ def _layout(module: nn.Module, shape: tuple[int, ...]) -> Select | None:
             widths |= {getattr(part, name, None) for name in WIDTHS}
             normalised: tuple[int, ...] = getattr(part, "normalized_shape", ())
             widths |= set(normalised) if len(normalised) == 1 else set()
-    known = {channels_first if shape[1] in widths else channels_last} if _one_of(shape, widths) else set()
+    layouts = set()
+    if (shape[1] in widths) != (shape[3] in widths):
+        layouts.add(channels_first if shape[1] in widths else channels_last)
     if kinds == {True}:
-        known.add(channels_first)
-    if known and len(set(shape[1:])) == 2 and shape[1] != shape[3]:
-        known.add(channels_first if shape[2] == shape[3] else channels_last)
-    return known.pop() if len(known) == 1 else None
-
-
-def _one_of(shape: tuple[int, ...], widths: set[Any]) -> bool:
-    return (shape[1] in widths) != (shape[3] in widths)
+        layouts.add(channels_first)
+    if layouts and len(set(shape[1:])) == 2 and shape[1] != shape[3]:
+        layouts.add(channels_first if shape[2] == shape[3] else channels_last)
+    return layouts.pop() if len(layouts) == 1 else None
 
 
 def hook_points(model: nn.Module, layers: Sequence[str] | Mapping[str, Select | None]) -> list[HookPoint]:
@@ -194,13 +184,13 @@ def hook_points(model: nn.Module, layers: Sequence[str] | Mapping[str, Select | 
         raise InputError(f"layers takes a list of names: [{layers!r}]")
     if not isinstance(layers, Iterable) or not all(isinstance(name, str) for name in layers):
         raise InputError(f"layers: a list of names, or a mapping of names to functions, not {shown(layers)}")
-    chosen: Mapping[str, Select | None] = layers if isinstance(layers, Mapping) else dict.fromkeys(layers)
-    found = {name: select for pattern, select in chosen.items() for name in matching(model, pattern)}
-    if "last" in found:
+    patterns: Mapping[str, Select | None] = layers if isinstance(layers, Mapping) else dict.fromkeys(layers)
+    selects = {name: select for pattern, select in patterns.items() for name in matching(model, pattern)}
+    if "last" in selects:
         raise InputError("a layer named 'last' would be mistaken for the classifier's input")
     return [
         HookPoint(name, find_module(model, name, "layers"), select, output=True)
-        for name, select in found.items()
+        for name, select in selects.items()
     ]
 
 
@@ -222,27 +212,27 @@ def matches(name: str, pattern: str) -> bool:
 @contextlib.contextmanager
 def reading(points: Sequence[HookPoint]) -> Iterator[dict[str, Tensor]]:
     """Read the values at the hook points in the forward pass of the block, which fill the yielded dict."""
-    seen: dict[str, list[Tensor]] = {point.name: [] for point in points}
-    found: dict[str, Tensor] = {}
+    calls: dict[str, list[Tensor]] = {point.name: [] for point in points}
+    values: dict[str, Tensor] = {}
     with contextlib.ExitStack() as hooks:
         for point in points:
-            hooks.callback(_hook(point, seen[point.name]).remove)
-        yield found
-    for name, values in seen.items():
-        if len(values) != 1:
+            hooks.callback(_hook(point, calls[point.name]).remove)
+        yield values
+    for name, tensors in calls.items():
+        if len(tensors) != 1:
             raise InputError(
-                f"layer {name!r} ran {len(values)} times in a forward pass; it must run once, called as a "
+                f"layer {name!r} ran {len(tensors)} times in a forward pass; it must run once, called as a "
                 "module and not in scripted code"
             )
-        found[name] = values[0]
+        values[name] = tensors[0]
 
 
-def _hook(point: HookPoint, seen: list[Tensor]) -> RemovableHandle:
+def _hook(point: HookPoint, tensors: list[Tensor]) -> RemovableHandle:
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.append(_first_tensor(args[0] if args else next(iter(kwargs.values())), point.name))
+        tensors.append(_first_tensor(args[0] if args else next(iter(kwargs.values())), point.name))
 
     def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        seen.append(_first_tensor(output, point.name))
+        tensors.append(_first_tensor(output, point.name))
 
     if point.output:
         return point.module.register_forward_hook(after)

@@ -82,7 +82,7 @@ def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
         parts -= 1
     if parts == 1:
         return torch.bmm(g.mT, x)
-    g, x = (each.reshape(runs * parts, rows // parts, each.shape[2]) for each in (g, x))
+    g, x = (tensor.reshape(runs * parts, rows // parts, tensor.shape[2]) for tensor in (g, x))
     return torch.bmm(g.mT, x).unflatten(0, (runs, parts)).sum(1)
 
 

@@ -83,9 +83,9 @@ def half_distance_to(logits: Tensor, labels: Tensor, reach: Tensor) -> Tensor:
 
     logits (..., N, K), labels (..., N), reach c (...), positive -> (..., N).
     """
-    own = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    of_label = logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     reach = reach.unsqueeze(-1)
-    return (own - reach).square() / (2 * reach)
+    return (of_label - reach).square() / (2 * reach)
 
 
 def supervised_contrast(
@@ -102,8 +102,8 @@ def supervised_contrast(
     same = labels[..., rows].unsqueeze(-1) == labels.unsqueeze(-2)
     if not include_self:
         places = torch.arange(labels.shape[-1], device=labels.device)
-        own = places[rows].unsqueeze(-1) == places
-        similar, same = similar.masked_fill(own, -torch.inf), same & ~own
+        itself = places[rows].unsqueeze(-1) == places
+        similar, same = similar.masked_fill(itself, -torch.inf), same & ~itself
     counts = same.sum(-1)
     near = similar.where(same, 0.0).sum(-1) / counts.clamp(min=1)
     compared = counts > 0

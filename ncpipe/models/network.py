@@ -218,6 +218,20 @@ def init_weights(
         )
 
 
+@torch.no_grad()
+def init_convolutional(
+    network: nn.Module, gain_of: Callable[[nn.Linear], float], generator: torch.Generator
+) -> None:
+    """Draw convolutions with variance 2/fan_in and linear layers with gain^2/fan_in; reset batch norms."""
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_parameters()
+        elif isinstance(module, nn.Conv2d):
+            module.weight.normal_(0.0, (2 / module.weight[0].numel()) ** 0.5, generator=generator)
+        elif isinstance(module, nn.Linear):
+            module.weight.normal_(0.0, gain_of(module) / module.in_features**0.5, generator=generator)
+
+
 @dataclass(frozen=True)
 class Family:
     """Functions that make the networks of one kind of spec.

@@ -39,30 +39,30 @@ def strengths(
 
     With `penalty.layers` each inner matrix has its own, in the order of `roles`.
     """
-    found = dict.fromkeys(roles, 0.0)
-    own = iter(penalty.layer_strengths(depth)[:-1]) if penalty.layers is not None else None
+    lambdas = dict.fromkeys(roles, 0.0)
+    of_layers = iter(penalty.layer_strengths(depth)[:-1]) if penalty.layers is not None else None
     for name, role in roles.items():
         if not is_penalised(role, dimensions[name], penalty):
             continue
         if role == "last":
-            found[name] = penalty.last_strength(depth)
+            lambdas[name] = penalty.last_strength(depth)
         elif role == "free":
-            found[name] = penalty.feature_strength(depth)
+            lambdas[name] = penalty.feature_strength(depth)
         else:
-            found[name] = penalty.inner_strength(depth) if own is None else next(own)
-    return found
+            lambdas[name] = penalty.inner_strength(depth) if of_layers is None else next(of_layers)
+    return lambdas
 
 
 def penalties(
     penalty: Penalty, depth: int, roles: Mapping[str, Role], state: Mapping[str, Tensor]
 ) -> tuple[float, float]:
     """Return lambda_L/2 |W_L|^2 and the sum of all other penalties of a state, in float64."""
-    own = {name: tensor for name, tensor in state.items() if name in roles}  # a buffer has no role
-    dimensions = {name: tensor.dim() for name, tensor in own.items()}
+    parameters = {name: tensor for name, tensor in state.items() if name in roles}  # a buffer has no role
+    dimensions = {name: tensor.dim() for name, tensor in parameters.items()}
     by_name = strengths(roles, dimensions, penalty, depth)
     last, offset = 0.0, 0.0
     inner: dict[float, float] = {}  # by lambda: one product with each
-    for name, tensor in own.items():
+    for name, tensor in parameters.items():
         if not is_penalised(roles[name], dimensions[name], penalty):
             continue
         square = tensor.double().square().sum().item()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.models.inputs import InputShape, check_square
-from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role
+from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role, init_convolutional
 
 STAGES = (1, 2, 4)  # widths of the stages, as multiples
 
@@ -70,17 +70,9 @@ class CifarResNet(Network):
     def parameter_groups(self) -> Mapping[Role, Iterable[ModuleOrParameter]]:
         return {"inner": [self.conv, self.norm, self.blocks], "head": [self.head], "last": [self.last]}
 
-    @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
         """Draw convolutions with variance 2/fan_in, the head's matrices and W_L with gain^2/fan_in."""
-        for module in self.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.reset_parameters()
-            elif isinstance(module, nn.Conv2d):
-                deviation = (2 / module.weight[0].numel()) ** 0.5
-                module.weight.normal_(0.0, deviation, generator=generator)
-            elif isinstance(module, nn.Linear):
-                module.weight.normal_(0.0, self.gain / module.in_features**0.5, generator=generator)
+        init_convolutional(self, lambda layer: self.gain, generator)
 
     def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
         """Yield `stem`, R1, R2, ... after each block, as means over pixels, and Z1, H1, ... of the head.

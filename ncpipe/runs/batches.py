@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ncpipe.config.optimizer_specs import OneAtATime
 from ncpipe.config.reading import Reading, at_start
 from ncpipe.config.run import Compute, Run
 from ncpipe.config.study import study_errors
@@ -173,15 +172,8 @@ class _Trainer:
                     todo = self._train_some(todo, claim)
 
     def _train_some(self, fingerprints: Batch, claim: ClaimWriter) -> Batch:
-        """Train the runs, or half of them while the device runs out of memory; return those left to train.
-
-        Runs whose optimizer trains one at a time are stored one at a time, so that a stop loses no finished
-        run.
-        """
+        """Train the runs, or half of them while the device runs out of memory; return those left to train."""
         first, run = fingerprints[0], fingerprints[0].run
-        if len(fingerprints) > 1 and isinstance(run.spec.optimizer, OneAtATime):
-            self._train_some(fingerprints[:1], claim)
-            return fingerprints[1:]
         check_code(first, Reading())  # whoever edited the code wants no more runs of the code before
         if run.spec.training:
             work = self.work_per_epoch(first)
@@ -232,8 +224,8 @@ class _Trainer:
         def on_epoch(epoch: int, loss: Callable[[], float]) -> None:
             nonlocal last_epoch
             claim.beat(epoch, self.progress.left())
-            new = 0 if last_epoch is None else max(epoch - last_epoch, 0)  # L-BFGS starts each run at 0
-            self.progress.add(work * new, runs[0].name, f"{epoch} of {runs[0].spec.epochs}", loss)
+            epochs = 0 if last_epoch is None else epoch - last_epoch
+            self.progress.add(work * epochs, runs[0].name, f"{epoch} of {runs[0].spec.epochs}", loss)
             last_epoch = epoch
 
         starts, precision = starts_of(runs, data), fingerprints[0].compute.precision

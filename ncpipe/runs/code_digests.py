@@ -233,12 +233,12 @@ def digest_module(content: bytes) -> Module:
 def _dumped(node: object) -> str:
     """Return a syntax tree as text without docstrings and empty fields, as in every version of Python."""
     if isinstance(node, list):
-        return f"[{','.join([_dumped(each) for each in node if not _is_docstring(each)])}]"
+        return f"[{','.join([_dumped(part) for part in node if not _is_docstring(part)])}]"
     if not isinstance(node, ast.AST):
         return repr(node)
-    fields_ = [(name, getattr(node, name, None)) for name in node._fields if name != "ctx"]
-    inner = [f"{name}={_dumped(value)}" for name, value in fields_ if value is not None and value != []]
-    return f"{type(node).__name__}({','.join(inner)})"
+    parts = [(name, getattr(node, name, None)) for name in node._fields if name != "ctx"]
+    texts = [f"{name}={_dumped(value)}" for name, value in parts if value is not None and value != []]
+    return f"{type(node).__name__}({','.join(texts)})"
 
 
 def _is_docstring(node: object) -> bool:

@@ -40,6 +40,12 @@ def dvc_folder() -> Path | None:
     return next((place / ".dvc" for place in (here, *here.parents) if (place / ".dvc").is_dir()), None)
 
 
+def cached_files() -> Path | None:
+    """Return the folder with the files of DVC's cache, named by their MD5; None outside a project."""
+    dvc = dvc_folder()
+    return None if dvc is None else cache_folder(dvc) / "files" / "md5"
+
+
 def cache_folder(dvc: Path) -> Path:
     """Return the cache of the project with this `.dvc`, as `dvc cache dir` prints it.
 

@@ -47,10 +47,10 @@ def repair_run_cache(dvc: Path) -> list[str]:
             for entry in folder.iterdir():
                 if entry.stat().st_size == 0:
                     entry.unlink()
-                    lines.append(f"{_relative(entry)}: empty; removed")
+                    lines.append(f"{os.path.relpath(entry)}: empty; removed")
             if not any(folder.iterdir()):
                 folder.rmdir()
-                lines.append(f"{_relative(folder)}: empty; removed")
+                lines.append(f"{os.path.relpath(folder)}: empty; removed")
     return lines
 
 
@@ -77,7 +77,7 @@ def remove_damaged(path: Path) -> str:
     for copy in copies:
         remove(copy)
     remove(path)
-    names = ", ".join(map(_relative, copies))
+    names = ", ".join(map(os.path.relpath, copies))
     return f", with its damaged copy in DVC's cache ({names})" if copies else ""
 
 
@@ -92,12 +92,7 @@ def repair_cache(dvc: Path) -> list[str]:
             if path.is_file() and path.stat().st_size == size and md5_of(path) == md5
         ]
         lines += [f"{path}: copy of a damaged file in DVC's cache; removed" for path in copies]
-        lines.append(f"{_relative(damaged)}: damaged; removed")
+        lines.append(f"{os.path.relpath(damaged)}: damaged; removed")
         for path in (*copies, damaged):
             remove(path)
     return lines
-
-
-def _relative(path: Path) -> str:
-    """Return a path relative to the current folder."""
-    return os.path.relpath(path)

@@ -14,7 +14,7 @@ from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.plan import plan
 from ncpipe.runs.run_claims import FOLDER, claimed_keys
-from ncpipe.runs.store import has, missing_of, sweep_fingerprints
+from ncpipe.runs.store import lacking, missing_of, sweep_fingerprints
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.runs.training_log import log_failure
 from ncpipe.system.console import Progress, plural, say
@@ -49,12 +49,12 @@ def fill(
             break
         else:
             if not waits:
-                what = f"{plural(len(left), 'run')} that another process trains"
-                say(f"{settings.name}: waiting for {what}, by its claims in {store_folder() / FOLDER}")
+                runs = f"{plural(len(left), 'run')} that another process trains"
+                say(f"{settings.name}: waiting for {runs}, by its claims in {store_folder() / FOLDER}")
             waits = True
             if stop.wait(LOOK):
                 raise Stopped
-        left = [each for each in left if each.key() not in failed and not has(each.key())]
+        left = lacking(left, failed)
     return failed
 
 
@@ -65,14 +65,14 @@ def _train(
     device = prepare_device(settings.compute)
     workers = worker_count(settings.compute, device, settings.workers)
     planned, failed = plan(fingerprints, device, workers, settings.keep_going, settings.jobs)
-    for each in fingerprints:
-        if error := failed.get(each.key()):
-            log_failure([each.run], error)
+    for fingerprint in fingerprints:
+        if error := failed.get(fingerprint.key()):
+            log_failure([fingerprint.run], error)
     if planned:
         runs = plural(sum(len(batch.fingerprints) for batch in planned), "run")
         batches = plural(len(planned), "batch")
         say(f"{settings.name}: {runs} to train in {batches} on {device}, {workers} at a time")
-    work = {each.key(): batch.work_per_epoch for batch in planned for each in batch.fingerprints}
+    work = {key: batch.work_per_epoch for batch in planned for key in batch.keys}
     done, left = (sum(getattr(batch, name) for batch in planned) for name in ("work_done", "work_left"))
     progress = Progress(settings.name, settings.runs, done + left, settings.runs - len(fingerprints), done)
     try:
@@ -96,11 +96,11 @@ def runs_of_keys(keys: Collection[str], device: Device) -> list[RunFingerprint]:
     Raises InputError if there are others.
     """
     params = load_params()
-    found = sweep_fingerprints(params, params.compute_on(device))
-    found = [fingerprint for fingerprint in found if fingerprint.key() in keys]
-    if len(found) < len(keys):
+    fingerprints = sweep_fingerprints(params, params.compute_on(device))
+    fingerprints = [fingerprint for fingerprint in fingerprints if fingerprint.key() in keys]
+    if missing := len(keys) - len(fingerprints):
         raise InputError(
-            f"{plural(len(keys) - len(found), 'run')} of the sweep: code, data or versions differ here from "
-            "where the sweep began; install the same on both"
+            f"{plural(missing, 'run')} of the sweep: code, data or versions differ here from where the sweep "
+            "began; install the same on both"
         )
-    return found
+    return fingerprints

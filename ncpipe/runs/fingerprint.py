@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ncpipe.config.experiment import Experiment
+from ncpipe.config.optimizer_specs import OneAtATime
 from ncpipe.config.reading import Reading, at_start
 from ncpipe.config.run import Compute, Run, as_json
 from ncpipe.config.study import Study
@@ -58,9 +59,9 @@ class RunFingerprint:
     def batch_key(self) -> str:
         """Return a digest that is equal for runs that can train in one batch: same data, shapes and steps.
 
-        An own loop trains one run at a time.
+        Own loops and some optimizers train one run at a time.
         """
-        if self.run.spec.training:
+        if self.run.spec.training or isinstance(self.run.spec.optimizer, OneAtATime):
             return digest_of(self.inputs())
         spec = as_json(self.run.spec)
         data = spec.pop("data")

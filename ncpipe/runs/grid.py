@@ -2,7 +2,6 @@
 
 import csv
 
-from ncpipe.config.bounds import Number
 from ncpipe.config.params import Params
 from ncpipe.config.run import Run
 from ncpipe.config.yaml_file import parse_number
@@ -23,13 +22,11 @@ def read_grid(params: Params, experiment: str) -> list[Run]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             header, *rows = csv.reader(file)
-        settings = [(int(row[0]), int(row[-1]), _value(row)) for row in rows]
+        settings = [
+            (int(row[0]), int(row[-1]), parse_number(row[1]) if len(row) > 2 else None) for row in rows
+        ]
     except (IndexError, TypeError, ValueError):
         header, settings = [], []
     if not settings or header != grid_columns(params):
         raise InputError(f"{path}: damaged; run ncpipe grid")
     return [params.run(experiment, *setting) for setting in settings]
-
-
-def _value(row: list[str]) -> Number | None:
-    return parse_number(row[1]) if len(row) > 2 else None

@@ -23,7 +23,6 @@ from ncpipe.config.study_files import FETCH, always_runs, listed_digests
 from ncpipe.datasets.own_loaders import check_loaders
 from ncpipe.datasets.stored import FACTS
 from ncpipe.runs.code_digests import experiment_digests
-from ncpipe.runs.dvc import cache_folder, dvc_folder
 from ncpipe.runs.fingerprint import RunFingerprint, verify_run
 from ncpipe.runs.store_layout import begin_store, link, store_folder
 from ncpipe.system.artifacts import MANIFEST, PREPARED, RUNS, digest_of, md5_of, read_json, sha256_of
@@ -32,7 +31,7 @@ from ncpipe.system.errors import InputError
 
 
 class Subject(NamedTuple):
-    """Names what a stage finds something of: a run's folder and key, and the digest of all that it reads."""
+    """Names a run that a stage measures: its folder and key, and the digest of all that the stage reads."""
 
     folder: Path
     key: str
@@ -85,7 +84,7 @@ class Kept:
             return None
         return json.loads(zlib.decompress(content))
 
-    def keep(self, found: Iterable[tuple[Subject | None, Any]]) -> None:
+    def keep(self, values: Iterable[tuple[Subject | None, Any]]) -> None:
         """Keep what was found of subjects, unless the store cannot be used.
 
         Raises InputError if a file that the study's code may read has changed meanwhile.
@@ -93,7 +92,7 @@ class Kept:
         at_start().check()
         with contextlib.suppress(InputError, OSError):  # a store of another version; a full or read-only disk
             begin_store()
-            for subject, value in found:
+            for subject, value in values:
                 if subject is not None:
                     path = self._path(subject)
                     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -108,31 +107,25 @@ def _sealed(subject: Subject, content: bytes) -> bytes:
     return hashlib.sha256(subject.digest.encode() + content).hexdigest().encode() + b"\n" + content
 
 
-class DvcCache:
-    """Finds files in DVC's cache by their MD5."""
+def link_cached(cache: Path | None, files: Mapping[str, str], folder: Path) -> bool:
+    """Put files, given by their MD5, from DVC's cache into a folder; return False if the cache lacks one.
 
-    def __init__(self) -> None:
-        dvc = dvc_folder()
-        self._objects = None if dvc is None else cache_folder(dvc) / "files" / "md5"
-
-    def link(self, files: Mapping[str, str], folder: Path) -> bool:
-        """Put files, given by their MD5, into a folder; return False, without any, if the cache lacks one.
-
-        A damaged one is removed, or DVC would put it in the place of the same file made again.
-        """
-        if self._objects is None:
+    cache: `cached_files`. A damaged file is removed, or DVC would put it in the place of the same file made
+    again.
+    """
+    if cache is None:
+        return False
+    paths = {name: cache / md5[:2] / md5[2:] for name, md5 in files.items()}
+    for name, path in paths.items():
+        if not path.is_file():
             return False
-        found = {name: self._objects / md5[:2] / md5[2:] for name, md5 in files.items()}
-        for name, cached in found.items():
-            if not cached.is_file():
-                return False
-            if md5_of(cached) != files[name]:
-                cached.unlink(missing_ok=True)
-                return False
-        for name, cached in found.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            link(cached, folder / name)
-        return True
+        if md5_of(path) != files[name]:
+            path.unlink(missing_ok=True)
+            return False
+    for name, path in paths.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        link(path, folder / name)
+    return True
 
 
 def taken_too(count: int) -> str:

@@ -50,15 +50,15 @@ def train_elsewhere(
     )
     gpu = torch.cuda.current_device() if device.type == "cuda" else None
     context = multiprocessing.get_context("spawn")
-    start, theirs, told = progress.seconds(), context.Event(), context.Array("d", [done, math.nan])
-    with executor(1, theirs, told) as process:
+    start, stop_there, state = progress.seconds(), context.Event(), context.Array("d", [done, math.nan])
+    with executor(1, stop_there, state) as process:
         with uninterrupted():
             future = process.submit(train_here, fingerprint, checkpoint_seconds, gpu)
         try:
             while not concurrent.futures.wait([future], LOOK).done:
                 if stop.is_set():
-                    theirs.set()
-                epoch, loss = int(told[0]), told[1]
+                    stop_there.set()
+                epoch, loss = int(state[0]), state[1]
                 claim.beat(epoch, progress.left())
                 if epoch > done:
                     work = work_per_epoch * (epoch - done)
@@ -73,7 +73,7 @@ def train_elsewhere(
             log_time([fingerprint], device.type, progress.seconds() - start, STOPPED)
             raise
         except BaseException:
-            theirs.set()
+            stop_there.set()
             raise
     say(line)
     progress.finish(run.name, 1)

@@ -27,6 +27,10 @@ class Planned:
     work_per_epoch: int
 
     @property
+    def keys(self) -> list[str]:
+        return [fingerprint.key() for fingerprint in self.fingerprints]
+
+    @property
     def work_done(self) -> int:
         return self.done * self.work_per_epoch * len(self.fingerprints)
 

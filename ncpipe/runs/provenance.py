@@ -26,10 +26,11 @@ def provenance(params: Params) -> dict[str, Any]:
     runs = params.grid()
     records = [read_json(RUNS / run.path / RUN_RECORD) for run in runs]
     computed_with = [record["computed_with"] for record in records]
+    names = computed_with[0]
     run_of = {digest_in_log(record): run for record, run in zip(records, runs, strict=True)}
     return {
         "source": source(),
-        "trained_with": {key: sorted({str(each[key]) for each in computed_with}) for key in computed_with[0]},
+        "trained_with": {name: sorted({str(facts[name]) for facts in computed_with}) for name in names},
         "published_with": {"ncpipe": __version__, "python": platform.python_version()},
         "machine": machine(),
         "training": training_times(run_of, params.compute.threads),

@@ -135,7 +135,7 @@ class ClaimWriter:
     def beat(self, epoch: int, whole: float | None = None) -> None:
         """Record that `epoch` epochs are done, and that all batches here take `whole` more seconds."""
         now = time.monotonic()
-        if self.claim.began is None or epoch < self.claim.began:  # L-BFGS starts each run of a batch at 0
+        if self.claim.began is None:
             self.claim.began, self.start = epoch, now
         elif now - self.written < INTERVAL:
             return
@@ -183,12 +183,12 @@ def claimed(fingerprints: Sequence[RunFingerprint]) -> Iterator[ClaimWriter]:
 
 def claims() -> list[Claim]:
     """Return how far all that trains now is, but for what cannot be read."""
-    found = []
+    records = []
     for file, keys in _claimed().items():
         with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
             if CLAIM.fullmatch(file.name):
-                found.append(read(Claim, json.loads(file.read_bytes()) | {"keys": keys}))
-    return found
+                records.append(read(Claim, json.loads(file.read_bytes()) | {"keys": keys}))
+    return records
 
 
 def claimed_keys() -> set[str]:
@@ -255,11 +255,11 @@ def _claimed() -> dict[Path, list[str]]:
 
 def _by_claim(folder: Path) -> dict[Path, list[Path]]:
     """Return what lies there by the claim that it is or links to."""
-    found: dict[Path, list[Path]] = {}
+    paths: dict[Path, list[Path]] = {}
     for path in folder.iterdir():
         if claim := _claim_at(path):
-            found.setdefault(claim, []).append(path)
-    return found
+            paths.setdefault(claim, []).append(path)
+    return paths
 
 
 def _claim_at(path: Path) -> Path | None:

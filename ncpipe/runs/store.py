@@ -10,13 +10,13 @@ import filecmp
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from ncpipe.config.params import Params
 from ncpipe.config.run import Compute
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.dvc import cache_folder, dvc_folder
+from ncpipe.runs.dvc import cached_files
 from ncpipe.runs.dvc_repair import remove_damaged
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprint_of, is_current, verify_run
 from ncpipe.runs.store_layout import begin_store, link, materialise, store_folder, verify_stored
@@ -63,6 +63,12 @@ def is_materialised(fingerprint: RunFingerprint) -> bool:
 def needs_training(fingerprint: RunFingerprint) -> bool:
     """Return whether neither the store nor data/runs has this run's result; does not look for damage."""
     return not has(fingerprint.key()) and not is_current(RUNS / fingerprint.run.path, fingerprint)
+
+
+def lacking(fingerprints: Iterable[RunFingerprint], besides: Collection[str] = ()) -> list[RunFingerprint]:
+    """Return the runs that the store lacks, besides those with these keys; does not look for damage."""
+    keys = ((fingerprint, fingerprint.key()) for fingerprint in fingerprints)
+    return [fingerprint for fingerprint, key in keys if key not in besides and not has(key)]
 
 
 def missing_of(fingerprints: Iterable[RunFingerprint]) -> list[RunFingerprint]:
@@ -187,18 +193,17 @@ def link_to_dvc_cache(experiment: str = "*") -> None:
     store. Files are kept if the cache is on another file system or has other contents. The time of a run's
     last use stays.
     """
-    if (dvc := dvc_folder()) is None:
+    if (objects := cached_files()) is None:
         return
-    objects = cache_folder(dvc) / "files" / "md5"
     for folder in _run_folders(experiment):
         with contextlib.suppress(InputError, OSError):
-            own = stored(_manifest_key(folder))
-            files = [file for file in own.rglob("*") if file.is_file()]
+            run = stored(_manifest_key(folder))
+            files = [file for file in run.rglob("*") if file.is_file()]
             if loose := [file for file in files if file.stat().st_mode & 0o200]:  # DVC's are read-only
-                used = own.stat()
+                used = run.stat()
                 for file in loose:
-                    _link_to_object(file, own, objects)
-                os.utime(own, ns=(used.st_atime_ns, used.st_mtime_ns))
+                    _link_to_object(file, run, objects)
+                os.utime(run, ns=(used.st_atime_ns, used.st_mtime_ns))
 
 
 def _link_to_object(file: Path, run: Path, objects: Path) -> None:
@@ -232,7 +237,10 @@ def checkpoint_of(fingerprint: RunFingerprint) -> Path:
 
 def epochs_of(fingerprints: Iterable[RunFingerprint]) -> int:
     """Count the epochs in the finished runs and the checkpoints of the store."""
-    return sum(each.run.spec.epochs if has(each.key()) else saved_epochs(each) for each in fingerprints)
+    return sum(
+        fingerprint.run.spec.epochs if has(fingerprint.key()) else saved_epochs(fingerprint)
+        for fingerprint in fingerprints
+    )
 
 
 def saved_epochs(fingerprint: RunFingerprint) -> int:

@@ -34,7 +34,11 @@ def check_study(params: Params) -> None:
         if spec.training:
             continue
         if isinstance(spec.optimizer, TorchOptimizer):
-            _check_torch_optimizer(spec.optimizer)
+            import torch
+
+            from ncpipe.training.torch_optimizers import make_optimizer
+
+            make_optimizer(spec.optimizer, [torch.nn.Parameter(torch.zeros(2, 2))])
         if isinstance(spec.data, ArraysData):
             check_reruns("fetch", spec.data.file)
             if not Path(spec.data.file).is_file():
@@ -84,20 +88,9 @@ def check_metrics(params: Params) -> None:
 
 def _of_last_layer(spec: Experiment, study: Study) -> list[str]:
     """Return the metrics that features and weights of the last layer have, by what the targets are."""
-    targets = "classes" if spec.training else spec.data.targets
     # The last one of regression needs the whole run.
-    known = {"classes": ENTRIES, "tags": (*ENTRIES, *TAGS), "vectors": REGRESSION[:-1]}
-    of_package = known[targets]
+    by_targets = {"classes": ENTRIES, "tags": (*ENTRIES, *TAGS), "vectors": REGRESSION[:-1]}
+    metrics = (*by_targets["classes" if spec.training else spec.data.targets], *own_metrics(study))
     ranks = [name for name in CATALOGUE if name.endswith("rank_weights")]
-    own = [metric.name for metric in (*of_package, *own_metrics(study)) if not one_of_a_spectrum(metric.name)]
-    return list(dict.fromkeys([*own, *ranks]))
-
-
-def _check_torch_optimizer(spec: TorchOptimizer) -> None:
-    """Raise InputError unless torch.optim has the class and it takes the arguments."""
-    import torch
-
-    from ncpipe.training.torch_optimizers import make_optimizer
-
-    weight = torch.nn.Parameter(torch.zeros(2, 2))
-    make_optimizer(spec, [weight])
+    names = [metric.name for metric in metrics if not one_of_a_spectrum(metric.name)]
+    return list(dict.fromkeys([*names, *ranks]))

@@ -61,11 +61,11 @@ def _effects(tree: ast.Module, tables: Collection[str], shared: bool) -> Iterato
         home = origins.get(name, "").partition(".")[0]
         return name not in anywhere and CONSTRUCTORS.get(name) == home
 
-    holders = [each.value for each in tree.body if {*_defined(each)} & {*tables} and hasattr(each, "value")]
+    holders = [part.value for part in tree.body if {*_defined(part)} & {*tables} and hasattr(part, "value")]
     holders += [node for node in ast.walk(tree) if isinstance(node, ast.Call) and makes(node.func)]
-    written = {id(node) for each in holders for node in ast.walk(each)}  # what nothing else has a name for
+    written = {id(node) for holder in holders for node in ast.walk(holder)}  # nothing else has a name for it
     for node in _at_import(tree):
-        decorators = [each for each in getattr(node, "decorator_list", []) if not isinstance(each, ast.Call)]
+        decorators = [part for part in getattr(node, "decorator_list", []) if not isinstance(part, ast.Call)]
         if not (
             (isinstance(node, ast.Dict | ast.List) and (not shared or id(node) in written))
             or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
@@ -74,12 +74,12 @@ def _effects(tree: ast.Module, tables: Collection[str], shared: bool) -> Iterato
         ) or (isinstance(node, ast.ClassDef) and node.keywords):
             yield node
     for node in ast.walk(tree):
-        known = isinstance(node, ast.Attribute | ast.Subscript) and _root(node) in {"", *origins, *defined}
+        part = isinstance(node, ast.Attribute | ast.Subscript) and _root(node) in {"", *origins, *defined}
         typed = getattr(node, "annotation", None)  # as a text, it may be evaluated too
-        calls = any("(" in str(getattr(each, "value", "")) for each in ast.walk(typed)) if typed else False
-        named = (getattr(node, field, None) for field in ("id", "attr", "name", "module"))
-        unseen = {str(name).partition(".")[0] for name in named} & {*UNSEEN, "*"}
-        if isinstance(node, ast.Global) or calls or unseen or (known and _is_changed(node)):
+        calls = any("(" in str(getattr(text, "value", "")) for text in ast.walk(typed)) if typed else False
+        names = (getattr(node, field, None) for field in ("id", "attr", "name", "module"))
+        unseen = {str(name).partition(".")[0] for name in names} & {*UNSEEN, "*"}
+        if isinstance(node, ast.Global) or calls or unseen or (part and _is_changed(node)):
             yield node
 
 
@@ -113,4 +113,4 @@ def _root(node: ast.AST) -> str:
 
 def names_in(node: ast.AST) -> set[str]:
     """Return the names in a syntax tree."""
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}

@@ -49,18 +49,18 @@ def train_runs(
     for run in runs:
         data = digest_of(as_json(run.spec.data))
         groups.setdefault(RunFingerprint(run, data, compute).batch_key(), []).append(run)
-    parts = [part for own in groups.values() for at in range(count) if (part := own[at::count])]
+    parts = [part for group in groups.values() for start in range(count) if (part := group[start::count])]
     task = functools.partial(_trained, compute, do)
     if len(parts) == 1 or count == 1:
-        found = [task(part) for part in parts]
+        results = [task(part) for part in parts]
     else:
         with executor(min(count, len(parts))) as pool:
             try:
-                found = [*pool.map(task, parts)]
+                results = [*pool.map(task, parts)]
             except BrokenProcessPool:
                 raise InputError(f"{runs[0].experiment}: a process was killed; run dvc repro again") from None
-    results = dict(zip((run.name for part in parts for run in part), itertools.chain(*found), strict=True))
-    return [results[run.name] for run in runs]
+    by_name = dict(zip((run.name for part in parts for run in part), itertools.chain(*results), strict=True))
+    return [by_name[run.name] for run in runs]
 
 
 def _trained(compute: Compute, do: Callable[[TrainedRun], Result], runs: Sequence[Run]) -> list[Result]:

@@ -21,7 +21,7 @@ from ncpipe.config.specs import OwnData, OwnLoss, OwnOptimizer
 from ncpipe.config.study import mistake, mistake_of, study_error
 from ncpipe.datasets.own_loaders import loader_digests
 from ncpipe.datasets.prepare import prepare
-from ncpipe.datasets.prepared import Prepared, Split, TokenSplit, read_prepared
+from ncpipe.datasets.prepared import Prepared, Split, TagSplit, TokenSplit, read_prepared
 from ncpipe.features.extraction import extract
 from ncpipe.features.layer_samples import WeightsAndData
 from ncpipe.features.own_metrics import own_measurements
@@ -54,8 +54,8 @@ def check_own_loop(run: Run, compute: Compute) -> None:
     say(f"code: reading two batches of each of {run.experiment}'s loaders, twice")
     loader_digests(run, BATCHES)
     say(f"code: passing them through the network of {run.experiment}")
-    with own_passes(run, None, device, BATCHES) as (_, _, found):
-        for run_through in found.values():
+    with own_passes(run, None, device, BATCHES) as (_, _, passes):
+        for run_through in passes.values():
             for _ in run_through():
                 pass
     spec: Any = run.spec
@@ -65,8 +65,8 @@ def check_own_loop(run: Run, compute: Compute) -> None:
     with few_batches(BATCHES):
         trained = train_own(dataclasses.replace(run, spec=short), device)
     if trained.diverged_at is not None:
-        what = "leaves a loss, error or weight that is not finite after one epoch"
-        raise mistake_of(spec.training.study_entry.train, what)
+        problem = "leaves a loss, error or weight that is not finite after one epoch"
+        raise mistake_of(spec.training.study_entry.train, problem)
 
 
 def check_runs(runs: list[Run]) -> None:
@@ -165,10 +165,9 @@ def _check_network(run: Run, data: Prepared) -> None:
         raise mistake(network, f"{name}: {error}") from None
     if build_uninitialised_network(run, data).roles() != roles:
         raise mistake(network, f"{name}: initialise() changes requires_grad; set it in __init__")
-    known = get_args(Role)
-    if unknown := sorted(set(roles.values()) - set(known)):
-        message = f"parameter_groups() has the role {unknown[0]!r}; the roles are {', '.join(known)}"
-        raise mistake(network, f"{name}: {message}")
+    if unknown := sorted(set(roles.values()) - set(get_args(Role))):
+        message = f"has the role {unknown[0]!r}; the roles are {', '.join(get_args(Role))}"
+        raise mistake(network, f"{name}: parameter_groups() {message}")
     if (role := roles.get("last.weight", "last")) not in ("last", "frozen"):
         raise mistake(network, f"{name}: the role of self.last is {role}; write it as last")
     if not length > 0:
@@ -188,8 +187,8 @@ def _check_network(run: Run, data: Prepared) -> None:
         last = f"{names[-1]!r} at position {layers[-1].position}" if layers else "none"
         raise mistake(network, f"{name}: the last layer of layers() is {last}; expected 'last' at position 1")
     if (has_bias := network.last.bias is not None) != model.last_bias:
-        what = f"`last` has {'a' if has_bias else 'no'} bias; write the ClassVar last_bias = {has_bias}"
-        raise mistake(model, f"{name}: {what} into {type(model).__name__}")
+        bias = f"{'a' if has_bias else 'no'} bias; write the ClassVar last_bias = {has_bias}"
+        raise mistake(model, f"{name}: `last` has {bias} into {type(model).__name__}")
     width, rows = layers[-1].values.shape[1], network.last.weight
     if tuple(rows.shape) != (data.classes, width):
         raise mistake(
@@ -259,29 +258,19 @@ def _subsample(data: Prepared) -> Prepared:
     """Return the data with a few samples of each class."""
     if data.kind == "free":
         return data
-    if data.kind == "next_tokens":  # a label at every position
-        few = slice(0, 2)
-        return dataclasses.replace(data, train=data.train[few], test=data.test and data.test[few])
-    if data.train.array == "tags":
-        return dataclasses.replace(
-            data, train=_some_with_tags(data.train), test=data.test and _some_with_tags(data.test)
-        )
-    if data.train.row:
-        few = slice(0, SAMPLES)
-        return dataclasses.replace(data, train=data.train[few], test=data.test and data.test[few])
-    count = max(2, math.ceil(SAMPLES / data.classes))
-    test = None if data.test is None else _first_of_each_class(data.test, data.classes, count)
-    return dataclasses.replace(data, train=_first_of_each_class(data.train, data.classes, count), test=test)
+    train, test = data.train[_few(data.train, data.classes)], data.test
+    return dataclasses.replace(data, train=train, test=test and test[_few(test, data.classes)])
 
 
-def _some_with_tags(split: Split) -> Split:
-    """Return the first samples, and two that have each tag alone."""
-    alone = torch.nonzero(split.labels.sum(1) == 1).flatten()
-    of_each = [alone[own.bool()][:2] for own in split.labels[alone].T]
-    return split[torch.cat([torch.arange(min(SAMPLES, len(split))), *of_each])]
-
-
-def _first_of_each_class(split: Split, classes: int, count: int) -> Split:
-
-    indices = [torch.nonzero(split.labels == label).flatten()[:count] for label in range(classes)]
-    return split[torch.cat(indices)]
+def _few(split: Split, classes: int) -> slice | torch.Tensor:
+    """Return the indices of a few samples; two at least of each class, or that have a tag alone."""
+    if isinstance(split, TokenSplit):  # a label at every position
+        return slice(0, 2)
+    if isinstance(split, TagSplit):
+        alone = torch.nonzero(split.labels.sum(1) == 1).flatten()
+        of_tags = [alone[tagged.bool()][:2] for tagged in split.labels[alone].T]
+        return torch.cat([torch.arange(min(SAMPLES, len(split))), *of_tags])
+    if split.row:
+        return slice(0, SAMPLES)
+    count = max(2, math.ceil(SAMPLES / classes))
+    return torch.cat([torch.nonzero(split.labels == label).flatten()[:count] for label in range(classes)])

@@ -31,6 +31,6 @@ def augment(images: Tensor, moves: Tensor, reach: int) -> Tensor:
     rows = torch.arange(height, device=images.device) + reach - down
     columns = torch.arange(width, device=images.device).expand(len(flip), -1)
     columns = torch.where(flip > 0, width - 1 - columns, columns) + reach - right
-    each = torch.arange(len(padded), device=images.device)[:, None, None]
-    picked = padded[each, :, rows[:, :, None], columns[:, None, :]]  # (S B, h, w, c)
-    return picked.permute(0, 3, 1, 2).contiguous().unflatten(0, (runs, -1))
+    numbers = torch.arange(len(padded), device=images.device)[:, None, None]
+    moved = padded[numbers, :, rows[:, :, None], columns[:, None, :]]  # (S B, h, w, c)
+    return moved.permute(0, 3, 1, 2).contiguous().unflatten(0, (runs, -1))

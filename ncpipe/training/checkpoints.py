@@ -87,19 +87,14 @@ class Checkpoints:
             for path in folder.glob(".*"):
                 if path.name.startswith(names):
                     path.unlink(missing_ok=True)
-        states = [read_checkpoint(file) for file in self.files]
-        found = [state for state in states if state is not None]
-        together = len(found) == len(states) and len({state["epoch"] for state in found}) == 1
-        return found if together else []
+        states = [state for file in self.files if (state := read_checkpoint(file)) is not None]
+        together = len(states) == len(self.files) and len({state["epoch"] for state in states}) == 1
+        return states if together else []
 
     def remove(self) -> None:
         """Delete the files of finished runs."""
         for file in self.files:
             remove(file)
-
-    def for_run(self, index: int) -> "Checkpoints":
-        """Return the checkpoints of one run."""
-        return Checkpoints([self.files[index]], self.seconds, self.check)
 
 
 def copy_to(value: Any, device: torch.device) -> Any:

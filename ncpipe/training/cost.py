@@ -19,14 +19,9 @@ from ncpipe.models.network import Network
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import NotEnoughMemory
 from ncpipe.training.device import is_out_of_memory
-from ncpipe.training.objective import (
-    Outputs,
-    compares_samples,
-    fit_times_samples,
-    targets_of_runs,
-)
-from ncpipe.training.session import samples_at_a_time
+from ncpipe.training.objective import compares_samples, fit_times_samples, outputs_of
 from ncpipe.training.stack import Stack
+from ncpipe.training.state import samples_at_a_time
 
 BUFFERS = 8  # as large as the weights: values, gradient, two moments, a copy, temporaries of an update
 BACKWARD = 1.2  # peak of the activations in the backward pass over those after the forward pass
@@ -139,20 +134,18 @@ def saved_bytes(stack: Stack, run: Run, data: Prepared, count: int) -> int:
     values = stack.values
     part = data.train[:count]
     samples = prepare_split(part, data.kind, run.spec.model, values.device, values.dtype)
-    own = {_identity(values), _identity(samples.inputs)}
+    weights_and_inputs = {_identity(values), _identity(samples.inputs)}
+    counts = data.train.counts(data.classes)  # which have no numbers on `meta`
+    counts = counts if counts is None else counts.to(values.device)
     saved: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
-        if _identity(tensor) not in own:
+        if _identity(tensor) not in weights_and_inputs:
             saved[_identity(tensor)] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        logits, features, _ = stack.forward_with_features(samples)
-        labels = targets_of_runs(samples, logits)
-        counts = data.train.counts(data.classes)  # which have no numbers on `meta`
-        counts = counts if counts is None else counts.to(values.device)
-        fit_times_samples(Outputs(logits, labels, features, stack.last_weight, counts=counts), run.spec.loss)
+        fit_times_samples(outputs_of(stack, samples, counts), run.spec.loss)
     return sum(saved.values())
 
 

@@ -33,7 +33,7 @@ def refresh_bn_statistics(stack: Stack, samples: Split, rows: int) -> None:
         parts = -(-len(samples) // max(rows, PART))
         for start in range(parts):
             part = samples[start::parts]
-            stack.logits(part)
+            stack.forward_with_features(part)
             for name, pool in pools.items():
                 pool.add(len(part), *_statistics(stack, name))
         for name, pool in pools.items():

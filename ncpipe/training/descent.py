@@ -6,47 +6,20 @@ S  runs    P  numbers per run    B  samples of a batch    T  steps of the traini
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ncpipe.config.experiment import Experiment
-from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Split
 from ncpipe.training.augmentation import augment, draw_moves
 from ncpipe.training.checkpoints import State
 from ncpipe.training.cuda_graph import CudaGraphStep
 from ncpipe.training.objective import decayed_numbers
 from ncpipe.training.optimizers import OptimizerState
-from ncpipe.training.stack import Stack
+from ncpipe.training.state import TrainingState
 from ncpipe.training.torch_optimizers import TorchState
-
-
-class TrainingState(Protocol):
-    """What steps read of a session and change in it (`ncpipe.training.session.Session`)."""
-
-    runs: Sequence[Run]
-    spec: Experiment
-    stack: Stack
-    train: Split
-    batch: int
-    steps_per_epoch: int
-    epochs_done: int
-    step: int
-    orders: list[torch.Generator]
-    moves: list[torch.Generator]
-    alive: Tensor
-
-    def loss_and_gradient(self, samples: Split) -> tuple[Tensor, Tensor]: ...
-
-    def drop_diverged(self, loss: Tensor) -> None: ...
-
-    def all_true(self, flags: Tensor) -> bool: ...
-
-    def rates_at(self, step: int) -> list[float]: ...
 
 
 class GradientStep:
@@ -126,10 +99,10 @@ class Descent:
         """Return this step's samples, augmented."""
         samples = session.train[self.rows[kind]] if self.rows else session.train
         if augmentation := session.spec.augmentation:
-            own = self.moves[kind]
-            images = samples.inputs if self.rows else samples.inputs.expand(len(own), *samples.inputs.shape)
-            images = augment(images, own, augmentation.shift)
-            labels = samples.labels.expand(*own.shape[:2], *samples.row)
+            moves, images = self.moves[kind], samples.inputs
+            images = images if self.rows else images.expand(len(moves), *images.shape)
+            images = augment(images, moves, augmentation.shift)
+            labels = samples.labels.expand(*moves.shape[:2], *samples.row)
             samples = replace(samples, inputs=images, labels=labels)
         return samples
 

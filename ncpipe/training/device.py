@@ -110,8 +110,8 @@ def nvidia_driver() -> str:
         text = NVIDIA_DRIVER.read_text(encoding="utf-8")
     except OSError:
         return ""
-    found = re.search(r"Kernel Module\D*?(?:x86_64\D+|aarch64\D+)?(\d+\.[\d.]+)", text)
-    return found[1] if found else "of an unknown version"
+    match = re.search(r"Kernel Module\D*?(?:x86_64\D+|aarch64\D+)?(\d+\.[\d.]+)", text)
+    return match[1] if match else "of an unknown version"
 
 
 @functools.cache

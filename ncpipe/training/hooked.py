@@ -56,11 +56,11 @@ class HookedNetwork(Network):
 
     def __init__(self, made_by: Hooked, module: nn.Module, bounded: bool) -> None:
         super().__init__()
-        found = find_module(module, made_by.last, "last")
-        if not isinstance(found, nn.Linear) or found is module:
-            kind = type(found).__name__
+        last = find_module(module, made_by.last, "last")
+        if not isinstance(last, nn.Linear) or last is module:
+            kind = type(last).__name__
             raise InputError(f"last: {made_by.last!r} is of type {kind}; name an nn.Linear inside")
-        self.last = found
+        self.last = last
         path, _, leaf = made_by.last.rpartition(".")
         setattr(module.get_submodule(path), leaf, features := nn.Identity())
         self.module = module
@@ -85,24 +85,24 @@ class HookedNetwork(Network):
 
     def layers(self, x: Tensor, lengths: Tensor | None = None) -> Iterator[Layer]:
         """Yield the named layers in their order, the features last; in training mode the features alone."""
-        seen: list[Tensor] = []
+        features: list[Tensor] = []
         points = [] if self.training else self.points
-        hook = self._features[0].register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+        hook = self._features[0].register_forward_pre_hook(lambda module, inputs: features.append(inputs[0]))
         try:
             with reading(points) as values:
                 h = self.module(x) if lengths is None else self.module(x, lengths)
         finally:
             hook.remove()
-        if len(seen) != 1 or h is not seen[0]:
+        if len(features) != 1 or h is not features[0]:
             raise mistake_of(
                 self._build, "gives a network that does not return the logits of its last layer as they are"
             )
         for place, point in enumerate(points, 1):
             try:
-                found = point.vectors(values[point.name], x, by_position=False)
+                vectors = point.vectors(values[point.name], x, by_position=False)
             except InputError as error:
                 raise mistake_of(self._build, f"{UNFIT}: {error}") from None
-            yield Layer(point.name, place / self.length, found)
+            yield Layer(point.name, place / self.length, vectors)
         yield Layer("last", Fraction(1), h)
 
     def _role_of_each(self, patterns: Mapping[Role, Sequence[str]]) -> dict[str, Role]:
@@ -112,7 +112,7 @@ class HookedNetwork(Network):
             roles[name] = "embedding" if id(parameter) in embeddings else "inner"
             if name.startswith("last."):
                 roles[name] = "last"
-        for role, pattern in ((role, each) for role, some in patterns.items() for each in some):
+        for role, pattern in ((role, name) for role, names in patterns.items() for name in names):
             names = [name for name in roles if _is_within(name.removeprefix("module."), pattern)]
             if not names:
                 parts = dict.fromkeys(name.split(".")[1] for name in roles if name.startswith("module."))

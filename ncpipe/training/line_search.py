@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ncpipe.config.optimizer_specs import Lbfgs
 from ncpipe.training.checkpoints import State, copy_to
-from ncpipe.training.descent import GradientStep, TrainingState
+from ncpipe.training.descent import GradientStep
+from ncpipe.training.state import TrainingState
 
 CPU = torch.device("cpu")
 TRIALS = 25  # most trial steps of a line search
@@ -42,13 +43,13 @@ class LineSearch:
     def epoch(self, session: TrainingState) -> None:
         session.step = session.epochs_done
         rate = session.rates_at(session.epochs_done)[0]
-        here = self.gradient(session, 0, lambda kind: session.train)
-        session.drop_diverged(here[0])
+        start = self.gradient(session, 0, lambda kind: session.train)
+        session.drop_diverged(start[0])
         if rate == self.exhausted or not session.alive.all():
             return
         restarted, before = not self.search.state[self.weights], session.stack.values.clone()
         self.search.param_groups[0]["lr"] = rate
-        self.search.step(functools.partial(self._closure, session, [here]))
+        self.search.step(functools.partial(self._closure, session, [start]))
         self.exhausted = None
         if torch.equal(session.stack.values, before):
             self.search.state.clear()
@@ -65,12 +66,12 @@ class LineSearch:
     def load_state_dict(self, state: State) -> None:
         self.search.state[self.weights] = copy_to(state, self.weights.device)
 
-    def _closure(self, session: TrainingState, known: list[tuple[Tensor, Tensor]]) -> Tensor:
+    def _closure(self, session: TrainingState, start: list[tuple[Tensor, Tensor]]) -> Tensor:
         """Return the loss; inf without a gradient where a trial step went too far, so that it is halved.
 
-        known: loss and gradient of where the search begins, which is the first thing that it asks for.
+        start: loss and gradient of where the search begins, which is the first thing that it asks for.
         """
-        loss, gradient = known.pop() if known else self.gradient(session, 0, lambda kind: session.train)
+        loss, gradient = start.pop() if start else self.gradient(session, 0, lambda kind: session.train)
         finite = loss.isfinite()
         self.weights.grad = torch.where(finite, gradient, math.nan)
         return torch.where(finite, loss, math.inf).sum()

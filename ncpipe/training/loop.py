@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ncpipe.config.optimizer_specs import OneAtATime
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.training.checkpoints import Checkpoints, Stopped
@@ -29,25 +28,12 @@ def train_batch(
 ) -> list[Trained]:
     """Train runs that differ only in their seed and in numbers that leave shapes and steps equal.
 
+    Of an optimizer that is `OneAtATime` there is one run.
     A run's result depends neither on the other runs nor on whether it resumed from `checkpoints`: bit for bit
     on the CPU, to rounding on a GPU. on_epoch: called with the number of finished epochs and a function that
     returns the last logged loss; it must not keep that function. starts: initial weights by name, in place of
     random ones. Raises Stopped, after a last checkpoint, when stop() is true at the end of an epoch.
     """
-    if isinstance(runs[0].spec.optimizer, OneAtATime) and len(runs) > 1:  # one at a time
-        return [
-            train_batch(
-                [run],
-                data,
-                device,
-                precision,
-                on_epoch,
-                checkpoints and checkpoints.for_run(index),
-                stop,
-                starts and starts[index : index + 1],
-            )[0]
-            for index, run in enumerate(runs)
-        ]
     with own_stream(device):
         return _train(runs, data, device, precision, on_epoch, checkpoints, stop, starts)
 

@@ -57,16 +57,16 @@ def muon(
             state["momentum"][name] = momentum
             matrix = (gradient + spec.momentum * momentum).flatten(1)
             direction = max(1.0, matrix.shape[0] / matrix.shape[1]) ** 0.5 * orthogonalised(matrix)
-            own_rate = rate
+            step_size = rate
         else:
             mean = state["mean"][name].lerp(gradient, 1 - spec.beta1)
             square = state["square"][name].lerp(gradient.square(), 1 - spec.beta2)
             state["mean"][name], state["square"][name] = mean, square
             root = (square / (1 - spec.beta2**step)).sqrt() + spec.eps
             direction = mean / (1 - spec.beta1**step) / root
-            own_rate = rate * (spec.adam_learning_rate / spec.learning_rate)
+            step_size = rate * (spec.adam_learning_rate / spec.learning_rate)
         direction = direction.view_as(value)
-        moved[name] = value - own_rate * (direction if decay is None else direction + decay)
+        moved[name] = value - step_size * (direction if decay is None else direction + decay)
     return moved
 
 
@@ -107,9 +107,9 @@ class MuonState(OptimizerState):
         direction = self.mean / unbias1 / ((self.square / unbias2).sqrt_().add_(self.eps))
         ahead = gradients.addcmul(self.momentum, self.buffer)
         for (rows, columns), names in self.matrices.items():
-            own = torch.cat([self.view(ahead, name).flatten(2) for name in names])  # (names x S, m, n)
-            found = max(1.0, rows / columns) ** 0.5 * orthogonalised(own)
-            for name, part in zip(names, found.chunk(len(names)), strict=True):
+            stacked = torch.cat([self.view(ahead, name).flatten(2) for name in names])  # (names x S, m, n)
+            steps = max(1.0, rows / columns) ** 0.5 * orthogonalised(stacked)
+            for name, part in zip(names, steps.chunk(len(names)), strict=True):
                 place = self.view(direction, name)
                 place.copy_(part.view_as(place))
         return values - rates * self.factor * direction.addcmul_(self.decay, values)

@@ -3,15 +3,13 @@
 S  runs    N  samples    K  classes    d  feature width    P  numbers per run
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from ncpipe.config.arguments import argument_names, call_by_name
-from ncpipe.config.experiment import Experiment
 from ncpipe.config.loss_specs import Focal, Ldam, LogitAdjusted, Loss, SupCon, name_of, smoothing_of
 from ncpipe.config.run import Run
 from ncpipe.config.specs import OwnLoss
@@ -50,100 +48,52 @@ class Outputs:
     counts: Tensor | None = None
 
 
-def sum_of_cross_entropies(outputs: Outputs, loss: Loss) -> Tensor:
-    """Return the cross-entropies summed over samples, (S,)."""
-    return cross_entropy(outputs.logits, _targets(outputs, loss)).sum(1)
+def fit_times_samples(outputs: Outputs, loss: Loss) -> Tensor:
+    """Return N times the loss without penalties, (S,).
 
-
-def sum_of_squared_errors(outputs: Outputs, loss: Loss) -> Tensor:
-    """Return the same of |f - y|^2/2, which divided by N is S25's MSE."""
-    return half_squared_error(outputs.logits, _targets(outputs, loss), over=(1, 2))
-
-
-def sum_of_pick_all(outputs: Outputs, loss: Loss) -> Tensor:
-    """Return the same of the cross-entropies of all tags, -sum_{k in S} log softmax(f)_k [Li et al. 2024].
-
-    A sample counts as often as it has tags; the loss is a mean over samples, not over tags.
+    `mse` is |f - y|^2/2, whose mean is S25's MSE; `pick_all` the cross-entropies of all of a sample's tags, a
+    mean over samples and not over tags [Li et al. 2024].
     """
-    return cross_entropy(outputs.logits, outputs.labels).sum(1)
+    logits, labels, counts = outputs.logits, outputs.labels, outputs.counts
+    if isinstance(loss, OwnLoss):
+        return _own_times_samples(loss, outputs)
+    if isinstance(loss, SupCon):
+        return _mean_contrast_times_samples(outputs, loss)
+    if isinstance(loss, Focal):
+        alpha = None
+        if loss.alpha is not None:  # filled on the device: a step may copy nothing from the host
+            alpha = torch.stack([logits.new_full((), factor) for factor in loss.alpha])
+        return focal(logits, labels, loss.gamma, alpha).sum(1)
+    if isinstance(loss, Ldam):
+        assert counts is not None
+        return label_aware_margins(logits, labels, counts, loss.max_margin, loss.scale).sum(1)
+    if isinstance(loss, LogitAdjusted):
+        assert counts is not None
+        return logit_adjusted(logits, labels, counts, loss.tau).sum(1)
+    if name_of(loss) == "dot_regression":
+        assert outputs.last_weight is not None
+        reach = outputs.last_weight.shape[2] ** 0.5 * outputs.last_weight[:, 0].norm(dim=1)
+        return half_distance_to(logits, labels, reach).sum(1)
+    if delta := smoothing_of(loss):
+        labels = smoothed(labels, logits.shape[-1], delta, logits)
+    if name_of(loss) == "mse":
+        return half_squared_error(logits, labels, over=(1, 2))
+    return cross_entropy(logits, labels).sum(1)
 
 
-def sum_of_dot_regressions(outputs: Outputs, loss: Loss) -> Tensor:
-    """Return the same of (f_y - c)^2/(2 c), c = |a_y| sqrt(d), which features on the sphere reach."""
-    assert outputs.last_weight is not None
-    longest = outputs.last_weight.shape[2] ** 0.5 * outputs.last_weight[:, 0].norm(dim=1)
-    return half_distance_to(outputs.logits, outputs.labels, longest).sum(1)
-
-
-def sum_of_focal_losses(outputs: Outputs, loss: Loss) -> Tensor:
-    """Return the same of -alpha_y (1 - p_y)^gamma log p_y."""
-    assert isinstance(loss, Focal)
-    alpha = None
-    if loss.alpha is not None:  # filled on the device: a step may copy nothing from the host
-        alpha = torch.stack([outputs.logits.new_full((), factor) for factor in loss.alpha])
-    return focal(outputs.logits, outputs.labels, loss.gamma, alpha).sum(1)
-
-
-def sum_of_margin_losses(outputs: Outputs, loss: Loss) -> Tensor:
-    """Return the same of cross-entropy with label-distribution-aware margins."""
-    assert isinstance(loss, Ldam)
-    assert outputs.counts is not None
-    margin, scale = loss.max_margin, loss.scale
-    return label_aware_margins(outputs.logits, outputs.labels, outputs.counts, margin, scale).sum(1)
-
-
-def sum_of_adjusted_losses(outputs: Outputs, loss: Loss) -> Tensor:
-    """Return the same of cross-entropy of logits that the classes' shares are added to."""
-    assert isinstance(loss, LogitAdjusted)
-    assert outputs.counts is not None
-    return logit_adjusted(outputs.logits, outputs.labels, outputs.counts, loss.tau).sum(1)
-
-
-def mean_contrast_times_samples(outputs: Outputs, loss: Loss) -> Tensor:
+def _mean_contrast_times_samples(outputs: Outputs, loss: SupCon) -> Tensor:
     """Return N times the mean contrast over the samples that have another of their class in the batch."""
-    assert isinstance(loss, SupCon)
     assert outputs.features is not None
     total = compared = torch.zeros((), dtype=outputs.features.dtype, device=outputs.features.device)
     samples = outputs.labels.shape[1]
     rows = samples if torch.is_grad_enabled() else max(1, PAIRS // samples)
     for start in range(0, samples, rows):
-        losses, found = supervised_contrast(
-            outputs.features,
-            outputs.labels,
-            loss.temperature,
-            loss.include_self,
-            slice(start, start + rows),
+        part = slice(start, start + rows)
+        losses, has_other = supervised_contrast(
+            outputs.features, outputs.labels, loss.temperature, loss.include_self, part
         )
-        total, compared = total + losses.sum(1), compared + found.sum(1)
+        total, compared = total + losses.sum(1), compared + has_other.sum(1)
     return samples * total / compared.clamp(min=1)
-
-
-def _targets(outputs: Outputs, loss: Loss) -> Tensor:
-    if not (delta := smoothing_of(loss)):
-        return outputs.labels
-    return smoothed(outputs.labels, outputs.logits.shape[-1], delta, outputs.logits)
-
-
-# Each is N times a mean over samples, (S,).
-FITS: Mapping[str, Callable[[Outputs, Loss], Tensor]] = MappingProxyType(
-    {
-        "ce": sum_of_cross_entropies,
-        "mse": sum_of_squared_errors,
-        "pick_all": sum_of_pick_all,
-        "supcon": mean_contrast_times_samples,
-        "dot_regression": sum_of_dot_regressions,
-        "focal": sum_of_focal_losses,
-        "ldam": sum_of_margin_losses,
-        "logit_adjusted": sum_of_adjusted_losses,
-    }
-)
-
-
-def fit_times_samples(outputs: Outputs, loss: Loss) -> Tensor:
-    """Return the loss without penalties, times N, (S,)."""
-    if isinstance(loss, OwnLoss):
-        return _own_times_samples(loss, outputs)
-    return FITS[name_of(loss)](outputs, loss)
 
 
 def _own_times_samples(loss: OwnLoss, outputs: Outputs) -> Tensor:
@@ -155,47 +105,54 @@ def _own_times_samples(loss: OwnLoss, outputs: Outputs) -> Tensor:
     function, name = loss.study_entry, type(loss).__name__
     names = argument_names(function)
     shared = {"counts": outputs.counts, "spec": loss}
-    read = {
+    tensors = {
         "logits": outputs.logits,
         "labels": outputs.labels,
         "features": outputs.features,
         "weight": outputs.last_weight,
     }
-    given = {name: each for name, each in read.items() if name in names and each is not None}
+    by_run = {name: tensor for name, tensor in tensors.items() if name in names and tensor is not None}
 
-    def of_run(*tensors: Tensor) -> Tensor:
-        return call_by_name(function, shared | dict(zip(given, tensors, strict=True)))
+    def of_run(*parts: Tensor) -> Tensor:
+        return call_by_name(function, shared | dict(zip(by_run, parts, strict=True)))
 
-    found = _by_vmap(of_run, list(given.values())) if outputs.logits.is_cuda else None
-    if found is None:
+    losses = _by_vmap(of_run, list(by_run.values())) if outputs.logits.is_cuda else None
+    if losses is None:
         runs = range(len(outputs.logits))
-        found = torch.stack([of_run(*(each[run].clone() for each in given.values())) for run in runs])
+        losses = torch.stack([of_run(*(tensor[run].clone() for tensor in by_run.values())) for run in runs])
     runs_, samples = outputs.logits.shape[:2]
     compares = loss.compares_samples
-    if found.shape != ((runs_,) if compares else (runs_, samples)):
-        shape = tuple(found.shape[1:])
+    if losses.shape != ((runs_,) if compares else (runs_, samples)):
+        shape = tuple(losses.shape[1:])
         needed = "the mean over the batch, ()" if compares else f"a number for each sample, ({samples},)"
         raise mistake(loss, f"the loss of {name} has the shape {shape}; expected {needed}")
-    return samples * found if compares else found.sum(1)
+    return samples * losses if compares else losses.sum(1)
 
 
-def _by_vmap(function: Callable[..., Tensor], given: Sequence[Tensor]) -> Tensor | None:
+def _by_vmap(function: Callable[..., Tensor], tensors: Sequence[Tensor]) -> Tensor | None:
     """Return function(*tensors) of every run at once; None if it has shapes that depend on data."""
     try:
-        return torch.vmap(function)(*given)
+        return torch.vmap(function)(*tensors)
     except RuntimeError as error:  # as of x[labels == 0], which a plain loop over the runs takes
         if "vmap" not in str(error):
             raise
         return None
 
 
+def outputs_of(stack: Stack, samples: Split, counts: Tensor | None) -> Outputs:
+    """Return what losses read of the runs of a stack on samples. counts: of the whole training set."""
+    logits, features, head_input = stack.forward_with_features(samples)
+    labels = samples.targets.expand(*logits.shape[:2], *samples.row)
+    return Outputs(logits, labels, features, stack.last_weight, head_input, counts)
+
+
 def concatenate(parts: Sequence[Outputs]) -> Outputs:
-    """Return the outputs of several batches as those of one."""
+    """Return the outputs of several batches as those of one, without what only penalties read."""
     features = [part.features for part in parts if part.features is not None]
     return Outputs(
         torch.cat([part.logits for part in parts], 1),
         torch.cat([part.labels for part in parts], 1),
-        torch.cat(features, 1) if features else None,
+        torch.cat(features, 1),
         parts[0].last_weight,
         counts=parts[0].counts,
     )
@@ -204,11 +161,6 @@ def concatenate(parts: Sequence[Outputs]) -> Outputs:
 def compares_samples(loss: Loss) -> bool:
     """Return whether a sample's loss depends on the others of its batch."""
     return isinstance(loss, SupCon) or (isinstance(loss, OwnLoss) and loss.compares_samples)
-
-
-def targets_of_runs(samples: Split, logits: Tensor) -> Tensor:
-    """Return the targets of each run's predictions: labels (S, N), or vectors (S, N, K) as the logits are."""
-    return samples.targets.expand(*logits.shape[:2], *samples.row)
 
 
 def singleton_class_error(loss: Loss, data: Prepared) -> str:
@@ -226,13 +178,6 @@ def singleton_class_error(loss: Loss, data: Prepared) -> str:
     )
 
 
-def reads_features(spec: Experiment) -> bool:
-    """Return whether the objective reads features besides logits."""
-    own = spec.loss.study_entry if isinstance(spec.loss, OwnLoss) else None
-    reads = own is not None and "features" in argument_names(own)
-    return reads or compares_samples(spec.loss) or spec.penalises_features
-
-
 def penalty_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor:
     """Return lambda of every number of every run, (S, P): lambda_L on W_L, 0 on what is not penalised."""
     roles, dimensions = stack.roles, stack.dimensions
@@ -241,10 +186,10 @@ def penalty_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor:
 
 def head_input_strengths(stack: Stack, runs: Sequence[Run]) -> Tensor | None:
     """Return lambda_H (S,) of the features that are penalised; None where no run penalises any."""
-    own = [head_input_strength(r.spec, r.depth) for r in runs]
     penalised = {r.spec.penalises_features for r in runs}
     assert len(penalised) == 1, "a stack does not mix runs with and without a penalty of features"
-    return stack.values.new_tensor(own) if True in penalised else None
+    lambdas = [head_input_strength(r.spec, r.depth) for r in runs]
+    return stack.values.new_tensor(lambdas) if True in penalised else None
 
 
 def decayed_numbers(stack: Stack, runs: Sequence[Run]) -> Tensor:

@@ -7,6 +7,7 @@ an update reads nothing from the host.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,8 +68,7 @@ class AdamState(OptimizerState):
         self.mean_rate = column([1 - beta1 for beta1, _ in self.betas], values)
         self.square_rate = column([1 - beta2 for _, beta2 in self.betas], values)
         self.eps = column([o.eps for o in optimizers], values)
-        decays = [o.weight_decay if isinstance(o, AdamW) else 0.0 for o in optimizers]
-        self.decay = column(decays, values) * decayed if any(decays) else None
+        self.decay = _decay(optimizers, values, decayed)
         self.mean = torch.zeros_like(values)
         self.square = torch.zeros_like(values)
         self.buffers = {"mean": self.mean, "square": self.square}
@@ -89,14 +89,16 @@ class LionState(OptimizerState):
     """Lion (Chen et al. 2023, Algorithm 2), whose decay takes the penalised numbers alone.
 
     theta <- theta - rate (sign(beta1 m + (1 - beta1) g) + weight_decay theta); m <- beta2 m + (1 - beta2) g.
+    With both betas equal it is Signum (Bernstein et al. 2018, Algorithm 2), and with 0 SignSGD (Algorithm 1).
     """
 
-    def __init__(self, optimizers: Sequence[Lion], stack: Stack, decayed: Tensor) -> None:
+    def __init__(self, optimizers: Sequence[Lion | SignSgd], stack: Stack, decayed: Tensor) -> None:
         values = stack.values
-        self.step_rate = column([1 - o.beta1 for o in optimizers], values)
-        self.mean_rate = column([1 - o.beta2 for o in optimizers], values)
-        decays = [o.weight_decay for o in optimizers]
-        self.decay = column(decays, values) * decayed if any(decays) else None
+        betas = [(o.beta1, o.beta2) if isinstance(o, Lion) else (o.momentum, o.momentum) for o in optimizers]
+        self.step_rate, self.mean_rate = (
+            column([1 - beta for beta in of_runs], values) for of_runs in zip(*betas, strict=True)
+        )
+        self.decay = _decay(optimizers, values, decayed)
         self.mean = torch.zeros_like(values)
         self.buffers = {"mean": self.mean}
 
@@ -108,21 +110,10 @@ class LionState(OptimizerState):
         return values - now[0] * direction
 
 
-class SignState(OptimizerState):
-    """SignSGD (Bernstein et al. 2018, Algorithm 1), and Signum (Algorithm 2) with momentum.
-
-    m <- momentum m + (1 - momentum) g; theta <- theta - rate sign(m).
-    """
-
-    def __init__(self, optimizers: Sequence[SignSgd], stack: Stack, decayed: Tensor) -> None:
-        values = stack.values
-        self.mean_rate = column([1 - o.momentum for o in optimizers], values)
-        self.mean = torch.zeros_like(values)
-        self.buffers = {"mean": self.mean}
-
-    def update(self, values: Tensor, gradients: Tensor, now: Tensor) -> Tensor:
-        self.mean.lerp_(gradients, self.mean_rate)
-        return values - now[0] * self.mean.sign()
+def _decay(optimizers: Sequence[Any], values: Tensor, decayed: Tensor) -> Tensor | None:
+    """Return the weight decay of each number (S, P); None where no run decays."""
+    decays = [getattr(o, "weight_decay", 0.0) for o in optimizers]
+    return column(decays, values) * decayed if any(decays) else None
 
 
 def adam_table(rates: Tensor, betas: Sequence[tuple[float, float]]) -> Tensor:

@@ -19,6 +19,7 @@ from ncpipe.config.run import Run
 from ncpipe.config.study import call, mistake_of, study_errors
 from ncpipe.config.study_files import LOOP
 from ncpipe.config.study_reads import called_by
+from ncpipe.models.hook_points import with_article
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import generator_states, global_generators, set_generator_states
 from ncpipe.training.checkpoints import Checkpoints, State, Stopped
@@ -81,15 +82,8 @@ class Log:
             raise InputError(
                 f"{self.run.name}: the loop logs epoch {epoch} after {last}, of {most}; count epochs from 1"
             )
-        row = HistoryRow(
-            int(epoch),
-            float(loss),
-            math.nan,
-            math.nan,
-            float(train_error),
-            float(test_error),
-            float(learning_rate),
-        )
+        numbers = map(float, (loss, math.nan, math.nan, train_error, test_error, learning_rate))
+        row = HistoryRow(int(epoch), *numbers)
         if not (math.isfinite(row.loss) and math.isfinite(row.train_error)):
             raise _Diverged(epoch)
         state = _state_of(self.model)
@@ -152,7 +146,7 @@ def build_own(run: Run) -> nn.Module:
     build = keys.study_entry.build
     model = call(build, keys, run.depth)
     if not isinstance(model, nn.Module):
-        raise mistake_of(build, f"gives {_article(model)}; return a module")
+        raise mistake_of(build, f"gives {with_article(type(model).__name__)}; return a module")
     return model
 
 
@@ -188,17 +182,15 @@ def train_own(
     if stopped is not None:
         raise stopped
     if returned is not None and returned is not model:
-        what = "another module" if isinstance(returned, nn.Module) else _article(returned)
-        raise mistake_of(train, f"returns {what}; train the module that it gets, in place")
+        kind = type(returned).__name__
+        kind = "another module" if isinstance(returned, nn.Module) else with_article(kind)
+        raise mistake_of(train, f"returns {kind}; train the module that it gets, in place")
     if diverged is None and not log.rows:
         raise mistake_of(train, "logs no epoch; call log(epoch, loss=..., train_error=...) after each")
-    if diverged is None:
-        lacking = [epoch for epoch in run.spec.snapshot_epochs() if epoch not in log.snapshots]
-        if lacking:
-            raise mistake_of(
-                train,
-                f"logs no epoch {lacking[0]}, which experiments.{run.experiment}.history asks for",
-            )
+    lacking = [epoch for epoch in run.spec.snapshot_epochs() if epoch not in log.snapshots]
+    if diverged is None and lacking:
+        problem = f"logs no epoch {lacking[0]}, which experiments.{run.experiment}.history asks for"
+        raise mistake_of(train, problem)
     state = log.finite if diverged is not None else _state_of(model)
     if not _is_finite(state):
         diverged, state = log.epoch, log.finite
@@ -208,27 +200,23 @@ def train_own(
 @contextlib.contextmanager
 def few_batches(most: int) -> Iterator[None]:
     """End each pass through a DataLoader in the block after some batches: for a trial of a loop."""
-    whole: Any = DataLoader.__iter__
+    iterate: Any = DataLoader.__iter__
     loader: Any = DataLoader
-    loader.__iter__ = lambda self: itertools.islice(whole(self), most)
+    loader.__iter__ = lambda self: itertools.islice(iterate(self), most)
     try:
         yield
     finally:
-        loader.__iter__ = whole
+        loader.__iter__ = iterate
 
 
 def _state_of(model: nn.Module) -> dict[str, Tensor]:
     """Return copies of a module's weights and buffers on the CPU, each with memory of its own."""
     state = model.state_dict()
-    if odd := [name for name, value in state.items() if not isinstance(value, Tensor)]:
-        raise InputError(f"{odd[0]} of the network's state_dict() is no tensor, so it cannot be stored")
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise InputError(f"{name} of the network's state_dict() is no tensor, so it cannot be stored")
     return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
 
 
 def _is_finite(state: dict[str, Tensor]) -> bool:
     return all(bool(value.isfinite().all()) for value in state.values() if value.is_floating_point())
-
-
-def _article(value: object) -> str:
-    name = type(value).__name__
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

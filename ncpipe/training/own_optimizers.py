@@ -60,14 +60,14 @@ class ByRun(OptimizerState):
         moved = values.clone()
         for index, spec in enumerate(self.optimizers):
 
-            def own(buffer: Tensor, index: int = index) -> dict[str, Tensor]:
+            def by_name(buffer: Tensor, index: int = index) -> dict[str, Tensor]:
                 return {name: self.view(buffer, name)[index] for name in self.roles}
 
-            state = {name: own(buffer) for name, buffer in self.buffers.items()}
-            given = {
-                "weights": own(values),
-                "gradients": own(gradients),
-                "state": {name: dict(kept) for name, kept in state.items()},
+            state = {name: by_name(buffer) for name, buffer in self.buffers.items()}
+            arguments = {
+                "weights": by_name(values),
+                "gradients": by_name(gradients),
+                "state": {name: dict(tensors) for name, tensors in state.items()},
                 "step": now[1, index, 0],
                 "rate": now[0, index, 0],
                 "roles": self.roles,
@@ -75,10 +75,10 @@ class ByRun(OptimizerState):
                 "spec": spec,
             }
             with self._drawing(index, now):
-                found = call_by_name(self.function, given)
-            self._put(own(moved), found, spec, "weights")
-            for name, kept in state.items():
-                self._put(kept, given["state"][name], spec, f"state[{name!r}]")
+                weights = call_by_name(self.function, arguments)
+            self._put(by_name(moved), weights, spec, "weights")
+            for name, tensors in state.items():
+                self._put(tensors, arguments["state"][name], spec, f"state[{name!r}]")
         return moved
 
     def _drawing(self, index: int, now: Tensor) -> AbstractContextManager[None]:
@@ -87,18 +87,19 @@ class ByRun(OptimizerState):
             return nullcontext()
         return global_generators(self.seeds[index], f"optimizer {int(now[1, index, 0])}")
 
-    def _put(self, places: dict[str, Tensor], found: Any, spec: Any, what: str) -> None:
+    def _put(self, places: dict[str, Tensor], result: Any, spec: Any, argument: str) -> None:
         """Write what the function gave where it belongs; InputError if that does not fit."""
-        if not isinstance(found, dict) or found.keys() != places.keys():
-            gave = f"one of {', '.join(map(str, found))}" if isinstance(found, dict) else type(found).__name__
-            raise _mistake(spec, f"{what} has to be a dict of {', '.join(places)}, not {gave}")
+        if not isinstance(result, dict) or result.keys() != places.keys():
+            keys = f"one of {', '.join(map(str, result))}" if isinstance(result, dict) else ""
+            message = f"has to be a dict of {', '.join(places)}, not {keys or type(result).__name__}"
+            raise _mistake(spec, f"{argument} {message}")
         for name, place in places.items():
-            new = found[name]
-            if not isinstance(new, Tensor) or new.shape != place.shape:
-                shape = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
-                raise _mistake(spec, f"{what} of {name} is {shape}; expected {tuple(place.shape)}")
-            place.copy_(new)
+            value = result[name]
+            if not isinstance(value, Tensor) or value.shape != place.shape:
+                shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise _mistake(spec, f"{argument} of {name} is {shape}; expected {tuple(place.shape)}")
+            place.copy_(value)
 
 
-def _mistake(spec: Any, what: str) -> InputError:
-    return mistake(spec, f"the optimizer {type(spec).__name__}: {what}")
+def _mistake(spec: Any, problem: str) -> InputError:
+    return mistake(spec, f"the optimizer {type(spec).__name__}: {problem}")

@@ -7,8 +7,8 @@ S  runs    N  samples    B  samples of a batch    K  classes    P  numbers per r
 
 import copy
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from ncpipe.system.errors import cut
 from ncpipe.system.randomness import generator_states, global_generators
 from ncpipe.training.device import is_out_of_memory
 
-Found = TypeVar("Found")
 Tensors = Mapping[str, Tensor]
 
 # Every tensor starts on a 64-byte boundary, wherever its run lies in the stack: CPU kernels choose their
@@ -66,12 +65,14 @@ class Stack:
                 self.view(self.values, name)[index].copy_(parameter.detach())
         self.parameters = {name: nn.Parameter(self.view(self.values, name)) for name in self.names}
         buffers = [dict(network.named_buffers()) for network in networks]
-        self.buffers = {name: torch.stack([own[name].to(device) for own in buffers]) for name in buffers[0]}
+        self.buffers = {
+            name: torch.stack([of_network[name].to(device) for of_network in buffers]) for name in buffers[0]
+        }
         for name, buffer in self.buffers.items():
             if buffer.is_floating_point():
                 self.buffers[name] = buffer.to(dtype)
         self.network = copy.deepcopy(first)
-        self._with_features = _WithFeatures(self.network)
+        self._callable = _Callable(self.network)
         if first.batched:
             self._share_parameters()
         self.seeds, self.step = seeds, ""
@@ -82,18 +83,14 @@ class Stack:
     def __len__(self) -> int:
         return len(self.values)
 
-    def logits(self, samples: Split) -> Tensor:
-        """Return logits (S, N, K) of samples that all runs share, or of each run's own (S, B, ...)."""
-        if self.network.batched:
-            logits: Tensor = self.network(samples.inputs, samples.lengths)
-            return logits
-        return self._by_run(self._apply, samples)
-
     def forward_with_features(self, samples: Split) -> ForwardOutput:
-        """Return the same logits, to the bit, with the features (S, N, d) and the head's input."""
+        """Return logits (S, N, K), features (S, N, d) and the head's input.
+
+        samples: those that all runs share, or each run's own (S, B, ...).
+        """
         if self.network.batched:
             return self.network.forward_with_features(samples.inputs, samples.lengths)
-        return ForwardOutput(*self._by_run(self._apply_with_features, samples))
+        return self._by_run(samples)
 
     @property
     def last_weight(self) -> Tensor:
@@ -106,62 +103,54 @@ class Stack:
         self.parameters["last.weight"].copy_(weight)
         self.parameters["last.bias"].copy_(bias)
 
-    def _by_run(self, function: Callable[..., Found], samples: Split) -> Found:
-        """Return function(parameters, buffers, inputs, lengths) of each run, stacked."""
-        own = 0 if samples.side_by_side else None
-        given = (samples.inputs,) if samples.lengths is None else (samples.inputs, samples.lengths)
-        apply = torch.vmap(function, (0, 0, *[own] * len(given)))
-        found: Found
-        if self._together is None:
-            before = {name: buffer.clone() for name, buffer in self.buffers.items()}
-            try:
-                found = apply(self.parameters, self.buffers, *given)
-            except RuntimeError as error:  # if it is a mistake of the network, one run alone raises it too
-                if is_out_of_memory(error):
-                    raise
-                for name, buffer in self.buffers.items():
-                    buffer.copy_(before[name])
-                found = self._one_by_one(function, given, own == 0)
-                self._together, reason = False, " ".join(str(error).split())
-                say(cut(f"train: runs of this network train one at a time; vmap cannot run it: {reason}"))
-            else:
-                self._together = True if self.network.training else None
-        elif self._together:
-            found = apply(self.parameters, self.buffers, *given)
+    def _by_run(self, samples: Split) -> ForwardOutput:
+        """Return the outputs of each run's network, stacked: by vmap, or one run after the other."""
+        inputs = (samples.inputs,) if samples.lengths is None else (samples.inputs, samples.lengths)
+        axis = 0 if samples.side_by_side else None
+        apply = torch.vmap(self._apply, (0, 0, *[axis] * len(inputs)))
+        if self._together is False:
+            return self._one_by_one(inputs, axis)
+        before = {} if self._together else {name: buffer.clone() for name, buffer in self.buffers.items()}
+        try:
+            output = ForwardOutput(*apply(self.parameters, self.buffers, *inputs))
+        except RuntimeError as error:  # if it is a mistake of the network, one run alone raises it too
+            if self._together or is_out_of_memory(error):
+                raise
+            for name, buffer in self.buffers.items():
+                buffer.copy_(before[name])
+            output = self._one_by_one(inputs, axis)
+            self._together, reason = False, " ".join(str(error).split())
+            say(cut(f"train: runs of this network train one at a time; vmap cannot run it: {reason}"))
         else:
-            found = self._one_by_one(function, given, own == 0)
-        return found
+            self._together = self._together or self.network.training or None
+        return output
 
-    def _one_by_one(self, function: Callable[..., Found], given: Sequence[Tensor], own: bool) -> Found:
+    def _one_by_one(self, inputs: Sequence[Tensor], axis: int | None) -> ForwardOutput:
         parameters = {name: parameter.unbind() for name, parameter in self.parameters.items()}
-        found: list[Any] = [
+        outputs = [
             self._of_run(
                 index,
-                function,
-                {name: each[index] for name, each in parameters.items()},
+                {name: of_runs[index] for name, of_runs in parameters.items()},
                 {name: buffer[index] for name, buffer in self.buffers.items()},
-                *(tensor[index].clone() if own else tensor for tensor in given),
+                *(tensor if axis is None else tensor[index].clone() for tensor in inputs),
             )
             for index in range(len(self))
         ]
-        parts: Any = zip(*found, strict=True) if isinstance(found[0], tuple) else [found]
-        stacked: Any = [torch.stack(part) for part in parts]
-        joined: Any = ForwardOutput(*stacked) if isinstance(found[0], tuple) else stacked[0]
-        return joined
+        return ForwardOutput(*(torch.stack(part) for part in zip(*outputs, strict=True)))
 
-    def _of_run(self, index: int, function: Callable[..., Found], *given: Any) -> Found:
-        """Call a function with the global generators of a run's seed and step, if its network draws."""
+    def _of_run(self, index: int, *arguments: Any) -> ForwardOutput:
+        """Return a run's outputs; if its network draws, it draws from generators of its seed and step."""
         if self.seeds is None or self._draws is False or not self.network.training:
-            return function(*given)
+            return self._apply(*arguments)
         if self.values.is_cuda and torch.cuda.is_current_stream_capturing():
             raise RuntimeError("the network may draw at random in each step")
         with global_generators(self.seeds[index], f"network {self.step}"):
             if self.values.is_cuda:
                 torch.cuda.manual_seed(torch.initial_seed())
             before = pickle.dumps(generator_states())
-            found = function(*given)
+            output = self._apply(*arguments)
             self._draws = self._draws or pickle.dumps(generator_states()) != before
-        return found
+        return output
 
     def train(self, mode: bool) -> None:
         """Set training mode, or evaluation mode."""
@@ -181,7 +170,7 @@ class Stack:
         """Return a buffer (S, P) filled with each run's number for each parameter; 0 on padding."""
         buffer = torch.zeros_like(self.values)
         for name, (_, shape) in self._layout.items():
-            column = torch.tensor([own[name] for own in numbers], dtype=buffer.dtype, device=buffer.device)
+            column = buffer.new_tensor([of_run[name] for of_run in numbers])
             self.view(buffer, name).copy_(column.view(-1, *[1] * len(shape)).expand(-1, *shape))
         return buffer
 
@@ -200,15 +189,9 @@ class Stack:
 
     def _apply(
         self, parameters: Tensors, buffers: Tensors, x: Tensor, lengths: Tensor | None = None
-    ) -> Tensor:
-        logits: Tensor = functional_call(self.network, {**parameters, **buffers}, (x, lengths))
-        return logits
-
-    def _apply_with_features(
-        self, parameters: Tensors, buffers: Tensors, x: Tensor, lengths: Tensor | None = None
     ) -> ForwardOutput:
         state = {f"network.{name}": tensor for name, tensor in {**parameters, **buffers}.items()}
-        output: ForwardOutput = functional_call(self._with_features, state, (x, lengths))
+        output: ForwardOutput = functional_call(self._callable, state, (x, lengths))
         return output
 
     def _share_parameters(self) -> None:
@@ -218,8 +201,8 @@ class Stack:
             setattr(self.network.get_submodule(".".join(path)), leaf, tensor)
 
 
-class _WithFeatures(nn.Module):
-    """A network whose call returns its features too, for `functional_call`."""
+class _Callable(nn.Module):
+    """A network whose call is `forward_with_features`, for `functional_call`."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()

@@ -26,11 +26,11 @@ def starts_of(runs: Sequence[Run], data: Prepared) -> list[Mapping[str, Tensor]]
     for run in runs:
         weights = call(function, run, data)
         if not isinstance(weights, Mapping):
-            what = f"gives {type(weights).__name__} for {run.name}; return tensors by name"
-            raise mistake_of(function, what)
-        found = {name: tuple(value.shape) for name, value in weights.items() if isinstance(value, Tensor)}
-        if wrong := next((name for name in shapes if found.get(name) != shapes[name]), None):
-            what = f"gives {found.get(wrong, 'nothing')} for {wrong} of {run.name}; expected {shapes[wrong]}"
-            raise mistake_of(function, what)
+            problem = f"gives {type(weights).__name__} for {run.name}; return tensors by name"
+            raise mistake_of(function, problem)
+        for name, shape in shapes.items():
+            given = tuple(value.shape) if isinstance(value := weights.get(name), Tensor) else "nothing"
+            if given != shape:
+                raise mistake_of(function, f"gives {given} for {name} of {run.name}; expected {shape}")
         starts.append(weights)
     return starts

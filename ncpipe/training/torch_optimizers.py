@@ -1,7 +1,6 @@
 """Any optimizer of torch.optim, for a stack of one run."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,10 +50,10 @@ class TorchState(OptimizerState):
         return {"parameters": copy_to(state, torch.device("cpu"))}
 
     def load_state_dict(self, state: State) -> None:
-        for weight, own in zip(self.weights, state["parameters"], strict=True):
+        for weight, of_weight in zip(self.weights, state["parameters"], strict=True):
             self.optimizer.state[weight] = {  # counters, tensors without dimensions, stay on the CPU
                 key: copy_to(value, weight.device) if isinstance(value, Tensor) and value.dim() else value
-                for key, value in own.items()
+                for key, value in of_weight.items()
             }
 
 
@@ -75,16 +74,15 @@ def _mistake(kind: str, error: Exception) -> InputError:
 
 def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     """Return a class of torch.optim; InputError if there is none of this name that suits these steps."""
-    known: dict[str, Any] = {
-        each: kind
-        for each, kind in vars(torch.optim).items()
-        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
-    }
-    for other in ("Optimizer", "LBFGS", "SparseAdam"):
-        known.pop(other, None)
     if name == "LBFGS":
         raise InputError("optimizer.class: LBFGS searches along lines; write `name: lbfgs`")
-    if name not in known:
-        raise InputError(cut(f"optimizer.class: torch.optim has no {name!r} here; {suggest(name, known)}"))
-    found: type[torch.optim.Optimizer] = known[name]
-    return found
+    classes: dict[str, type[torch.optim.Optimizer]] = {
+        key: kind
+        for key, kind in vars(torch.optim).items()
+        if isinstance(kind, type)
+        and issubclass(kind, torch.optim.Optimizer)
+        and key not in ("Optimizer", "LBFGS", "SparseAdam")
+    }
+    if name not in classes:
+        raise InputError(cut(f"optimizer.class: torch.optim has no {name!r} here; {suggest(name, classes)}"))
+    return classes[name]

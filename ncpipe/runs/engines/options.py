@@ -20,7 +20,7 @@ ENGINE_FILE = Path("engine.yaml")
 EngineName = Literal["local", "slurm"]
 SBATCH_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.*)?")
 # Options of sbatch that ncpipe sets: with another value it would not find its jobs, or not hear their end.
-OWN_OPTIONS = ("array", "chdir", "job-name", "output", "parsable", "signal", "test-only", "wait", "wrap")
+SET_OPTIONS = ("array", "chdir", "job-name", "output", "parsable", "signal", "test-only", "wait", "wrap")
 # Text for sbatch, which YAML reads as a number if it has no unit: `time: 150`, `-o mem=500`.
 Amount = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 SmallCount = Annotated[int, Bound(1, 100_000)]  # of cores, of jobs, of seconds
@@ -75,9 +75,10 @@ class Rule(Resources):
     def resources(self) -> dict[str, Any]:
         """Return the keys of `Resources` that the rule sets; gpus and gres replace each other."""
         values = {field.name: getattr(self, field.name) for field in fields(Resources)}
-        given = {name: value for name, value in values.items() if value is not None}
-        other: dict[str, Any] = {"gres": None} if "gpus" in given else {"gpus": 0} if "gres" in given else {}
-        return other | given
+        changes = {name: value for name, value in values.items() if value is not None}
+        if "gpus" in changes:
+            return {"gres": None} | changes
+        return {"gpus": 0} | changes if "gres" in changes else changes
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Slurm(Resources):
                     f"sbatch: {shown(line)} is not an option; write it as --name=value or --name"
                 )
             # sbatch takes an unambiguous beginning for the whole name.
-            if any(own.startswith(option[1]) for own in OWN_OPTIONS):
+            if any(name.startswith(option[1]) for name in SET_OPTIONS):
                 raise ValueError(f"sbatch: --{option[1]} is set by ncpipe; leave it out")
 
     @property
@@ -124,8 +125,8 @@ class Slurm(Resources):
     @property
     def cluster(self) -> str:
         """Return the cluster, or the list of clusters, that jobs are submitted to; empty for the default."""
-        given = (line.partition("=")[2] for line in self.sbatch if re.match("--clusters?=", line))
-        return next(given, os.environ.get("SBATCH_CLUSTERS", ""))
+        names = (line.partition("=")[2] for line in self.sbatch if re.match("--clusters?=", line))
+        return next(names, os.environ.get("SBATCH_CLUSTERS", ""))
 
     def for_run(self, experiment: str, depth: int) -> "Slurm":
         """Return the options for a run, with the rules applied."""
@@ -187,8 +188,8 @@ def load_options(
     tree: Any = {}
     if path.is_file():
         try:
-            if (found := read_yaml(path)) is not None:  # None: the file has nothing but comments
-                tree = found
+            if (content := read_yaml(path)) is not None:  # None: the file has nothing but comments
+                tree = content
             read(Options, tree)
         except InputError as error:
             raise InputError("\n".join(cut(f"{path}: {line}") for line in str(error).splitlines())) from None

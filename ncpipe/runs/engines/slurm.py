@@ -28,7 +28,7 @@ from ncpipe.runs.engines.slurm_commands import (
 )
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.run_claims import claimed_keys
-from ncpipe.runs.store import epochs_of, has
+from ncpipe.runs.store import epochs_of, has, lacking
 from ncpipe.runs.training_log import failure_log
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError
@@ -50,9 +50,10 @@ def train_by_slurm(
     """
     failed: set[str] = set()
     losses: dict[str, int] = {}  # arrays in a row that ended without a run and without progress
-    said = ""
-    while left := [each for each in fingerprints if each.key() not in failed and not has(each.key())]:
-        arrays = [array for array in read_arrays() if any(each.key() in array.keys for each in left)]
+    reported = ""
+    while left := lacking(fingerprints, failed):
+        keys = {fingerprint.key() for fingerprint in left}
+        arrays = [array for array in read_arrays() if not keys.isdisjoint(array.keys)]
         active, states = set[str](), array_states(arrays)
         for array in arrays:
             if has_ended(array, states):
@@ -62,25 +63,25 @@ def train_by_slurm(
                     raise InputError("sweep: runs failed, see above; finished runs are kept")
             else:
                 active |= {*array.keys}
-        taken = active | failed | claimed_keys()
-        todo = [each for each in left if each.key() not in taken and not has(each.key())]
-        if todo:
+        assigned = active | failed | claimed_keys()
+        if todo := lacking(left, assigned):
             submissions = by_options(todo, options)
-            for own, _ in submissions:
-                check_resources(settings.compute, own)
-                check_submission(own)
-            for own, group in submissions:
-                _submit(own, group, settings, max(losses.get(each.key(), 0) for each in group))
+            for resources, _ in submissions:
+                check_resources(settings.compute, resources)
+                check_submission(resources)
+            for resources, group in submissions:
+                most = max(losses.get(fingerprint.key(), 0) for fingerprint in group)
+                _submit(resources, group, settings, most)
         if not wait:
-            if others := len({each.key() for each in left} & taken - active - failed):
+            if others := len(keys & assigned - active - failed):
                 say(f"sweep: left {plural(others, 'run')} to another process that trains them")
             break
-        if active and (line := summary(states)) != said:
+        if active and (line := summary(states)) != reported:
             say(f"sweep: {line}")
-            said = line
+            reported = line
         time.sleep(POLL)
     else:
-        remove_finished({each.key() for each in fingerprints})
+        remove_finished({fingerprint.key() for fingerprint in fingerprints})
     return failed
 
 
@@ -104,21 +105,22 @@ def _collect(
 
     Runs fail by their own mistake, or when too many arrays in a row made no progress.
     """
-    own = [each for each in fingerprints if each.key() in array.keys]
-    lacks = [each for each in own if not has(each.key())]
-    mistakes = {each.key(): log for each in lacks if (log := failure_log(each.run)).is_file()}
+    in_array = [fingerprint for fingerprint in fingerprints if fingerprint.key() in array.keys]
+    lacks = lacking(in_array)
+    logs = {fingerprint.key(): failure_log(fingerprint.run) for fingerprint in lacks}
+    mistakes = {key: log for key, log in logs.items() if log.is_file()}
     lines = (log.read_text(encoding="utf-8").partition("\n")[0] for log in mistakes.values())
     for line in dict.fromkeys(line.partition(": ")[2] for line in lines):
         say(f"ncpipe: {line}")
     failed = set(mistakes)
-    if lost := [each for each in lacks if each.key() not in mistakes]:
+    if lost := [fingerprint for fingerprint in lacks if fingerprint.key() not in mistakes]:
         ends = ", ".join(sorted({state for state, _ in states[array.id].values()}))
-        what = f"array {array.id} ended without {plural(len(lost), 'run')}, as {lost[0].run.name}"
-        say(f"sweep: {what} ({ends}); see {JOB_LOGS}/{array.id}_*.log")
-        count = 0 if epochs_of(own) > array.epochs else array.losses + 1
-        losses |= {each.key(): count for each in lost}
+        runs = f"{plural(len(lost), 'run')}, as {lost[0].run.name}"
+        say(f"sweep: array {array.id} ended without {runs} ({ends}); see {JOB_LOGS}/{array.id}_*.log")
+        count = 0 if epochs_of(in_array) > array.epochs else array.losses + 1
+        losses |= {fingerprint.key(): count for fingerprint in lost}
         if count >= MOST_LOSSES:
-            failed |= {each.key() for each in lost}
+            failed |= {fingerprint.key() for fingerprint in lost}
     array.remove()
     return failed
 
@@ -126,13 +128,13 @@ def _collect(
 def _submit(options: Slurm, fingerprints: Sequence[RunFingerprint], settings: Settings, losses: int) -> None:
     """Submit an array. Its batches are smaller the more arrays were lost, perhaps for want of memory."""
     workers = workers_of(settings, options)
-    keys = tuple(each.key() for each in fingerprints)
+    keys = tuple(fingerprint.key() for fingerprint in fingerprints)
     array = Array(
         secrets.token_hex(6), job_count(len(keys), workers, options), keys, settings.compute.device, workers,
         settings.checkpoint_seconds, epochs_of(fingerprints), losses, cluster=options.cluster,
     )  # fmt: skip
-    for each in fingerprints:
-        failure_log(each.run).unlink(missing_ok=True)
+    for fingerprint in fingerprints:
+        failure_log(fingerprint.run).unlink(missing_ok=True)
     try:
         array.prepare()
         number, cluster = submit(array.name, array.jobs, options)
@@ -161,8 +163,9 @@ def by_options(
 ) -> list[tuple[Slurm, list[RunFingerprint]]]:
     """Group runs by the options of their jobs, rules applied."""
     groups: dict[Slurm, list[RunFingerprint]] = {}
-    for each in fingerprints:
-        groups.setdefault(options.for_run(each.run.experiment, each.run.depth), []).append(each)
+    for fingerprint in fingerprints:
+        run = fingerprint.run
+        groups.setdefault(options.for_run(run.experiment, run.depth), []).append(fingerprint)
     return list(groups.items())
 
 
@@ -174,18 +177,18 @@ def dry_run(
     Raises InputError if the jobs' resources do not suit the runs.
     """
     lines, not_checked, problems = list[str](), list[str](), list[str]()
-    for own, group in by_options(fingerprints, options):
-        check_resources(settings.compute, own)
+    for resources, group in by_options(fingerprints, options):
+        check_resources(settings.compute, resources)
         try:
-            check_submission(own)
+            check_submission(resources)
         except NotInstalled as error:
             not_checked = [f"not checked: {error}"]
         except InputError as error:  # a refusal, or no answer
             problems.append(str(error))
-        jobs = job_count(len(group), workers_of(settings, own), own)
+        jobs = job_count(len(group), workers_of(settings, resources), resources)
         lines += [
             f"Slurm: {plural(len(group), 'run')} in an array of {plural(jobs, 'job')}, submitted by",
-            shlex.join(submission(ARRAY, jobs, own)),
+            shlex.join(submission(ARRAY, jobs, resources)),
         ]
     lines.append(f"batch script, where {ARRAY} stands for a new name:\n{batch_script(ARRAY, options)}")
     return [*lines, *not_checked], list(dict.fromkeys(problems))

@@ -56,9 +56,9 @@ def array_states(arrays: Sequence[Array]) -> States:
         return {}
     states: States = {array.id: dict.fromkeys(range(array.jobs), (GONE, "")) for array in arrays}
     ids = {f"ncpipe-{array.name}": array.id for array in arrays}
-    asked = ["--me", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%r"]
+    options = ["--me", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%r"]
     for cluster in _by_cluster(arrays):
-        queue = run_command(["squeue", *cluster, *asked])
+        queue = run_command(["squeue", *cluster, *options])
         if queue.returncode:
             raise InputError(f"slurm: squeue: {last_line(queue.stderr)}; jobs continue, try again later")
         for line in queue.stdout.splitlines():
@@ -84,7 +84,7 @@ def has_ended(array: Array, states: States) -> bool:
 
 def summary(states: States) -> str:
     """Return how many jobs run, wait and have ended, and why some wait."""
-    jobs = [job for own in states.values() for job in own.values()]
+    jobs = [job for of_array in states.values() for job in of_array.values()]
     running, ended = (sum(state in kind for state, _ in jobs) for kind in (RUNNING, ENDED))
     counts = {"running": running, "waiting": len(jobs) - running - ended, "ended": ended}
     reasons = {reason for state, reason in jobs if state not in (*RUNNING, *ENDED)} - set(USUAL_REASONS)
@@ -123,11 +123,11 @@ def cancel(arrays: Sequence[Array]) -> tuple[int, str]:
     Slurm does not answer, raises InputError and keeps all records.
     """
     active, error = list[Array](), ""
-    for command, own in _cancelling(_active(arrays)):
-        done = run_command(command)
-        if done.returncode:
-            error = last_line(done.stderr) or f"exit code {done.returncode}"
-            active += _active(own)
+    for command, cancelled in _cancelling(_active(arrays)):
+        result = run_command(command)
+        if result.returncode:
+            error = last_line(result.stderr) or f"exit code {result.returncode}"
+            active += _active(cancelled)
     for array in arrays:
         if array not in active:
             array.remove()
@@ -144,10 +144,10 @@ def _cancelling(arrays: Sequence[Array]) -> Iterator[tuple[list[str], list[Array
 
     An array without a number is cancelled by its name, alone: scancel ends jobs that suit all it is given.
     """
-    for cluster, own in _by_cluster(arrays).items():
-        if numbered := [array for array in own if array.number]:
+    for cluster, in_cluster in _by_cluster(arrays).items():
+        if numbered := [array for array in in_cluster if array.number]:
             yield ["scancel", *cluster, *(array.number for array in numbered)], numbered
-        for array in own:
+        for array in in_cluster:
             if not array.number:
                 yield ["scancel", *cluster, f"--jobname=ncpipe-{array.name}"], [array]
 
@@ -177,7 +177,7 @@ def check_submission(options: Slurm) -> None:
     message = last_line(done.stderr)
     if done.returncode and NODES_DOWN not in message.lower():
         reason = message.removeprefix("allocation failure: ").removeprefix("sbatch: error: ")
-        shown = " ".join(each for each in command[2:] if not each.startswith(("--output", "--job-name")))
+        shown = " ".join(word for word in command[2:] if not word.startswith(("--output", "--job-name")))
         raise InputError(
             f"slurm: sbatch would refuse the jobs: {reason}; see engine.yaml ({cut(shown, 160)})"
         )
@@ -207,8 +207,8 @@ def submission(array: str, count: int, options: Slurm) -> list[str]:
         "qos": options.qos,
         "constraint": options.constraint,
     }
-    given = [f"--{name}={value}" for name, value in values.items() if value is not None]
-    return ["sbatch", "--parsable", *given, "--requeue", *options.sbatch]
+    words = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    return ["sbatch", "--parsable", *words, "--requeue", *options.sbatch]
 
 
 def batch_script(array: str, options: Slurm) -> str:

@@ -158,13 +158,13 @@ class Here:
     """In place of a process for a loop, this one, for tests that the process is no part of."""
 
     def __init__(self, count: int, *shared: Any) -> None:
-        pool._stop, pool._told = shared
+        pool._stop, pool._state = shared
 
     def __enter__(self) -> "Here":
         return self
 
     def __exit__(self, *_: object) -> None:
-        pool._stop = pool._told = None
+        pool._stop = pool._state = None
 
     def submit(self, call: Callable[..., object], *arguments: object) -> Future[object]:
         future: Future[object] = Future()

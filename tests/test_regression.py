@@ -39,9 +39,14 @@ from ncpipe.config.study import load_study
 from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared, VectorSplit, read_prepared, write_prepared
-from ncpipe.metrics.deep_nrc import feature_spectrum, nrc2_cka, nrc3_alignment, nrc4_linear_mse
+from ncpipe.metrics.deep_nrc import (
+    feature_spectrum,
+    intrinsic_dimension,
+    nrc2_cka,
+    nrc3_alignment,
+    nrc4_linear_mse,
+)
 from ncpipe.metrics.hooks import measure_model, measure_regression_model
-from ncpipe.metrics.intrinsic_dimension import intrinsic_dimension
 from ncpipe.metrics.nrc import nrc1, nrc2, nrc3, principal_axes
 from ncpipe.metrics.regression import measure_regression, measure_vectors
 from ncpipe.metrics.table import Measurement

@@ -86,9 +86,9 @@ def rows_of_run(fingerprint: RunFingerprint) -> Rows:
     diverged = read_json(RUNS / run.path / RUN_RECORD)["outcome"]["diverged_at_epoch"]
     trained = TrainedRun(run, state, fingerprint.compute.double(), seen=features, diverged_at=diverged)
     description = {**trained.row, **study_columns(trained, {*key, *trained.row})}
-    whole = WeightsAndData(state, lambda: read_prepared(PREPARED / run.data))
+    weights = WeightsAndData(state, lambda: read_prepared(PREPARED / run.data))
     return {
-        "measurements": [key | asdict(row) for row in measure_run(run, features, whole, description)],
+        "measurements": [key | asdict(row) for row in measure_run(run, features, weights, description)],
         "runs": [key | description],
         "history": [key | row | _metrics_at(run, row["epoch"]) for row in _history(run)],
         "gram": [key | row for row in gram_rows(features)],

@@ -53,7 +53,7 @@ def publish(
     Tables of further figures are copied whole.
     """
     params = load_params()
-    whole = _tables_of(params.sweep.experiments, figure or ())
+    further = _tables_of(params.sweep.experiments, figure or ())
     if folder.exists() and not (folder / PROVENANCE).is_file():
         raise InputError(f"{folder}: exists and was not written by ncpipe publish; give a new folder")
     with publish_folder(folder) as partial:
@@ -62,7 +62,7 @@ def publish(
             _copy_rows(source, partial, lambda row: row.get("metric", "loss_gap") in SHOWN)
         history = present(RESULTS / "history.csv", "aggregate")
         _copy_rows(history, partial, lambda row: any(row[name] for name in SHOWN & row.keys()))
-        for name in sorted({name for names in whole.values() for name in names} - set(PUBLISHED)):
+        for name in sorted({name for names in further.values() for name in names} - set(PUBLISHED)):
             shutil.copyfile(RESULTS / f"{name}.csv", partial / f"{name}.csv")
         if (ledger := CLAIMS / CLAIMS_TABLE).is_file():
             _copy_rows(ledger, partial, lambda row: row["verdict"] != ABSENT)
@@ -70,7 +70,7 @@ def publish(
             shutil.copyfile(panels, partial / CLAIMS_POINTS)
         shutil.copyfile(present(RESULTS / RATES, "aggregate"), partial / RATES)
         shutil.copyfile(PARAMS_FILE, partial / PARAMS_FILE.name)
-        write_json(partial / PROVENANCE, provenance(params) | ({"figures": whole} if whole else {}))
+        write_json(partial / PROVENANCE, provenance(params) | ({"figures": further} if further else {}))
         for name, drawn in figures_of_published(read_published([partial])):
             save_figure(drawn, partial, name)
     say(f"publish: {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")

@@ -180,8 +180,8 @@ def print_plan(
     problems: list[str] = []
     if arrays := _arrays_of(missing, read_arrays()):
         print(f"{plural(len(arrays), 'array')} of an earlier sweep still in the queue or running")
-        taken = {key for array in arrays for key in array.keys}
-        missing = [fingerprint for fingerprint in missing if fingerprint.key() not in taken]
+        queued = {key for array in arrays for key in array.keys}
+        missing = [fingerprint for fingerprint in missing if fingerprint.key() not in queued]
     if todo := [*missing, *unprepared]:
         announce("sweep")
         from ncpipe.runs.batches import groups

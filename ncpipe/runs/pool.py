@@ -31,7 +31,7 @@ MEMORY_SHARE = 0.7  # of the free memory, for other processes of this one's size
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 _stop: Any = None  # in another process: set when training there should save and end
-_told: Any = None  # in another process: what it tells of its training, epoch and loss
+_state: Any = None  # in another process: epoch and loss of its training
 
 
 def process_count(wanted: int | None, threads: int) -> int:
@@ -96,13 +96,13 @@ def completed(futures: "Iterable[Future[Result]]") -> "Iterator[Future[Result]]"
         yield from done
 
 
-def executor(count: int, stop: Any = None, told: Any = None) -> ProcessPoolExecutor:
+def executor(count: int, stop: Any = None, state: Any = None) -> ProcessPoolExecutor:
     """Return processes that end with this one.
 
-    stop: an event of `multiprocessing`, for `should_stop`. told: an array of two numbers, for `tell`.
+    stop: an event of `multiprocessing`, for `should_stop`. state: an array of two numbers, for `tell`.
     """
     context = multiprocessing.get_context("spawn")  # a fork would copy locks that no thread releases
-    return ProcessPoolExecutor(count, context, _initialise, (stop, told))
+    return ProcessPoolExecutor(count, context, _initialise, (stop, state))
 
 
 def should_stop() -> bool:
@@ -112,7 +112,7 @@ def should_stop() -> bool:
 
 def tell(epoch: int, loss: float) -> None:
     """Tell the first process how far training in another one is."""
-    _told[:] = [epoch, loss]
+    _state[:] = [epoch, loss]
 
 
 @contextlib.contextmanager
@@ -128,10 +128,10 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _initialise(stop: Any, told: Any) -> None:
+def _initialise(stop: Any, state: Any) -> None:
     """Prepare another process, before its first task."""
-    global _stop, _told
-    _stop, _told = stop, told
+    global _stop, _state
+    _stop, _state = stop, state
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     load_study(Path())  # tasks may contain its classes
 

@@ -50,7 +50,7 @@ def train_by_slurm(
     """
     failed: set[str] = set()
     losses: dict[str, int] = {}  # arrays in a row that ended without a run and without progress
-    said = ""
+    reported = ""
     while left := lacking(fingerprints, failed):
         keys = {fingerprint.key() for fingerprint in left}
         arrays = [array for array in read_arrays() if not keys.isdisjoint(array.keys)]
@@ -63,9 +63,8 @@ def train_by_slurm(
                     raise InputError("sweep: runs failed, see above; finished runs are kept")
             else:
                 active |= {*array.keys}
-        taken = active | failed | claimed_keys()
-        todo = lacking(left, taken)
-        if todo:
+        assigned = active | failed | claimed_keys()
+        if todo := lacking(left, assigned):
             submissions = by_options(todo, options)
             for resources, _ in submissions:
                 check_resources(settings.compute, resources)
@@ -74,12 +73,12 @@ def train_by_slurm(
                 most = max(losses.get(fingerprint.key(), 0) for fingerprint in group)
                 _submit(resources, group, settings, most)
         if not wait:
-            if others := len(keys & taken - active - failed):
+            if others := len(keys & assigned - active - failed):
                 say(f"sweep: left {plural(others, 'run')} to another process that trains them")
             break
-        if active and (line := summary(states)) != said:
+        if active and (line := summary(states)) != reported:
             say(f"sweep: {line}")
-            said = line
+            reported = line
         time.sleep(POLL)
     else:
         remove_finished({fingerprint.key() for fingerprint in fingerprints})

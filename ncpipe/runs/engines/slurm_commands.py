@@ -177,7 +177,7 @@ def check_submission(options: Slurm) -> None:
     message = last_line(done.stderr)
     if done.returncode and NODES_DOWN not in message.lower():
         reason = message.removeprefix("allocation failure: ").removeprefix("sbatch: error: ")
-        shown = " ".join(each for each in command[2:] if not each.startswith(("--output", "--job-name")))
+        shown = " ".join(word for word in command[2:] if not word.startswith(("--output", "--job-name")))
         raise InputError(
             f"slurm: sbatch would refuse the jobs: {reason}; see engine.yaml ({cut(shown, 160)})"
         )
@@ -207,8 +207,8 @@ def submission(array: str, count: int, options: Slurm) -> list[str]:
         "qos": options.qos,
         "constraint": options.constraint,
     }
-    given = [f"--{name}={value}" for name, value in values.items() if value is not None]
-    return ["sbatch", "--parsable", *given, "--requeue", *options.sbatch]
+    words = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    return ["sbatch", "--parsable", *words, "--requeue", *options.sbatch]
 
 
 def batch_script(array: str, options: Slurm) -> str:

@@ -18,8 +18,7 @@ from ncpipe.datasets.prepared import read_prepared, write_prepared
 from ncpipe.features.extraction import extract
 from ncpipe.features.files import read_features, write_features
 from ncpipe.features.run_metrics import _by_size
-from ncpipe.metrics.class_sizes import metrics_by_size, size_groups
-from ncpipe.metrics.minority import minority_cosine, minority_spread
+from ncpipe.metrics.class_sizes import metrics_by_size, minority_cosine, minority_spread, size_groups
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import measure, measure_layer
 from ncpipe.models.build import build_model, input_shape

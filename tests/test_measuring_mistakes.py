@@ -12,12 +12,11 @@ from torch import Tensor, nn
 import ncpipe as nc
 from ncpipe.integrations.torchmetrics import ClassCollapse
 from ncpipe.metrics.causal import measure_causal_lm
-from ncpipe.metrics.checks import check_arrays
+from ncpipe.metrics.checks import check_arrays, check_shots
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.sample_statistics import check_classifier
 from ncpipe.metrics.statistics import StatisticsAccumulator
 from ncpipe.metrics.table import measure, measure_batches
-from ncpipe.metrics.transfer import check_shots
 from ncpipe.metrics.vocabulary import TokenPass, measure_token_arrays
 from ncpipe.models.hook_points import hook_points
 

@@ -24,7 +24,7 @@ from ncpipe.papers.s24.dufm_relaxed import relaxed_relu
 from ncpipe.papers.s24.dufm_solutions import dnc_solution
 from ncpipe.papers.s24.dufm_solutions import objective as dufm_objective
 from ncpipe.system.errors import InputError
-from ncpipe.theory import gufm, smoothing, ufm
+from ncpipe.theory import gufm, ufm
 from ncpipe.theory.gufm import optimal_value
 from ncpipe.theory.numerical import least, minimise_gufm, minimise_ufm
 from ncpipe.theory.ufm import Decay, Loss, kappa
@@ -65,7 +65,7 @@ def of_smoothing(delta: float) -> Pair:
 
     def pair() -> tuple[float, float]:
         found = minimise_gufm(LOSSES["ce"], targets, torch.ones(4), 6, 0.02, False, starts=3, seed=0)
-        return sum(smoothing.gufm_terms(4, 6, 0.02, delta)), found.value
+        return sum(gufm.smoothed_terms(4, 6, 0.02, delta)), found.value
 
     return pair
 
@@ -342,8 +342,8 @@ ONES = torch.ones(3)
         (lambda: minimise_ufm(LOSSES["ce"], torch.eye(3), 0 * ONES, 4, Decay(1, 1, None), starts=1, seed=0),
          "positive numbers"),
         (lambda: supcon.supcon_optimum(3, 1, 1.0, include_self=False), "needs 2 or more"),
-        (lambda: smoothing.gufm_terms(3, 4, 0.1, 1.0), "smoothing: 1"),
-        (lambda: smoothing.gufm_terms(3, 4, 0.1, -0.1), "smoothing: -0.1"),
+        (lambda: gufm.smoothed_terms(3, 4, 0.1, 1.0), "smoothing: 1"),
+        (lambda: gufm.smoothed_terms(3, 4, 0.1, -0.1), "smoothing: -0.1"),
         (lambda: integrate(SE, aligned_start(SE, 3, 1), []), "rising"),
         (lambda: integrate(SE, aligned_start(SE, 3, 1), [2, 1]), "rising"),
         (lambda: Dufm(1, 5, 0.1, (0.1, 0.1)), "1 classes of 5"),

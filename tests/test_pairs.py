@@ -63,6 +63,6 @@ def test_ties_are_found_tile_by_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(pairs, "TILE_ENTRIES", SIDE**2)
     wanted = [0, 1, 2, 3, 4, 5, 0, 7, 8, 9, 10, 0]
-    assert NearestMeans(found, found)._lowest_coinciding().tolist() == wanted
+    assert NearestMeans(found, found)._lowest_coinciding.tolist() == wanted
     logits = LargestLogits(means, torch.zeros(12, dtype=torch.float64), torch.tensor(1.0))
-    assert logits._lowest_equal().tolist() == wanted
+    assert logits._lowest_equal.tolist() == wanted

@@ -39,9 +39,14 @@ from ncpipe.config.study import load_study
 from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared, VectorSplit, read_prepared, write_prepared
-from ncpipe.metrics.deep_nrc import feature_spectrum, nrc2_cka, nrc3_alignment, nrc4_linear_mse
+from ncpipe.metrics.deep_nrc import (
+    feature_spectrum,
+    intrinsic_dimension,
+    nrc2_cka,
+    nrc3_alignment,
+    nrc4_linear_mse,
+)
 from ncpipe.metrics.hooks import measure_model, measure_regression_model
-from ncpipe.metrics.intrinsic_dimension import intrinsic_dimension
 from ncpipe.metrics.nrc import nrc1, nrc2, nrc3, principal_axes
 from ncpipe.metrics.regression import measure_regression, measure_vectors
 from ncpipe.metrics.table import Measurement
@@ -464,11 +469,8 @@ def test_a_study_has_data_and_losses_of_its_own(study_folder: Path) -> None:
     assert end.history[-1].fit == pytest.approx(float(wanted), rel=1e-12)
 
 
-def test_every_stage_runs_and_what_needs_classes_is_left_out(
-    study_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_stage_runs_and_what_needs_classes_is_left_out(study_folder: Path) -> None:
     """The study of regression, made tiny: its claims, its figures and its page."""
-    monkeypatch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
     study = YAML(typ="safe").load(ROOT / "stages/regression/params.yaml")
     study["sweep"] |= {"seeds": [0, 1]}
     for each in study["experiments"].values():

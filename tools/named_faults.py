@@ -281,7 +281,7 @@ NAMED = [
     Fault(
         "weights that a mode merges not restored",
         "metrics/eval_mode.py",
-        "            found += module.parameters()\n",
+        "            tensors += module.parameters()\n",
         "            pass\n",
         ("tests/test_wrappers.py::test_a_measurement_leaves_no_trace_in_modules_that_act_on_their_mode",),
     ),

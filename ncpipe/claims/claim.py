@@ -3,9 +3,10 @@
 Editors show the docstrings of these records. `ncpipe.claims.quantities` has a record for each quantity.
 """
 
+import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
@@ -40,9 +41,8 @@ class Expect:
     within: Positive | None = None
 
     def __post_init__(self) -> None:
-        given = [field.name for field in fields(self) if getattr(self, field.name) not in (None, ())]
-        if len(given) != 1:
-            raise ValueError(f"give one of {', '.join(field.name for field in fields(self))}")
+        if len([value for value in vars(self).values() if value not in (None, ())]) != 1:
+            raise ValueError(f"give one of {', '.join(vars(self))}")
         if self.between and not (len(self.between) == 2 and self.between[0] < self.between[1]):
             raise ValueError("between takes two numbers, the smaller one first")
 
@@ -193,11 +193,9 @@ class RunClaim(Claim):
 
     def points(self, tables: Tables) -> list[Points]:
         """Return what a panel shows of the claim: by default the runs of each side beside each other."""
-        shown = []
+        points = []
         for side in self.sides():
-            try:
+            with contextlib.suppress(NoNumberError):
                 table = at_depth(side.values(tables), side.depth)
-            except NoNumberError:
-                continue
-            shown.append(Points("place", side, table.assign(at=math.nan, name=side.experiment)))
-        return shown
+                points.append(Points("place", side, table.assign(at=math.nan, name=side.experiment)))
+        return points

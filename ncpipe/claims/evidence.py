@@ -145,8 +145,7 @@ class Side(NamedTuple):
         if self.when:
             return self._at_onset(runs, tables.history, self.when)
         if self.layer:
-            errors = self.rows(tables.layer_errors)
-            errors = errors[errors["layer"] == self.layer]
+            errors = rows_at(self.rows(tables.layer_errors), {"layer": self.layer})
             if errors.empty:
                 raise NoNumberError(f"{self.words()}: no such layer")
             return without_logarithm(errors)
@@ -173,15 +172,14 @@ class Side(NamedTuple):
         logged = self.rows(history).dropna(subset=[level, column]).sort_values([*keys, "epoch"])
         logged = logged.assign(low=logged.groupby(keys)["epoch"].shift(fill_value=0), high=logged["epoch"])
         reached = logged[logged[level] <= when.at_most].groupby(keys, as_index=False).first()
-        reached = reached.assign(value=reached[column])[[*keys, "value", "low", "high"]]
-        if column != "epoch":
-            reached = reached.drop(columns=["low", "high"])
-        found = runs[[*keys, "selected"]].merge(reached, on=keys, how="left")
-        if late := int((found["selected"] & found["value"].isna()).sum()):
-            raise NoNumberError(f"{late} of {len(found)} runs of {self.experiment} do not reach {when}")
-        log10 = np.log10(found["value"].where(found["value"] > 0))
-        counted = found["selected"] & found["value"].notna()
-        return found.assign(log10=log10, used=counted & log10.notna(), counted=counted)
+        ends = ["low", "high"] if column == "epoch" else []
+        reached = reached.assign(value=reached[column])[[*keys, "value", *ends]]
+        onsets = runs[[*keys, "selected"]].merge(reached, on=keys, how="left")
+        if late := int((onsets["selected"] & onsets["value"].isna()).sum()):
+            raise NoNumberError(f"{late} of {len(onsets)} runs of {self.experiment} do not reach {when}")
+        log10 = np.log10(onsets["value"].where(onsets["value"] > 0))
+        counted = onsets["selected"] & onsets["value"].notna()
+        return onsets.assign(log10=log10, used=counted & log10.notna(), counted=counted)
 
     def runs(self, tables: Tables) -> pd.DataFrame:
         """Return the rows of runs.csv; raise NoNumberError if there are none."""
@@ -217,7 +215,7 @@ def at_depth(table: pd.DataFrame, depth: int | None) -> pd.DataFrame:
     return table[table["depth"] == (depth or table["depth"].max())]
 
 
-def used_of(table: pd.DataFrame, column: str, without: int = 0) -> pd.DataFrame:
+def used_rows(table: pd.DataFrame, column: str, without: int = 0) -> pd.DataFrame:
     """Return the rows whose column `used` or `counted` is true.
 
     Raises NoNumberError with the settings at which these are fewer than FEWEST, or than there are. without:
@@ -227,17 +225,18 @@ def used_of(table: pd.DataFrame, column: str, without: int = 0) -> pd.DataFrame:
     if used.empty:
         raise NoNumberError(f"0 of {len(table)} runs have a number that is used")
     x = x_column(table)
-    asked = table[~table[x].isin(sorted(table[x].unique())[:without])]
-    counts = asked.groupby(setting_keys(asked)).size()
-    left = used.groupby(setting_keys(asked)).size().reindex(counts.index, fill_value=0)
-    if len(lacking := left[left < counts.clip(upper=FEWEST)].index.unique(x).sort_values()):
-        places = ", ".join(f"{value:g}" for value in lacking)
-        least = f"fewer than {FEWEST} runs have a number that is used"
-        raise NoNumberError(f"{least} at {symbol(asked)} = {places}")
+    required = table[~table[x].isin(sorted(table[x].unique())[:without])]
+    keys = setting_keys(required)
+    counts = required.groupby(keys).size()
+    used_counts = used.groupby(keys).size().reindex(counts.index, fill_value=0)
+    if len(few := used_counts[used_counts < counts.clip(upper=FEWEST)].index.unique(x).sort_values()):
+        values = ", ".join(f"{value:g}" for value in few)
+        problem = f"fewer than {FEWEST} runs have a number that is used"
+        raise NoNumberError(f"{problem} at {symbol(required)} = {values}")
     return used
 
 
-def counted(used: pd.DataFrame, table: pd.DataFrame) -> str:
+def count_text(used: pd.DataFrame, table: pd.DataFrame) -> str:
     """Return how many runs are used, as '14 of 15 runs'."""
     return f"{len(used)} of {len(table)} runs"
 
@@ -259,7 +258,7 @@ def mean(table: pd.DataFrame, rule: Slopes) -> Answer:
 
     A single run has the interval in its columns low and high, if there are these.
     """
-    used = used_of(table, "counted")
+    used = used_rows(table, "counted")
     if "x" in table and table["x"].nunique() > 1:
         raise NoNumberError("a study with an axis has a mean for each value; name one")
     depth = int(table["depth"].iloc[0])
@@ -267,7 +266,7 @@ def mean(table: pd.DataFrame, rule: Slopes) -> Answer:
         value, low, high = (float(used[part].iloc[0]) for part in ("value", "low", "high"))
         return Answer(value, low, high, f"1 run at L = {depth}")
     terms = [WeightedRuns(depth, 1.0, used.sort_values("seed").set_index("seed")["value"])]
-    return estimate([], terms, rule, f"{counted(used, table)} at L = {depth}")
+    return estimate([], terms, rule, f"{count_text(used, table)} at L = {depth}")
 
 
 def points_by_epoch(side: Side, tables: Tables) -> list[Points]:

@@ -44,12 +44,12 @@ def load_claims(
         raise InputError(cut(f"{path}: {error}")) from None
     claims, mistakes = parse_claims(tree)
     if any(isinstance(claim, RunClaim) for claim in claims):
-        known = params()
-        metrics = _known_metrics(known)
-        claims = tuple(own for claim in claims for own in _of_each(claim, known.sweep.experiments))
-        of_runs = [claim for claim in claims if isinstance(claim, RunClaim)]
+        study = params()
+        metrics = _known_metrics(study)
+        claims = tuple(part for claim in claims for part in _by_experiment(claim, study.sweep.experiments))
+        run_claims = [claim for claim in claims if isinstance(claim, RunClaim)]
         mistakes += dict.fromkeys(
-            f"{claim.id}.{line}" for claim in of_runs for line in _unknown(claim, known, metrics)
+            f"{claim.id}.{line}" for claim in run_claims for line in _unknown(claim, study, metrics)
         )
     if mistakes:
         raise InputError("\n".join(cut(f"{path}: {line}") for line in mistakes))
@@ -62,15 +62,15 @@ def parse_claims(tree: object) -> tuple[tuple[Claim, ...], list[str]]:
         return (), ["expected a list of claims"]
     claims: list[Claim] = []
     mistakes: list[str] = []
-    seen: set[str] = set()
+    paths: set[str] = set()
     for index, entry in enumerate(tree):
         name = entry.get("id") if isinstance(entry, dict) else None
         path = name if isinstance(name, str) and name.isprintable() and name else f"claim {index + 1}"
-        if path in seen:
+        if path in paths:
             mistakes.append(f"{path}: another claim has the same id; rename one")
-        seen.add(path)
-        claim, wrong = _read(entry, path)
-        mistakes += wrong
+        paths.add(path)
+        claim, problems = _read(entry, path)
+        mistakes += problems
         if isinstance(name, str) and name != path:  # ids appear in tables and on the terminal
             mistakes.append(f"{path}.id: {shown(name)} is empty or not printable; rename it")
         elif claim is not None:
@@ -81,26 +81,26 @@ def parse_claims(tree: object) -> tuple[tuple[Claim, ...], list[str]]:
 
 def _read(entry: Any, path: str) -> tuple[Claim | None, list[str]]:
     """Return a claim and no mistakes, or None and its mistakes. Keys without a value are left out."""
-    given = (
-        {key: value for key, value in entry.items() if value is not None} if isinstance(entry, dict) else {}
-    )
-    record = RECORDS.get(str(given.get("quantity")))
+    if not isinstance(entry, dict):
+        return check(AnyClaim, entry, path)
+    keys = {key: value for key, value in entry.items() if value is not None}
+    record = RECORDS.get(str(keys.get("quantity")))
     if record is None:
-        return check(AnyClaim, given or entry, path)
+        return check(AnyClaim, keys or entry, path)
     mistakes = []
-    for key in [key for key in given if key not in _keys(record)]:
-        if others := [quantity for quantity, other in RECORDS.items() if key in _keys(other)]:
-            mistakes.append(f"{path}.{key}: belongs to {', '.join(others)}; remove it")
-            del given[key]
-    claim, wrong = check(record, given, path)
-    return (None if mistakes else claim), mistakes + wrong
+    for key in [key for key in keys if key not in _keys(record)]:
+        if quantities := [quantity for quantity, other in RECORDS.items() if key in _keys(other)]:
+            mistakes.append(f"{path}.{key}: belongs to {', '.join(quantities)}; remove it")
+            del keys[key]
+    claim, problems = check(record, keys, path)
+    return (None if mistakes else claim), mistakes + problems
 
 
 def _keys(record: Any) -> set[str]:
     return {field.name for field in fields(record)}
 
 
-def _of_each(claim: Claim, experiments: Iterable[str]) -> list[Claim]:
+def _by_experiment(claim: Claim, experiments: Iterable[str]) -> list[Claim]:
     """Return the claim, or one for each experiment if it is about runs and names none."""
     if not isinstance(claim, RunClaim) or all(side.experiment for side in claim.sides()):
         return [claim]
@@ -109,25 +109,26 @@ def _of_each(claim: Claim, experiments: Iterable[str]) -> list[Claim]:
 
 def _known_metrics(params: Params) -> list[str]:
     """Return every name that a claim's `metric` may be."""
-    own = [*(metric.name for metric in own_metrics(params.study)), *map(str, params.study.columns)]
-    claimed = [name for stage in params.study.stages.values() for name in stage.claimed]
-    return [*CATALOGUE, *own, *_of_shots(params), *RUN_NUMBERS, *claimed]
+    study = params.study
+    claimed = [name for stage in study.stages.values() for name in stage.claimed]
+    metrics = [metric.name for metric in own_metrics(study)]
+    return [*CATALOGUE, *metrics, *map(str, study.columns), *_shot_metrics(params), *RUN_NUMBERS, *claimed]
 
 
-def _unknown(claim: RunClaim, params: Params, known: list[str]) -> Iterator[str]:
+def _unknown(claim: RunClaim, params: Params, metrics: list[str]) -> Iterator[str]:
     """Yield a line for each name that params.yaml does not have, and for each unknown metric."""
     for side in claim.sides():
         if (name := side.experiment) not in params.experiments:
             yield f"{_key_of(claim, name)}: unknown {shown(name)}; {suggest(name, params.experiments)}"
-        if (name := side.metric) not in known and name != "epoch":
-            yield f"{_key_of(claim, name)}: unknown {shown(name)}; {_nearest(name, known)}"
-        if side.when and (name := side.when.metric) not in known:
-            yield f"when.metric: unknown {shown(name)}; {_nearest(name, known)}"
+        if (name := side.metric) not in metrics and name != "epoch":
+            yield f"{_key_of(claim, name)}: unknown {shown(name)}; {_nearest(name, metrics)}"
+        if side.when and (name := side.when.metric) not in metrics:
+            yield f"when.metric: unknown {shown(name)}; {_nearest(name, metrics)}"
     if isinstance(claim, Trend):
         for name, number in claim.over.items():
-            written = _at(params.experiments[name], claim.x) if name in params.experiments else None
-            if written not in (None, number):
-                yield f"over.{name}: {number} here, but params.yaml has {claim.x}: {written}"
+            value = _number_at(params.experiments[name], claim.x) if name in params.experiments else None
+            if value not in (None, number):
+                yield f"over.{name}: {number} here, but params.yaml has {claim.x}: {value}"
     if claim.value is not None and params.sweep.axis is None:
         yield "value: params.yaml has no sweep.axis; remove it"
 
@@ -139,7 +140,7 @@ def _key_of(claim: RunClaim, name: str) -> str:
     return next(key for key, value in keys.items() if value == name or (key == "over" and name in value))
 
 
-def _at(spec: Any, key: str) -> Number | None:
+def _number_at(spec: Any, key: str) -> Number | None:
     """Return the number at a dotted key of an experiment; None if there is none."""
     value: Any = asdict(spec)
     for step in key.split("."):
@@ -147,13 +148,13 @@ def _at(spec: Any, key: str) -> Number | None:
     return value if isinstance(value, int | float) else None
 
 
-def _of_shots(params: Params) -> list[str]:
+def _shot_metrics(params: Params) -> list[str]:
     """Return the metrics that exist for each number of shots of an experiment."""
     transfers = [spec.transfer for spec in params.experiments.values() if spec.transfer]
     shots = sorted({count for transfer in transfers for count in transfer.shots})
     return [f"{metric.name}_{count:03d}" for metric in TRANSFERS for count in shots]
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    hint = suggest(name, known)
+def _nearest(name: str, metrics: list[str]) -> str:
+    hint = suggest(name, metrics)
     return hint if hint.startswith("did you mean") else "docs/metric_tables.md has their names"

@@ -3,6 +3,7 @@
 `ncpipe.figures.claim_panels` draws them.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,17 +29,11 @@ def panel_points(judged: Sequence[Judged], tables: Tables) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for claim, _, verdict in judged:
         if isinstance(claim, RunClaim) and claim.panel:
-            shown = {"panel": claim.panel, "verdict": verdict}
-            rows += [shown | row for points in _points(claim, tables) for row in _rows(points)]
+            common = {"panel": claim.panel, "verdict": verdict}
+            with contextlib.suppress(NoNumberError):
+                rows += [common | row for points in claim.points(tables) for row in _rows(points)]
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.drop_duplicates([name for name in COLUMNS if name != "verdict"], ignore_index=True)
-
-
-def _points(claim: RunClaim, tables: Tables) -> list[Points]:
-    try:
-        return claim.points(tables)
-    except NoNumberError:
-        return []
 
 
 def _rows(points: Points) -> Iterator[dict[str, Any]]:

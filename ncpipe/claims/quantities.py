@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import pandas as pd
 
-from ncpipe.claims.calls import Call, Calls, Functions, arguments_of, with_own
+from ncpipe.claims.calls import Call, Functions, arguments_of
 from ncpipe.claims.claim import Claim, RunClaim, Verdict
 from ncpipe.claims.evidence import (
     Answer,
@@ -23,17 +23,18 @@ from ncpipe.claims.evidence import (
     Tables,
     When,
     at_depth,
-    counted,
+    count_text,
     estimate,
     exact,
     mean,
     points_by_epoch,
     points_by_layer,
-    used_of,
+    used_rows,
     without_logarithm,
 )
 from ncpipe.claims.run_calls import RUN_CALLS
 from ncpipe.config.bounds import Count, Index, Number
+from ncpipe.config.study import mistake
 from ncpipe.config.unions import TaggedBy
 from ncpipe.system.errors import InputError, cut, shown, suggest
 from ncpipe.tables.compare import (
@@ -67,11 +68,8 @@ class Trend(RunClaim):
     @property
     def side(self) -> Side:
         """The runs and their metric; `sides` has those of each experiment."""
-        return (
-            super().side._replace(experiment=f"{', '.join(self.over)} by {self.x}")
-            if self.over
-            else super().side
-        )
+        side = super().side
+        return side._replace(experiment=f"{', '.join(self.over)} by {self.x}") if self.over else side
 
     def sides(self) -> list[Side]:
         """Return all runs and metrics that the number is made of."""
@@ -108,7 +106,7 @@ class Trend(RunClaim):
         return [self.over_x(self.values(tables), tables)]
 
 
-def _few(used: pd.DataFrame, without: int = 0) -> str:
+def _few_depths(used: pd.DataFrame, without: int = 0) -> str:
     """Return that a trend over depths or values of the axis has fewer than it takes; nothing if not."""
     x = x_column(used)
     count = used[x].nunique() - without
@@ -116,7 +114,7 @@ def _few(used: pd.DataFrame, without: int = 0) -> str:
     return f"{count} {noun}, a trend takes {FEWEST_DEPTHS}" if count < FEWEST_DEPTHS else ""
 
 
-def _fit(side: Side, tables: Tables, without: int) -> pd.Series:
+def _slope_row(side: Side, tables: Tables, without: int) -> pd.Series:
     """Return the row of slopes.csv, or of slopes_leave_out.csv where depths are left out."""
     line = side._replace(value=None)
     rows = line.of_metric(line.rows(tables.slopes_leave_out if without else tables.slopes))
@@ -129,7 +127,7 @@ def _fit(side: Side, tables: Tables, without: int) -> pd.Series:
     return rows.iloc[0]
 
 
-def _slope(fit: pd.Series) -> Answer:
+def _slope_answer(fit: pd.Series) -> Answer:
     return Answer(float(fit["slope"]), float(fit["low"]), float(fit["high"]), f"{fit['n_used']:.0f} runs")
 
 
@@ -153,29 +151,31 @@ class Slope(Trend):
         """Return a row of slopes.csv or slopes_leave_out.csv, or a fit over experiments or of onsets."""
         table = self.values(tables)
         if self.over or self.when:
-            return self._over_x(at_depth(table, self.depth) if self.over else table, tables)
-        used = used_of(table, "used", self.without)
-        fit = _fit(self.side, tables, self.without)
+            return self._fitted(at_depth(table, self.depth) if self.over else table, tables)
+        used = used_rows(table, "used", self.without)
+        fit = _slope_row(self.side, tables, self.without)
         by_x = dict(list(used.groupby(x_column(used))["log10"])[self.without :])
         error, freedom = difference_error([], slope_combination(by_x))
         turns = "" if self.expect.between else _turns(by_x, fit, symbol(used))
-        return _slope(fit)._replace(error=error, freedom=freedom, turns=turns, few=_few(used, self.without))
+        few = _few_depths(used, self.without)
+        return _slope_answer(fit)._replace(error=error, freedom=freedom, turns=turns, few=few)
 
-    def _over_x(self, table: pd.DataFrame, tables: Tables) -> Answer:
+    def _fitted(self, table: pd.DataFrame, tables: Tables) -> Answer:
         """Fit the slope over experiments or depths, whose runs are taken as independent draws."""
         where = x_column(table)
-        used = used_of(table, "used", self.without).sort_values([where, "seed"])
+        used = used_rows(table, "used", self.without).sort_values([where, "seed"])
         by_x = dict(list(used.set_index("seed").groupby(where)["log10"])[self.without :])
         terms = slope_combination(by_x)
         if not terms:
             raise NoNumberError(f"too few values of {symbol(table)} with a logarithm")
-        few = "" if self.over else _few(used, self.without)
-        return estimate([], terms, tables.rule, counted(used, table))._replace(few=few)
+        few = "" if self.over else _few_depths(used, self.without)
+        return estimate([], terms, tables.rule, count_text(used, table))._replace(few=few)
 
 
 def _turns(by_x: dict[Any, pd.Series], fit: pd.Series, name: str) -> str:
     """Return that a line is rejected and that the means turn back at large x; nothing if not."""
-    if not fit["rejected"] or not turns_back([float(own.mean()) for own in by_x.values()], fit["slope"]):
+    means = [float(values.mean()) for values in by_x.values()]
+    if not fit["rejected"] or not turns_back(means, fit["slope"]):
         return ""
     x = list(by_x)
     higher = "above" if fit["slope"] < 0 else "below"
@@ -202,9 +202,9 @@ class Line(RunClaim):
 
     def answer(self, tables: Tables) -> Answer:
         """Return a row of slopes_leave_out.csv, with the test of the line."""
-        used_of(self.side.values(tables), "used", self.without)
-        fit = _fit(self.side, tables, self.without)
-        return _slope(fit)._replace(p_value=float(fit["p_value"]), rejected=bool(fit["rejected"]))
+        used_rows(self.side.values(tables), "used", self.without)
+        fit = _slope_row(self.side, tables, self.without)
+        return _slope_answer(fit)._replace(p_value=float(fit["p_value"]), rejected=bool(fit["rejected"]))
 
     def decision(self, number: Answer) -> Verdict:
         """Return `disagrees` if a line is rejected, `agrees` if the slope is known to within `expect.within`.
@@ -214,8 +214,8 @@ class Line(RunClaim):
         if number.rejected:
             return "disagrees"
         assert self.expect.within is not None
-        known = not math.isnan(number.p_value) and _half_width(number) <= self.expect.within
-        return "agrees" if known else "undecided"
+        tested = not math.isnan(number.p_value)
+        return "agrees" if tested and _half_width(number) <= self.expect.within else "undecided"
 
     def expected(self, number: Answer) -> str:
         """Return what a line has to be."""
@@ -229,8 +229,8 @@ class Line(RunClaim):
             return "too few runs to test a line"
         if number.rejected:
             return f"a line is rejected ({p_text(number.p_value)})"
-        held = f"not rejected ({p_text(number.p_value)}), its slope known to ±{_half_width(number):.2g}"
-        return held + (f", where ±{self.expect.within:g} is asked for" * (self.decision(number) != "agrees"))
+        text = f"not rejected ({p_text(number.p_value)}), its slope known to ±{_half_width(number):.2g}"
+        return text + (f", where ±{self.expect.within:g} is asked for" * (self.decision(number) != "agrees"))
 
 
 def _half_width(number: Answer) -> float:
@@ -257,17 +257,17 @@ class Spearman(Trend):
         return super().side._replace(layer=self.layer)
 
     @property
-    def other(self) -> Side:
+    def side_along(self) -> Side:
         """The runs and the metric of `along`."""
         return self.side._replace(metric=self.along, split=self.along_split or self.split)
 
     def sides(self) -> list[Side]:
         """Return all runs and metrics that the number is made of."""
-        return super().sides() + [self.other] * bool(self.along)
+        return super().sides() + [self.side_along] * bool(self.along)
 
     def about(self) -> str:
         """Return the runs and their metric, and the other metric."""
-        return self.side.words(f"with {self.other.series}" * bool(self.along))
+        return self.side.words(f"with {self.side_along.series}" * bool(self.along))
 
     def mistakes(self) -> Iterator[str]:
         """Yield a line, which begins with a key, for each contradiction between keys."""
@@ -284,26 +284,26 @@ class Spearman(Trend):
     def answer(self, tables: Tables) -> Answer:
         """Return `ranks.rank_correlation` of the runs, of every depth and value with `along`."""
         table = at_depth(self.values(tables), self.depth) if self.over else self.values(tables)
-        used = used_of(table, "counted").sort_values([x_column(table), "seed"])
+        used = used_rows(table, "counted").sort_values([x_column(table), "seed"])
         if x_column(used) != "depth" and not self.along and used["depth"].nunique() > 1:
             raise NoNumberError("a study with an axis has a correlation for each depth; name one")
         points = self.over_x(used, tables)
         name = [self.experiment, LAST, self.split, self.metric]
-        name += [self.other.split, self.along] * bool(self.along)
+        name += [self.side_along.split, self.along] * bool(self.along)
         values = [np.array([value]) for value in points.table["value"]]
         rho, p_value = rank_correlation(points.table["at"].to_numpy(), values, "|".join(name), tables.rule)
         if math.isnan(rho):
             raise NoNumberError(f"all values of {self.metric} or of {points.label} are equal")
-        few = "" if self.over or self.along else _few(used)
+        few = "" if self.over or self.along else _few_depths(used)
         rejected = p_value < 1 - tables.rule.level
-        return Answer(rho, runs=counted(used, table), p_value=p_value, rejected=rejected, few=few)
+        return Answer(rho, runs=count_text(used, table), p_value=p_value, rejected=rejected, few=few)
 
     def over_x(self, runs: pd.DataFrame, tables: Tables) -> Points:
         """Return the runs over the depth, the axis or the numbers of the experiments, or the other metric."""
         if not self.along:
             return super().over_x(runs, tables)
         keys = run_keys(runs)
-        at = self.other.values(tables)[[*keys, "value"]].rename(columns={"value": "at"})
+        at = self.side_along.values(tables)[[*keys, "value"]].rename(columns={"value": "at"})
         both = runs.merge(at, on=keys).sort_values(keys).dropna(subset=["value", "at"])
         return Points("metric", self.side, both.assign(name=""), self.along)
 
@@ -345,10 +345,8 @@ class Extreme(RunClaim):
 
     def answer(self, tables: Tables) -> Answer:
         """Return the extreme."""
-        value, *minus = (
-            table.set_index(run_keys(table))["value"]
-            for table in (side.values(tables) for side in self.sides())
-        )
+        parts = [side.values(tables) for side in self.sides()]
+        value, *minus = (part.set_index(run_keys(part))["value"] for part in parts)
         values = (value - minus[0] if minus else value).dropna()
         if values.empty:
             raise NoNumberError("no run has a value")
@@ -415,12 +413,12 @@ class Difference(RunClaim):
 
     def answer(self, tables: Tables) -> Answer:
         """Return `compare.difference_interval`, or that of the sizes of two drifts."""
-        other, own = (self._terms(side, tables) for side in self.sides())
-        counts = [sum(len(term.values) for term in terms) for terms in (own, other)]
+        base, terms = (self._terms(side, tables) for side in self.sides())
+        counts = [sum(len(term.values) for term in combination) for combination in (terms, base)]
         runs = f"{counts[0]} against {counts[1]} runs"
         if self.of == "bend":
-            return Answer(*size_difference_interval(other, own, tables.rule.level), runs)
-        return estimate(other, own, tables.rule, runs)
+            return Answer(*size_difference_interval(base, terms, tables.rule.level), runs)
+        return estimate(base, terms, tables.rule, runs)
 
     def _terms(self, side: Side, tables: Tables) -> Combination:
         """Return the runs of one side's number with their weights; one depth, 0, if it is not over depths."""
@@ -428,7 +426,7 @@ class Difference(RunClaim):
         if self.of not in OVER_DEPTHS:
             table = at_depth(table, side.depth)
         try:
-            used = used_of(table, "counted" if self.of == "value" else "used", self.without)
+            used = used_rows(table, "counted" if self.of == "value" else "used", self.without)
         except NoNumberError as why:
             raise NoNumberError(f"{side.words()}: {why}") from None
         used = used.sort_values(["depth", "seed"])
@@ -459,15 +457,19 @@ class Called(Claim):
     call: str
     args: dict[str, Any] = field(default_factory=dict)
 
-    def calls(self) -> Calls:
-        """Return the functions that may be called: the package's and the study's."""
-        raise NotImplementedError
+    def package_calls(self) -> Functions:
+        """Return the package's functions, whose names a study's may not have."""
+        return RUN_CALLS
 
     def checked(self) -> tuple[Call, dict[str, Any]]:
         """Return the call and its arguments; raise InputError with a line for each mistake."""
-        if self.call not in (calls := self.calls()):
+        package = self.package_calls()
+        for name in package.keys() & self.study_calls.keys():
+            raise mistake("CALLS", f"the call {name!r} exists already, in the package; rename it")
+        calls = {**package, **self.study_calls}
+        if self.call not in calls:
             self._refuse("call", f"unknown {shown(self.call)}; {suggest(self.call, calls)}")
-        call = calls[self.call]
+        call = Call(*calls[self.call])
         if call.of_runs != isinstance(self, RunClaim):
             other = "computed" if call.of_runs else "theory"
             self._refuse("quantity", f"{self.call} is a call of `quantity: {other}`")
@@ -494,10 +496,6 @@ class Computed(RunClaim, Called):
         """The name of the number in tables."""
         return self.call
 
-    def calls(self) -> Calls:
-        """Return the functions that may be called: the package's and the study's."""
-        return with_own(RUN_CALLS, self.study_calls)
-
     def mistakes(self) -> Iterator[str]:
         """Yield a line, which begins with a key, for each contradiction between keys."""
         yield from super().mistakes()
@@ -506,33 +504,34 @@ class Computed(RunClaim, Called):
 
     def answer(self, tables: Tables) -> Answer:
         """Return the function's number, or the mean of its values."""
-        found = self.computed(tables)
-        if isinstance(found, float):
-            return exact(found)
-        return mean(at_depth(found, self.depth), tables.rule)
+        result = self.computed(tables)
+        if isinstance(result, float):
+            return exact(result)
+        return mean(at_depth(result, self.depth), tables.rule)
 
     def computed(self, tables: Tables) -> pd.DataFrame | float:
         """Return the function's values of runs, or its number of them all."""
         runs = self.side.runs(tables)
         call, arguments = self.checked()
-        found = call.number(claim=self, tables=tables, **arguments)
-        if not isinstance(found, pd.DataFrame):
-            return float(found)
-        if found.empty:
+        result = call.number(claim=self, tables=tables, **arguments)
+        if not isinstance(result, pd.DataFrame):
+            return float(result)
+        if result.empty:
             raise NoNumberError(f"{self.about()}: {self.call} finds no run with what it takes")
         keys = run_keys(tables.runs)
-        found = runs[[*keys, "selected"]].merge(found[[*keys, "value"]], on=keys, how="left")
-        return without_logarithm(found)
+        return without_logarithm(
+            runs[[*keys, "selected"]].merge(result[[*keys, "value"]], on=keys, how="left")
+        )
 
     def points(self, tables: Tables) -> list[Points]:
         """Return the values of runs beside each other, or what else the call is seen by."""
         if self.call in POINTS:
             return POINTS[self.call](self.side, tables)
-        found = self.computed(tables)
-        if isinstance(found, float):
+        result = self.computed(tables)
+        if isinstance(result, float):
             return []
-        shown = at_depth(found, self.depth).assign(at=math.nan, name=self.experiment)
-        return [Points("slope" if self.call == "layer_slope" else "place", self.side, shown)]
+        table = at_depth(result, self.depth).assign(at=math.nan, name=self.experiment)
+        return [Points("slope" if self.call == "layer_slope" else "place", self.side, table)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -554,13 +553,11 @@ class Theory(Called):
         if (self.expect.within is None) != (self.against is None):
             yield "expect: `within` and `against` belong together; give both or neither"
 
-    def calls(self) -> Calls:
-        """Return the functions that may be called: the package's and the study's."""
+    def package_calls(self) -> Functions:
+        """Return the package's functions, those of runs too."""
         from ncpipe.claims.theory_calls import THEORY_CALLS  # imports torch
 
-        return with_own(
-            {**RUN_CALLS, **THEORY_CALLS}, self.study_calls
-        )  # those of runs too, whose names are taken
+        return {**super().package_calls(), **THEORY_CALLS}
 
     def checked(self) -> tuple[Call, dict[str, Any]]:
         """Return the call and its arguments; raise InputError with a line for each mistake."""
@@ -573,9 +570,8 @@ class Theory(Called):
         """Return the expected range, as `< 0` or `within 0.001 of 0.5`."""
         if self.expect.within is None:
             return super().expected(number)
-        checked = self.against == "numerical"  # the check may be a closed form
-        close = f"within {self.expect.within:g} of {number.target:.6g}"
-        return close + checked * ", computed independently"
+        check = ", computed independently" * (self.against == "numerical")  # it may be a closed form
+        return f"within {self.expect.within:g} of {number.target:.6g}{check}"
 
     def answer(self, tables: object = None) -> Answer:
         """Return the exact number of the call; its `target` is the number of `against`.

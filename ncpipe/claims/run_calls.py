@@ -21,12 +21,12 @@ def since_fit(claim: RunClaim, tables: Tables) -> pd.DataFrame:
 
     Runs without one have no row.
     """
-    own = claim.side.rows(tables.history)
-    column, keys = series_name(claim.split, claim.metric), run_keys(own)
-    if column not in own:
-        return own[keys].assign(value=math.nan).iloc[:0]
-    kept = own[(own[column] > 0) & (own["train_error"] == 0)].sort_values("epoch")
-    ends = np.log10(kept.set_index(keys)[column]).groupby(keys)
+    history = claim.side.rows(tables.history)
+    column, keys = series_name(claim.split, claim.metric), run_keys(history)
+    if column not in history:
+        return history[keys].assign(value=math.nan).iloc[:0]
+    fitted = history[(history[column] > 0) & (history["train_error"] == 0)].sort_values("epoch")
+    ends = np.log10(fitted.set_index(keys)[column]).groupby(keys)
     return (ends.last() - ends.first()).rename("value").reset_index()
 
 
@@ -37,9 +37,9 @@ def layer_slope(claim: RunClaim, tables: Tables) -> pd.DataFrame:
 
 def layer_rise(claim: RunClaim, tables: Tables) -> pd.DataFrame:
     """Return the largest rise of the train `ncc_error` from one layer to the next."""
-    own = claim.side.rows(tables.layer_errors).sort_values("position")
-    groups = own.groupby(run_keys(own))["value"]
-    return groups.agg(lambda errors: float(np.diff(errors).max())).reset_index()
+    errors = claim.side.rows(tables.layer_errors).sort_values("position")
+    groups = errors.groupby(run_keys(errors))["value"]
+    return groups.agg(lambda values: float(np.diff(values).max())).reset_index()
 
 
 def depth_bound(claim: RunClaim, tables: Tables, over: dict[str, Number], alpha: Fraction) -> pd.DataFrame:
@@ -49,18 +49,18 @@ def depth_bound(claim: RunClaim, tables: Tables, over: dict[str, Number], alpha:
     is no less than the least of the runs with the share p of random labels in the second half of their data.
     over: experiments on twice the samples, each with its p.
     """
-    own = claim.side.rows(tables.runs)
-    depth = claim.depth or own["depth"].max()
-    deep = tables.effective_depth[tables.effective_depth["depth"] == depth]
-    depths = deep.groupby("experiment")["effective_depth"]
-    means, least = depths.mean(), depths.min()
+    runs = claim.side.rows(tables.runs)
+    depth = claim.depth or runs["depth"].max()
+    effective_depths = tables.effective_depth[tables.effective_depth["depth"] == depth]
+    depths = effective_depths.groupby("experiment")["effective_depth"]
+    means, lowest = depths.mean(), depths.min()
     bounds = [
-        (1 + alpha) * share + float(means[claim.experiment] >= least[name])
+        (1 + alpha) * share + float(means[claim.experiment] >= lowest[name])
         for name, share in over.items()
-        if name in least and claim.experiment in means
+        if name in lowest and claim.experiment in means
     ]
-    own = own[own["depth"] == depth] if bounds and claim.metric in own else own.iloc[:0]
-    return own.assign(value=own.get(claim.metric, math.nan) - min(bounds, default=math.nan))
+    runs = runs[runs["depth"] == depth] if bounds and claim.metric in runs else runs.iloc[:0]
+    return runs.assign(value=runs.get(claim.metric, math.nan) - min(bounds, default=math.nan))
 
 
 RUN_CALLS = {function.__name__: (function,) for function in (since_fit, layer_slope, layer_rise, depth_bound)}

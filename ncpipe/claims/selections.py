@@ -21,48 +21,49 @@ def judge_by_selection(judged: Sequence[Judged], tables: Tables) -> list[Judged]
     claims = [claim for claim, _, _ in judged if isinstance(claim, RunClaim) and claim.depends_on_selection]
     if not claims or "loss_moved" not in tables.runs:  # runs of a paper's own stage
         return list(judged)
-    others = tables_by_selection(tables, {side.metric for claim in claims for side in claim.sides()})
-    return [_judge(own, others) for own in judged]
+    by_selection = tables_by_selection(tables, {side.metric for claim in claims for side in claim.sides()})
+    return [_judge(judgement, by_selection) for judgement in judged]
 
 
-def _judge(own: Judged, others: Mapping[str, Tables]) -> Judged:
-    claim = own.claim
+def _judge(judgement: Judged, by_selection: Mapping[str, Tables]) -> Judged:
+    claim, number, verdict = judgement
     if not isinstance(claim, RunClaim) or not claim.depends_on_selection or claim.identity:
-        return own
-    if own.verdict == ABSENT:
-        return own
-    found = {name: judge(claim, answer(claim, tables)) for name, tables in others.items()}
-    counted = {name: each for name, each in found.items() if each.verdict != ABSENT and not each.number.few}
-    groups: dict[str, list[str]] = {}
-    for name, each in counted.items():
-        groups.setdefault(each.verdict, []).append(name)
-    settled = [name for name in found if name != ALL]
-    if own.verdict != "undecided" and counted.keys().isdisjoint(settled):
-        last = found[settled[-1]].number
+        return judgement
+    if verdict == ABSENT:
+        return judgement
+    results = {name: judge(claim, answer(claim, tables)) for name, tables in by_selection.items()}
+    selections_by_verdict: dict[str, list[str]] = {}
+    for name, result in results.items():
+        if result.verdict != ABSENT and not result.number.few:
+            selections_by_verdict.setdefault(result.verdict, []).append(name)
+    settled = [name for name in results if name != ALL]
+    deciding = [name for names in selections_by_verdict.values() for name in names]
+    if verdict != "undecided" and set(deciding).isdisjoint(settled):
+        last = results[settled[-1]].number
         why = f"too few runs had settled ({settled[-1]}: {last.missing or last.few})"
-    elif set(groups) <= {own.verdict}:
-        return own
+    elif selections_by_verdict.keys() <= {verdict}:
+        return judgement
     else:
-        told = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in groups.items())
-        why = f"depends on which runs count ({told})"
-    return Judged(claim, own.number._replace(depends=why), "undecided")
+        verdicts = "; ".join(f"{text}: {', '.join(names)}" for text, names in selections_by_verdict.items())
+        why = f"depends on which runs count ({verdicts})"
+    return Judged(claim, number._replace(depends=why), "undecided")
 
 
 def tables_by_selection(tables: Tables, metrics: set[str]) -> dict[str, Tables]:
     """Return the tables under each selection, their points and slopes of the given metrics alone."""
-    found = {}
-    own = tables.points[tables.points["metric"].isin(metrics)]
-    measured = own[[*run_keys(tables.runs), "layer", "split", "metric", "value"]]
+    by_selection = {}
+    points = tables.points[tables.points["metric"].isin(metrics)]
+    keys = run_keys(tables.runs)
+    measured = points[[*keys, "layer", "split", "metric", "value"]]
     for name, selected in selections(tables.runs).items():
         runs = tables.runs.assign(selected=selected)
-        keys = run_keys(runs)
         errors = tables.layer_errors.drop(columns="selected").merge(runs[[*keys, "selected"]], on=keys)
-        found[name] = replace(
+        by_selection[name] = replace(
             tables,
             runs=runs,
-            points=select_points(own, runs, selected),
+            points=select_points(points, runs, selected),
             slopes=loglog_slopes(measured, runs, tables.rule),
             slopes_leave_out=leave_out_slopes(measured, runs, tables.rule),
             layer_errors=errors,
         )
-    return found
+    return by_selection

@@ -40,9 +40,9 @@ def gufm_collapse(
     """Return the largest of NC1, NC2 and NC3 at a numerical minimum with n free features per class."""
     minimum = _minimum(loss, classes, width, strength, bias, per_class)
     labels = torch.arange(classes).repeat_interleave(per_class)
-    found = measure(minimum.features, labels, minimum.weight)
-    shape = "nc2_identity" if loss == "mse" and not bias else "nc2_etf"
-    return max(found["nc1_trace_ratio"], found[shape], found["nc3_cosine"])
+    values = measure(minimum.features, labels, minimum.weight)
+    nc2 = "nc2_identity" if loss == "mse" and not bias else "nc2_etf"
+    return max(values["nc1_trace_ratio"], values[nc2], values["nc3_cosine"])
 
 
 def gufm_rescaled(
@@ -53,19 +53,17 @@ def gufm_rescaled(
     frame = torch.eye(classes).double() if orthogonal else simplex_frame(classes)
     basis = zero_sum_basis(width)
     least_value = gufm.optimal_value(loss, classes, width, strength, bias)  # says which widths have room
-    drawn = torch.randn(width - 1, frame.shape[1], generator=seeded_generator(seed, "frame"))
-    rows = frame @ torch.linalg.qr(drawn.double()).Q.T @ basis
+    normal = torch.randn(width - 1, frame.shape[1], generator=seeded_generator(seed, "frame"))
+    rows = frame @ torch.linalg.qr(normal.double()).Q.T @ basis
     logits, targets = width**0.5 * rows @ rows.T, torch.eye(classes).double()
     centre = 1 / classes if loss == "mse" and bias else 0.0
 
-    def at(scale: float) -> float:
+    def value(scale: float) -> float:
         fit = LOSSES[loss](scale * logits + centre, targets).mean()
         return float(fit + strength / 2 * scale**2 * rows.square().sum())
 
-    return (
-        float(minimize_scalar(at, bounds=(0, 100), method="bounded", options={"xatol": 1e-10}).fun)
-        / least_value
-    )
+    best = minimize_scalar(value, bounds=(0, 100), method="bounded", options={"xatol": 1e-10})
+    return float(best.fun) / least_value
 
 
 def _minimum(

@@ -4,6 +4,7 @@
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, get_args
 
@@ -94,19 +95,19 @@ def ledger_page(judged: Sequence[Judged]) -> str:
     """Return the claims as a Markdown table, after a line with their counts."""
     head = "| claim | says | ours | expected | verdict |\n|---|---|---|---|---|\n"
     lines = [
-        f"| {_named(claim)} | {_cell(claim.statement)} | {_ours(claim, number)} "
+        f"| {_claim_cell(claim)} | {_cell(claim.statement)} | {_number_cell(claim, number)} "
         f"| {_cell(claim.expected(number))} | **{verdict}** |\n"
         for claim, number, verdict in judged
     ]
     return f"# Claims\n\n{counts(judged)}\n\n{head}{''.join(lines)}"
 
 
-def _named(claim: Claim) -> str:
-    whose = "" if claim.author == "paper" else f" ({claim.author})"
-    return f"**{_cell(claim.id)}**<br>{_cell(claim.ref)}{whose}"
+def _claim_cell(claim: Claim) -> str:
+    author = "" if claim.author == "paper" else f" ({claim.author})"
+    return f"**{_cell(claim.id)}**<br>{_cell(claim.ref)}{author}"
 
 
-def _ours(claim: Claim, number: Answer) -> str:
+def _number_cell(claim: Claim, number: Answer) -> str:
     why = "" if number.missing else reason(claim, number)  # `spelled` has `missing`
     parts = [f"{claim.number} of {claim.about()}", number.runs, claim.scale or "", why]
     return f"{_cell(spelled(number))}<br>{_cell(', '.join(part for part in parts if part))}"
@@ -143,9 +144,9 @@ def line(judged: Judged) -> str:
 
 def counts(judged: Sequence[Judged]) -> str:
     """Return the verdicts' counts, as `12 claims: 9 agree, 2 disagree, 1 does not apply`."""
-    counted = {name: sum(each.verdict == name for each in judged) for name in get_args(Verdict)}
-    named = ", ".join(counted_verdict(count, name) for name, count in counted.items() if count)
-    return f"{len(judged)} {'claim' if len(judged) == 1 else 'claims'}" + (f": {named}" if named else "")
+    verdicts = Counter(verdict for _, _, verdict in judged)
+    text = ", ".join(counted_verdict(verdicts[name], name) for name in get_args(Verdict) if verdicts[name])
+    return f"{len(judged)} {'claim' if len(judged) == 1 else 'claims'}" + (f": {text}" if text else "")
 
 
 def counted_verdict(count: int, verdict: str) -> str:

@@ -214,7 +214,7 @@ def gram_rows(features: Features) -> Iterator[dict[str, Any]]:
     """Yield the cosines between the last layer's centred class means, and between them and the rows of W."""
     if not features.layers:
         return
-    means = unit_rows(features.layers[LAST_LAYER]["train"].statistics.centred_means())
+    means = unit_rows(features.layers[LAST_LAYER]["train"].statistics.centred_means)
     rows = unit_rows(features.weight)
     for matrix, cosines in (("means", means @ means.T), ("duality", rows @ means.T)):
         for i, line in enumerate(cosines.tolist()):

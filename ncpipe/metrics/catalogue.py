@@ -14,8 +14,6 @@ from ncpipe.metrics import (
     deep_nrc,
     few_shot,
     geometry,
-    intrinsic_dimension,
-    minority,
     nrc,
     outliers,
     ranks,
@@ -31,27 +29,15 @@ __all__ = ["CATALOGUE", "Metric"]
 GAP = "[theory.md](theory.md)"
 # Headings in the order of pages and reports.
 GROUPS = (
-    *("NC0", "NC1", "NC2", "GNC2", "NC3", "UNC3", "NC4", "test", "margin", "norm", "rank"),
-    "singular values",
-    *(
-        "minority",
-        "transfer",
-        "NRC1",
-        "NRC2",
-        "NRC3",
-        "NRC4",
-        "tag average",
-        "error",
-        "outliers",
-        "NC5",
-        "count",
-    ),
-)
+    "NC0", "NC1", "NC2", "GNC2", "NC3", "UNC3", "NC4", "test", "margin", "norm", "rank", "singular values",
+    "minority", "transfer", "NRC1", "NRC2", "NRC3", "NRC4", "tag average", "error", "outliers", "NC5",
+    "count",
+)  # fmt: skip
 
 
 def _entries(families: tuple[Family, ...]) -> tuple[Metric, ...]:
-    every = (entry for each in families for entry in each.entries)
-    return tuple(sorted(every, key=lambda entry: GROUPS.index(entry.group)))
+    entries = [entry for family in families for entry in family.entries]
+    return tuple(sorted(entries, key=lambda entry: GROUPS.index(entry.group)))
 
 
 # What is computed of every layer and classifier, in the order in which it is.
@@ -87,7 +73,7 @@ GAPS = (
     ),
 )  # fmt: skip
 # Of the pipeline's runs on data with `imbalance`, which says which classes are small.
-MINORITY = families_of((minority,), GROUPS)
+MINORITY = families_of((class_sizes,), GROUPS)
 MINORITIES = (*_entries(MINORITY), *class_sizes.BY_SIZE)
 # Of classes that no classifier has, a value for each number of shots n: transfer_ncc_error_005 is that of 5.
 FEW_SHOT = families_of((few_shot,), GROUPS)
@@ -149,7 +135,7 @@ SOURCES = (
     ),
 )  # fmt: skip
 # Where the targets are vectors (`ncpipe.metrics.regression`), in place of all that needs classes.
-REGRESSION_FAMILIES = families_of((nrc, deep_nrc, intrinsic_dimension), GROUPS)
+REGRESSION_FAMILIES = families_of((nrc, deep_nrc), GROUPS)
 REGRESSION = (
     *_entries(REGRESSION_FAMILIES),
     Metric(
@@ -163,11 +149,11 @@ TAG_FAMILIES = families_of((tags,), GROUPS)
 TAGS = _entries(TAG_FAMILIES)
 # Where there are samples of other data (`ncpipe.metrics.outliers`), a third split.
 OUTLIERS = _entries(families_of((outliers,), GROUPS))
-_EVERY = (
-    *(*ENTRIES, *SAMPLE_TOKENS, *TOKENS, *GAPS, *MINORITIES, *TRANSFERS),
-    *(*RANKS, *SOURCES, *REGRESSION, *TAGS, *OUTLIERS),
+_TABLES = (
+    *(ENTRIES, SAMPLE_TOKENS, TOKENS, GAPS, MINORITIES, TRANSFERS),
+    *(RANKS, SOURCES, REGRESSION, TAGS, OUTLIERS),
 )
-CATALOGUE = MappingProxyType({metric.name: metric for metric in _EVERY})
+CATALOGUE = MappingProxyType({metric.name: metric for table in _TABLES for metric in table})
 SINGULAR = "singular_"  # names of metrics that are one value of a spectrum each begin so
 NUMBERED = re.compile(rf"^({SINGULAR}\w+|transfer_\w+)_\d+$")
 # Of what series of these splits are called.

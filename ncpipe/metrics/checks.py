@@ -10,29 +10,18 @@ from torch import Tensor
 from ncpipe.datasets.tensors import Array, as_tensor
 from ncpipe.metrics.geometry import simplex_fits
 from ncpipe.metrics.sample_statistics import check_classifier
-from ncpipe.metrics.statistics import (
-    REGRESSION,
-    check_batch,
-    check_every_class,
-)
+from ncpipe.metrics.statistics import REGRESSION, check_batch, check_every_class
 from ncpipe.system.errors import InputError
 
 # Metrics whose value at collapse is that of the optimum for classes of equal size.
-BALANCED = ("nc2_*", "nc3_*")
+BALANCED = "nc2_*, nc3_*"
 # Means over samples, not over classes.
 BY_SAMPLE = (
-    "nc1_trace_ratio",
-    "nc1_pinv",
-    "dnc1_trace_pinv",
-    "tcv",
-    "nc3_cosine",
-    "nc4_mismatch",
-    "ncc_error",
-    "margins",
-    "*_test_collapse",
+    "nc1_trace_ratio, nc1_pinv, dnc1_trace_pinv, tcv, nc3_cosine, nc4_mismatch, ncc_error, margins, "
+    "*_test_collapse"
 )
 # Distances to a frame of K directions that are equally far apart.
-OF_SIMPLEX = ("nc2_etf", "nc2_identity", "nc2_means", "nc2_equiangular_*", "nc3_duality")
+OF_SIMPLEX = "nc2_etf, nc2_identity, nc2_means, nc2_equiangular_*, nc3_duality"
 
 
 def is_count(value: object) -> bool:
@@ -50,15 +39,14 @@ def by_split(
     targets: Array,
     test_features: Array | None,
     test_targets: Array | None,
-    what: str = "labels",
+    name: str = "labels",
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """Return features and labels, or other targets, of `train` and of `test`, if it is there."""
     if (test_features is None) != (test_targets is None):
-        raise InputError(f"test_features and test_{what} come together; give both or neither")
-    splits = {"train": (as_tensor(features, "features"), as_tensor(targets, what))}
+        raise InputError(f"test_features and test_{name} come together; give both or neither")
+    splits = {"train": (as_tensor(features, "features"), as_tensor(targets, name))}
     if test_features is not None and test_targets is not None:
-        held_out = as_tensor(test_features, "test_features"), as_tensor(test_targets, f"test_{what}")
-        splits["test"] = held_out
+        splits["test"] = as_tensor(test_features, "test_features"), as_tensor(test_targets, f"test_{name}")
     return splits
 
 
@@ -75,17 +63,17 @@ def check_arrays(
     features (N, d), labels (N,), weight (K, d), bias (K,). classes: K, where neither the weight nor the
     labels should tell it. name: of the split, for the messages.
     """
-    rows, wanted = as_tensor(features, "features"), as_tensor(labels, "labels")
+    rows, targets = as_tensor(features, "features"), as_tensor(labels, "labels")
     check_shape(rows, name)
     weight, bias = as_tensors(weight=weight, bias=bias)
-    classes = classes or count_classes(wanted, weight)
+    classes = classes or count_classes(targets, weight)
     if classes < 2:
         raise InputError(f"{name} labels name {classes} class; collapse needs at least 2")
-    check_batch(rows, wanted, classes, rows.shape[1])
+    check_batch(rows, targets, classes, rows.shape[1])
     check_classifier(classes, rows.shape[1], weight, bias)
     for title, array in ((f"{name} features", rows), ("weight", weight), ("bias", bias)):
         check_finite(title, array)
-    counts = torch.bincount(wanted.long(), minlength=classes)
+    counts = torch.bincount(targets.long(), minlength=classes)
     check_every_class(counts, name)
     return data_warnings(name, counts, rows.shape[1])
 
@@ -100,16 +88,31 @@ def check_shape(features: Tensor, name: str) -> None:
 
 def check_outliers(ood: Array, features: Array, test: Array | None) -> Tensor:
     """Return ood (m, d) as a tensor; raise InputError where no score can compare it with test samples."""
-    rows, known = as_tensor(ood, "ood"), as_tensor(features, "features")
+    rows, train = as_tensor(ood, "ood"), as_tensor(features, "features")
     if test is None:
         raise InputError("ood: its scores are compared with those of test samples; give test features too")
-    if rows.ndim != 2 or not len(rows) or rows.shape[1] != known.shape[1]:
-        raise InputError(f"ood features are {tuple(rows.shape)}; they must be (samples, {known.shape[1]})")
+    if rows.ndim != 2 or not len(rows) or rows.shape[1] != train.shape[1]:
+        raise InputError(f"ood features are {tuple(rows.shape)}; they must be (samples, {train.shape[1]})")
     check_finite("ood features", rows)
-    for name, other in (("train", known), ("test", as_tensor(test, "test_features"))):
+    for name, other in (("train", train), ("test", as_tensor(test, "test_features"))):
         if rows.shape == other.shape and torch.equal(rows.to(other), other) and bool((rows != rows[0]).any()):
             raise InputError(f"ood features are the {name} features; give those of other data")
     return rows
+
+
+def check_shots(shots: Sequence[int], episodes: int, labels: Tensor) -> None:
+    """Raise InputError unless each class has more samples than there are shots, and there are episodes."""
+    counts = torch.bincount(labels.long())
+    least = int(counts.argmin())
+    for count in shots:
+        if not is_count(count):
+            raise InputError(f"shots: whole numbers, 1 or more, not {count!r}")
+        if count >= counts[least]:
+            raise InputError(
+                f"shots: class {least} has {int(counts[least])} samples; {count} shots leave none to decide"
+            )
+    if not is_count(episodes):
+        raise InputError(f"episodes: a whole number, 1 or more, not {episodes!r}")
 
 
 def check_integers(labels: Tensor) -> None:
@@ -118,11 +121,11 @@ def check_integers(labels: Tensor) -> None:
         raise InputError(f"labels must be integers, one a sample, not {labels.dtype}{REGRESSION}")
 
 
-def check_widths(splits: Sequence[Tensor], what: str = "features") -> None:
+def check_widths(splits: Sequence[Tensor], name: str = "features") -> None:
     """Raise InputError unless the features (N, d), or other arrays, of all splits have the same width."""
     widths = [array.shape[1] for array in splits if array.ndim == 2]  # others are refused by their own shape
     if len(set(widths)) > 1:
-        raise InputError(f"train and test {what} differ in width: {widths[0]} and {widths[1]}")
+        raise InputError(f"train and test {name} differ in width: {widths[0]} and {widths[1]}")
 
 
 def count_classes(labels: Tensor, weight: Tensor | None = None) -> int:
@@ -169,28 +172,28 @@ def data_warnings(name: str, counts: Tensor, width: int, numbers: Tensor | None 
 
     numbers (K,): what the classes are called, where that is not 0..K-1.
     """
-    found = []
+    warnings = []
     samples = int(counts.sum())
     if samples < width:
-        found.append(
+        warnings.append(
             f"{samples} {name} samples of width {width}: fewer samples than dimensions, "
             "so scatter matrices are singular and NC1 depends on the number of samples"
         )
     if not simplex_fits(len(counts), width):
-        found.append(
+        warnings.append(
             f"{len(counts)} classes of width {width}: no simplex has more than {width + 1} corners there, so "
-            f"{', '.join(OF_SIMPLEX)} are undefined (nan); gnc2_* and unc3_* say how even directions are"
+            f"{OF_SIMPLEX} are undefined (nan); gnc2_* and unc3_* say how even directions are"
         )
     if single := torch.nonzero(counts == 1).flatten().tolist():
         first = single[0] if numbers is None else int(numbers[single[0]])
-        found.append(
+        warnings.append(
             f"{name} class {first} has one sample ({len(single)} such classes): its own mean, "
             "so it counts as collapsed"
         )
     if (least := int(counts.min())) != (most := int(counts.max())):
-        found.append(
+        warnings.append(
             f"{name} classes are not balanced, {least} to {most} samples: "
-            f"{', '.join(BALANCED)} need not go to 0 then, as the optimum is no simplex ETF; "
-            f"{', '.join(BY_SAMPLE)} weigh classes by their samples"
+            f"{BALANCED} need not go to 0 then, as the optimum is no simplex ETF; "
+            f"{BY_SAMPLE} weigh classes by their samples"
         )
-    return found
+    return warnings

@@ -1,17 +1,23 @@
 """Collapse, alignment and errors of frequent and rare classes apart [K23 sec. 3.1.6; Wang et al. 2026].
 
-K  classes    d  feature width    N  samples    n_k  training samples of class k
+Under minority collapse the small classes' rows of weights point one way.
+
+K  classes    M  large ones, the first    B  small ones, the others    d  feature width    N  samples
+n_k  training samples of class k
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ncpipe.metrics.collapse import between_trace
-from ncpipe.metrics.entry import LAST, Metric
+from ncpipe.metrics.entry import LAST, Metric, metric
+from ncpipe.metrics.geometry import scaled, unit_rows
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.uniformity import alignments
 from ncpipe.system.lazy_torch import Tensor, torch
 
+K23 = "K23 sec. 3.1.6"
 # Groups of classes: large and small ones, or thirds of a long tail. The middle has what is left of K/3.
 SIZES = {
     "majority": "large", "minority": "small",
@@ -20,15 +26,15 @@ SIZES = {
 
 
 def _of_group(group: str, size: str) -> Iterator[Metric]:
-    shown: dict[str, Any] = {"scale": "linear", "where": LAST}
+    fields: dict[str, Any] = {"scale": "linear", "where": LAST}
     yield Metric(
         f"{group}_error", "minority", "-", f"the classifier's error on {size} classes",
-        f"share of the samples of {size} classes with argmax(Wh + b) ≠ y", "[0, 1]", "K23 sec. 3.1.6",
-        **shown,
+        f"share of the samples of {size} classes with argmax(Wh + b) ≠ y", "[0, 1]", K23,
+        **fields,
     )  # fmt: skip
     yield Metric(
         f"{group}_alignment", "minority", "1", f"alignment of W's rows and means of {size} classes",
-        f"mean over {size} classes of cos(W_k, μ_k − μ_G)", "[−1, 1]", "WGX26", **shown,
+        f"mean over {size} classes of cos(W_k, μ_k − μ_G)", "[−1, 1]", "WGX26", **fields,
     )  # fmt: skip
     yield Metric(
         f"{group}_nc1", "minority", "0", f"within-class over between-class variance of {size} classes",
@@ -44,6 +50,31 @@ BY_SIZE = (
         "slope of cos(W_k, μ_k − μ_G) on log₁₀ n_k", "ℝ", "formula ours", scale="linear", where=LAST,
     ),
 )  # fmt: skip
+
+
+@metric(
+    "minority", "1", "cosine of the small classes' rows of weights",
+    "mean over pairs of small classes of cos(W_k, W_j)", "[−1, 1]", K23, scale="linear",
+    label="cosine of minority rows", where="last, weights; 1 is minority collapse, −1/(K−1) a simplex",
+)  # fmt: skip
+def minority_cosine(weight: Tensor, majority: int) -> float:
+    """Return the mean over rows M, ..., K - 1 of W; NaN for fewer than two of them and for rows of 0."""
+    rows = unit_rows(weight[majority:].double())
+    pairs = torch.triu_indices(len(rows), len(rows), offset=1, device=weight.device)
+    cosines = (rows @ rows.T)[pairs[0], pairs[1]]
+    return cosines.mean().item() if len(cosines) else math.nan
+
+
+@metric(
+    "minority", "0", "what tells the small classes' rows of weights apart",
+    "‖W_B − its mean row‖/‖W‖, W_B the rows of small classes", "[0, 1]", "formula ours", scale="linear",
+    label="spread of minority rows", where="last, weights; 0 is minority collapse",
+)  # fmt: skip
+def minority_spread(weight: Tensor, majority: int) -> float:
+    """Return the spread: sqrt((B - 1)/(K - 1)) for a simplex, 0 also where W_B goes to 0; NaN for W = 0."""
+    rows = scaled(weight)
+    small = rows[majority:]
+    return ((small - small.mean(0)).norm() / rows.norm()).item()
 
 
 def size_groups(classes: int, majority: int | None) -> dict[str, slice]:
@@ -76,6 +107,6 @@ def metrics_by_size(
         yield f"{group}_alignment", cosines[members].mean().item()
         yield f"{group}_nc1", ratios[members].mean().item()
     sizes = counts.double().log10()
-    away = sizes - sizes.mean()
+    centred = sizes - sizes.mean()
     if bool((counts != counts[0]).any()):
-        yield "alignment_by_size", ((away * cosines).sum() / away.square().sum()).item()
+        yield "alignment_by_size", ((centred * cosines).sum() / centred.square().sum()).item()

@@ -101,7 +101,7 @@ def between_trace(statistics: ClassStatistics) -> Tensor:
 
     0 where the class means coincide to rounding.
     """
-    return statistics.centred_means().square().sum() / statistics.classes
+    return statistics.centred_means.square().sum() / statistics.classes
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> float:

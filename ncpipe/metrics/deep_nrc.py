@@ -1,6 +1,6 @@
-"""Neural regression collapse of any layer [Rangamani & Unal 2026, sec. 3].
+"""Neural regression collapse of any layer [Rangamani & Unal 2026, sec. 3], and its intrinsic dimension.
 
-All are of centred features and targets. The signal of a layer is its t first principal axes.
+Those of collapse are of centred features and targets. The signal of a layer is its t first principal axes.
 
 N  samples    d  feature width    m  rows of a matrix that reads the layer    t  numbers of a target
 """
@@ -8,11 +8,16 @@ N  samples    d  feature width    m  rows of a matrix that reads the layer    t 
 import math
 
 from ncpipe.metrics.entry import EVERY, Metric, family, metric
-from ncpipe.metrics.nrc import EPS, PrincipalAxes, principal_axes, scaled
+from ncpipe.metrics.geometry import scaled
+from ncpipe.metrics.nrc import PrincipalAxes, principal_axes
+from ncpipe.metrics.pairs import nearest_distances
+from ncpipe.metrics.powers_of_two import EPS
 from ncpipe.metrics.spectrum import stable_rank
 from ncpipe.system.lazy_torch import Tensor, torch
 
 RU26 = "RU26 sec. 3"
+MOST = 10_000  # samples whose distances are taken
+SMALLEST = 0.9  # share of the ratios of distances that the line is fitted to
 
 
 @family(
@@ -42,9 +47,9 @@ def nrc2_cka(signal: PrincipalAxes, targets: Tensor) -> float:
     1 if features are targets up to rotation and scale. At the optimum of the features model it is 1 only for
     targets with equal variances along their axes.
     """
-    wanted = principal_axes(targets)
-    cross = signal.s.unsqueeze(1) * (signal.u.T @ wanted.u) * wanted.s
-    return float(cross.square().sum() / (signal.s.square().norm() * wanted.s.square().norm()))
+    axes = principal_axes(targets)
+    cross = signal.s.unsqueeze(1) * (signal.u.T @ axes.u) * axes.s
+    return float(cross.square().sum() / (signal.s.square().norm() * axes.s.square().norm()))
 
 
 @metric(
@@ -57,7 +62,7 @@ def nrc3_alignment(signal: PrincipalAxes, reader: Tensor, length: int) -> float:
     """Return the mean cosine of centred features (N, d) and W (m, d); NaN for constant features or W = 0."""
     if not bool(signal.s.isfinite().all() and reader.isfinite().all()):
         return math.nan
-    _, sizes, rows = torch.linalg.svd(scaled(reader.double()), full_matrices=False)
+    _, sizes, rows = torch.linalg.svd(scaled(reader), full_matrices=False)
     ranks = (signal.s > 0).sum(), (sizes > max(reader.shape) * EPS * sizes[0]).sum()
     count = min(length, *map(int, ranks))
     return float(torch.linalg.svdvals(signal.axes[:count] @ rows[:count].T).mean())
@@ -69,7 +74,29 @@ def nrc3_alignment(signal: PrincipalAxes, reader: Tensor, length: int) -> float:
 )  # fmt: skip
 def nrc4_linear_mse(signal: PrincipalAxes, targets: Tensor) -> float:
     """Return 1 - R^2 of the map from centred features (N, d) to targets (N, t), fitted to these samples."""
-    wanted = targets.double() - targets.double().mean(0)
+    centred = targets.double() - targets.double().mean(0)
     u = signal.u * (signal.s > 0)
-    left = wanted - u @ (u.T @ wanted)
-    return float(left.square().sum() / wanted.square().sum())
+    residual = centred - u @ (u.T @ centred)
+    return float(residual.square().sum() / centred.square().sum())
+
+
+@metric(
+    "rank", "at most t", "intrinsic dimension by two nearest neighbours",
+    "slope through 0 of −log(1 − i/N) on the i-th least log r_2/r_1, of the least 90 %; r the distances to "
+    f"the two nearest, of the first {MOST:,} samples", "[0, ∞]", "FARL17", scale="linear",
+    label="intrinsic dimension",
+)  # fmt: skip
+def intrinsic_dimension(features: Tensor) -> float:
+    """Return the TwoNN estimate of features (N, d) [Facco et al. 2017]; NaN for fewer than 3 that differ.
+
+    Samples that coincide with another one are left out.
+    """
+    rows = scaled(features[:MOST])
+    if len(rows) < 3 or not bool(rows.isfinite().all()):
+        return math.nan
+    first, second = nearest_distances(rows, rows, 3)[:, 1:].T
+    ratios = (second / first)[first > 0].log().sort().values
+    count = int(SMALLEST * len(ratios))
+    places = torch.arange(1, count + 1, dtype=torch.float64, device=ratios.device)
+    heights = -torch.log1p(-places / len(ratios))
+    return float((ratios[:count] @ heights) / ratios[:count].square().sum())

@@ -67,10 +67,10 @@ class Metric:
         """Where collapse lies: `lower` or `higher` if its value is an end of the interval, else ''."""
         ends = self.interval.strip("[](){} ").replace("..", ",").split(",")
         low, high = ends[0].strip(), ends[-1].strip()
-        at = self.collapse.replace("-", "−").replace("inf", "∞")
-        if not at:  # of counts
+        collapse = self.collapse.replace("-", "−").replace("inf", "∞")
+        if not collapse:  # of counts
             return ""
-        return "lower" if at in (low, "least") else "higher" if at == high else ""
+        return "lower" if collapse in (low, "least") else "higher" if collapse == high else ""
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,17 @@ class Family:
         """Names of what it is computed of."""
         return frozenset(inspect.signature(self.function).parameters)
 
-    def result(self, given: Mapping[str, Any]) -> Any:
-        """Return what the function returns, of what is given by name."""
-        return self.function(**{name: given[name] for name in self.needs})
+    def result(self, arguments: Mapping[str, Any]) -> Any:
+        """Return the function's result, of those arguments that it needs."""
+        return self.function(**{name: arguments[name] for name in self.needs})
 
-    def values(self, given: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-        """Yield (metric, value) of what is given by name."""
-        found = self.result(given)
-        for entry, value in zip(self.entries, found if isinstance(found, tuple) else (found,), strict=True):
+    def values(self, arguments: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+        """Yield (metric, value) of arguments by name."""
+        result = self.result(arguments)
+        values = result if isinstance(result, tuple) else (result,)
+        for entry, value in zip(self.entries, values, strict=True):
             if isinstance(value, list):
-                yield from ((f"{entry.name}_{place:03d}", each) for place, each in enumerate(value, 1))
+                yield from ((f"{entry.name}_{place:03d}", number) for place, number in enumerate(value, 1))
             else:
                 yield entry.name, value
 
@@ -118,18 +119,20 @@ def metric(
     where: str = "",
     note: str = "",
     many: bool = False,
-    **shown: Any,
+    **fields: Any,
 ) -> Callable[[Function], Function]:
     """Return a decorator that enters a function as the metric of its name; `Metric` has the arguments.
 
     where: unless the parameters tell it. note: what follows it on the page. many: as in `Family`. rounding is
     `features` unless told, where there is an order.
     """
-    if "order" in shown:
-        shown = {"rounding": "features"} | shown
+    if "order" in fields:
+        fields = {"rounding": "features"} | fields
 
     def enter(function: Function) -> Function:
-        entry = Metric(function.__name__, group, collapse, meaning, formula, interval, source, where, **shown)
+        entry = Metric(
+            function.__name__, group, collapse, meaning, formula, interval, source, where, **fields
+        )
         function.__doc__ = function.__doc__ or f"Return {meaning}."
         return family(entry, note=note, many=many)(function)
 
@@ -140,9 +143,9 @@ def family(*entries: Metric, note: str = "", many: bool = False) -> Callable[[Fu
     """Return a decorator that enters a function which returns a tuple of values, one for each entry."""
 
     def enter(function: Function) -> Function:
-        place = _where(inspect.signature(function).parameters) + (MANY if many else "") + note
-        placed = tuple(entry if entry.where else replace(entry, where=place) for entry in entries)
-        _FAMILIES.append(Family(function, placed, many))
+        where = _where(inspect.signature(function).parameters) + (MANY if many else "") + note
+        complete = tuple(entry if entry.where else replace(entry, where=where) for entry in entries)
+        _FAMILIES.append(Family(function, complete, many))
         return function
 
     return enter
@@ -151,11 +154,9 @@ def family(*entries: Metric, note: str = "", many: bool = False) -> Callable[[Fu
 def families_of(modules: Sequence[ModuleType], groups: Sequence[str]) -> tuple[Family, ...]:
     """Return what was entered in these modules, in the order of the groups, then of the modules."""
     names = [module.__name__ for module in modules]
-    found = [each for each in _FAMILIES if each.function.__module__ in names]
-    places = {name: place for place, name in enumerate(names)}
-    return tuple(
-        sorted(found, key=lambda f: (groups.index(f.entries[0].group), places[f.function.__module__]))
-    )
+    families = [family for family in _FAMILIES if family.function.__module__ in names]
+    families.sort(key=lambda f: (groups.index(f.entries[0].group), names.index(f.function.__module__)))
+    return tuple(families)
 
 
 def _where(needs: Mapping[str, object]) -> str:

@@ -42,18 +42,18 @@ class DecisionAxes:
 def decision_axes(features: Tensor, labels: Tensor, statistics: ClassStatistics) -> DecisionAxes:
     """Return what features (N, d) with labels (N,) in 0..t-1 vary by along the axes; statistics: theirs."""
     means = statistics.means
-    found = means.new_empty(3, len(means), len(means))
+    along, variances, fourth = means.new_empty(3, len(means), len(means))
     coincide = False
-    for own, mean in enumerate(means):
-        rows = times_two_to(features[labels == own].double(), -statistics.exponent) - mean
+    for label, mean in enumerate(means):
+        rows = times_two_to(features[labels == label].double(), -statistics.exponent) - mean
         axes = mean - means
         lengths = torch.linalg.vector_norm(axes, dim=1)
-        lengths[own] = 1.0
+        lengths[label] = 1.0
         coincide |= bool((lengths <= statistics.cutoff).any())
         sizes = torch.linalg.vector_norm(rows, dim=1, keepdim=True) / lengths
-        found[0, own] = (rows @ (axes / lengths.square().unsqueeze(1)).T).square().mean(0)
-        found[1, own], found[2, own] = sizes.square().mean(0), sizes.pow(4).mean(0)
-    return DecisionAxes(found[0], found[1], found[2], coincide)
+        along[label] = (rows @ (axes / lengths.square().unsqueeze(1)).T).square().mean(0)
+        variances[label], fourth[label] = sizes.square().mean(0), sizes.pow(4).mean(0)
+    return DecisionAxes(along, variances, fourth, coincide)
 
 
 @metric(
@@ -93,7 +93,7 @@ def transfer_ridge_error(
 ) -> float:
     """Return the mean error of `ridge_shots` over episodes; see `few_shot_error`."""
     return few_shot_error(
-        rows, labels, shots, episodes, generator, lambda known, others: ridge_shots(known, others, ridge)
+        rows, labels, shots, episodes, generator, lambda drawn, others: ridge_shots(drawn, others, ridge)
     )
 
 
@@ -123,14 +123,14 @@ def transfer_directional_bound(axes: DecisionAxes, shots: int) -> float:
     inf where two class means coincide, and where this difference is not positive in the mean for a pair.
     """
     spread = axes.variances.T  # of class j over |D_ij|^2, as |D_ij| = |D_ji|
-    both, fourth = axes.variances + spread, axes.fourth + axes.fourth.T
+    variances, fourth = axes.variances + spread, axes.fourth + axes.fourth.T
     mean = _off_diagonal(1 + (spread - axes.variances) / shots)
     if axes.coincide or bool((mean <= 0).any()):
         return math.inf
     deviations = (
-        (4 * both.square() + both).div(shots).sqrt()
-        + (both / shots).sqrt()
-        + ((fourth + 2 * (shots - 1) * both.square()) / shots**3).sqrt()
+        (4 * variances.square() + variances).div(shots).sqrt()
+        + (variances / shots).sqrt()
+        + ((fourth + 2 * (shots - 1) * variances.square()) / shots**3).sqrt()
     )
     shares = _off_diagonal(4 * axes.along + deviations.square()) / mean.square()
     return (shares.sum() / len(axes.along)).item()
@@ -146,21 +146,21 @@ def few_shot_error(
     """
     classes, errors = int(labels.max()) + 1, []
     for _ in range(episodes):
-        chosen = draw_shots(labels, classes, shots, generator)
+        drawn = draw_shots(labels, classes, shots, generator)
         others = torch.ones(len(labels), dtype=torch.bool, device=labels.device)
-        others[chosen.flatten()] = False
-        errors.append(balanced_error(decide(rows[chosen], rows[others]), labels[others], classes))
+        others[drawn.flatten()] = False
+        errors.append(balanced_error(decide(rows[drawn], rows[others]), labels[others], classes))
     return math.fsum(errors) / len(errors)
 
 
 def draw_shots(labels: Tensor, classes: int, count: int, generator: "torch.Generator") -> Tensor:
     """Return indices (t, n) of n samples of every class."""
-    chosen = []
+    indices = []
     for label in range(classes):
         members = torch.nonzero(labels == label).flatten()
         order = torch.randperm(len(members), generator=generator, device="cpu")
-        chosen.append(members[order[:count].to(members.device)])
-    return torch.stack(chosen)
+        indices.append(members[order[:count].to(members.device)])
+    return torch.stack(indices)
 
 
 def nearest_shots(shots: Tensor, rows: Tensor) -> Tensor:
@@ -176,10 +176,10 @@ def ridge_shots(shots: Tensor, rows: Tensor, strength: float) -> Tensor:
     one point tell nothing: the lowest class.
     """
     classes, count, width = shots.shape
-    known = shots.reshape(-1, width)
-    centre = known.mean(0)
-    centred = known - centre
-    size = centred.square().sum() / len(known)
+    samples = shots.reshape(-1, width)
+    centre = samples.mean(0)
+    centred = samples - centre
+    size = centred.square().sum() / len(samples)
     if size == 0:
         return torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
     units = torch.eye(classes, dtype=torch.float64, device=rows.device)
@@ -187,9 +187,9 @@ def ridge_shots(shots: Tensor, rows: Tensor, strength: float) -> Tensor:
     scale = size.sqrt()
     # The dual: a (tn, tn) system however wide the features are.
     scaled = centred / scale
-    gram = scaled @ scaled.T / len(known)
+    gram = scaled @ scaled.T / len(samples)
     gram.diagonal().add_(strength)
-    dual = torch.linalg.solve(gram, targets) / len(known)
+    dual = torch.linalg.solve(gram, targets) / len(samples)
     scores: Tensor = ((rows - centre) / scale) @ (scaled.T @ dual)
     return scores.argmax(1)
 

@@ -8,7 +8,6 @@ float comes back. Each call passes over the samples anew: `nc.measure` computes 
 N  samples    K  classes    d  feature width
 """
 
-import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
@@ -19,13 +18,20 @@ from torch import Tensor
 
 from ncpipe.datasets.tensors import Array, as_tensor
 from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, FAMILIES, FEW_SHOT, SINGULAR, TRANSFERS
-from ncpipe.metrics.checks import check_arrays, check_finite, check_widths, count_classes
+from ncpipe.metrics.checks import (
+    as_tensors,
+    check_arrays,
+    check_finite,
+    check_shots,
+    check_widths,
+    count_classes,
+)
 from ncpipe.metrics.entry import OF_CLASSIFIER, Family
 from ncpipe.metrics.few_shot import decision_axes
 from ncpipe.metrics.sample_statistics import SampleAccumulator
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.table import TEST, TRAIN
-from ncpipe.metrics.transfer import EPISODES, check_shots, episode_generator
+from ncpipe.metrics.transfer import EPISODES, episode_generator
 from ncpipe.system.errors import InputError
 
 Split = tuple[Array, Array]
@@ -33,9 +39,9 @@ OF_DECISIONS = {"mismatched", "margins"}  # what the bias changes
 OF_FEW_SHOTS = {"axes", "target", "rows"}
 
 
-def _given(needs: frozenset[str], arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return what a metric's function takes, of checked arrays."""
-    weight, bias = (None if arrays.get(n) is None else as_tensor(arrays[n], n) for n in ("weight", "bias"))
+def _checked(needs: frozenset[str], arrays: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a metric's function, of checked arrays."""
+    weight, bias = as_tensors(weight=arrays.get("weight"), bias=arrays.get("bias"))
     if "features" not in arrays:
         assert weight is not None
         if weight.ndim != 2 or len(weight) < 2 or not weight.shape[1]:
@@ -45,48 +51,43 @@ def _given(needs: frozenset[str], arrays: dict[str, Any]) -> dict[str, Any]:
         check_finite("weight", weight)
         return {"weight": weight.double()}
     features, labels = (as_tensor(arrays[name], name) for name in ("features", "labels"))
-    train = arrays.get("train")
-    known = None if train is None else _pair(train)
-    classes = count_classes(labels if known is None else known[1], weight)
-    check_arrays(features, labels, weight, bias, classes, TRAIN if known is None else TEST)
-    given: dict[str, Any] = {"statistics": class_statistics(features, labels, classes)}
+    train = None
+    if "train" in arrays and arrays["train"] is not None:
+        train_features, train_labels = arrays["train"]
+        train = as_tensor(train_features, "train features"), as_tensor(train_labels, "train labels")
+    classes = count_classes(labels if train is None else train[1], weight)
+    check_arrays(features, labels, weight, bias, classes, TRAIN if train is None else TEST)
+    statistics = class_statistics(features, labels, classes)
     if needs & OF_FEW_SHOTS:
-        return _of_few_shots(features, labels, given["statistics"], arrays)
+        return _few_shot_arguments(features, labels, statistics, arrays)
+    arguments: dict[str, Any] = {"statistics": statistics}
     if weight is not None:
-        given["weight"] = weight.to(features.device)
-    if known is not None:
-        check_arrays(*known, None, None, classes, TRAIN)
-        check_widths([known[0], features])
-        given["train"] = class_statistics(*known, classes)
-    if not needs <= given.keys():
-        accumulator = SampleAccumulator(
-            given["statistics"], weight, bias, given.get("train"), spread="spread" in needs
-        )
+        arguments["weight"] = weight.to(features.device)
+    if train is not None:
+        check_arrays(*train, None, None, classes, TRAIN)
+        check_widths([train[0], features])
+        arguments["train"] = class_statistics(*train, classes)
+    if not needs <= arguments.keys():
+        about = arguments.get("train")
+        accumulator = SampleAccumulator(statistics, weight, bias, about, spread="spread" in needs)
         accumulator.update(features, labels)
-        found = accumulator.result()
-        given |= found.tensors() | {"samples": found}
-    return given
+        samples = accumulator.result()
+        arguments |= samples.tensors() | {"samples": samples}
+    return arguments
 
 
-def _pair(train: Split) -> tuple[Tensor, Tensor]:
-    features, labels = train
-    return as_tensor(features, "train features"), as_tensor(labels, "train labels")
-
-
-def _of_few_shots(
-    features: Tensor,
-    labels: Tensor,
-    statistics: ClassStatistics,
-    options: Mapping[str, Any],
+def _few_shot_arguments(
+    features: Tensor, labels: Tensor, statistics: ClassStatistics, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what the metrics of `few_shot` take, of checked arrays and their shots."""
-    given: dict[str, Any] = {"target": statistics, "axes": decision_axes(features, labels, statistics)}
+    """Return the arguments of the metrics of `few_shot`, of checked arrays and their shots."""
+    arguments = {"target": statistics, "axes": decision_axes(features, labels, statistics)}
     if "shots" not in options:
-        return given
-    given |= {"rows": features.double().cpu(), "labels": labels.long().cpu()}
-    given = {"episodes": EPISODES, **options} | given
-    check_shots([given["shots"]], given["episodes"], given["labels"])
-    return given | {"generator": episode_generator(options.get("seed", 0), given["shots"])}
+        return arguments
+    shots, episodes = options["shots"], options.get("episodes", EPISODES)
+    check_shots([shots], episodes, labels)
+    arguments |= {"rows": features.double().cpu(), "labels": labels.long().cpu(), "episodes": episodes}
+    generator = episode_generator(options.get("seed", 0), shots)
+    return {**options, **arguments, "generator": generator}
 
 
 # Those that are no arrays are given by name alone.
@@ -101,13 +102,13 @@ ARGUMENTS: dict[str, tuple[Any, str]] = {
     "episodes": (int, "draws of the shots, of which the error is the mean"),
     "seed": (int, "of the draws"),
 }
-EXAMPLES = {
-    "features": "[[1.0, 0.2], [1.0, -0.2], [-1.0, 0.2], [-1.0, 0.0]]",
-    "labels": "[0, 0, 1, 1]",
-    "weight": "[[1.0, 0.1], [-1.0, 0.0]]",
-    "train": "([[1.0, 0.0], [-1.0, 0.1]], [0, 1])",
-    "shots": "1",
-    "ridge": "0.1",
+EXAMPLES: dict[str, Any] = {
+    "features": [[1.0, 0.2], [1.0, -0.2], [-1.0, 0.2], [-1.0, 0.0]],
+    "labels": [0, 0, 1, 1],
+    "weight": [[1.0, 0.1], [-1.0, 0.0]],
+    "train": ([[1.0, 0.0], [-1.0, 0.1]], [0, 1]),
+    "shots": 1,
+    "ridge": 0.1,
 }
 WIDTH = 100  # characters of a docstring's lines
 __all__ = [entry.name for entry in (*ENTRIES, *TRANSFERS) if not entry.name.startswith(SINGULAR)]
@@ -126,12 +127,12 @@ def __dir__() -> list[str]:
 @cache
 def _function(name: str) -> Callable[..., float]:
     """Return a metric's function, with a signature of what it needs and a docstring of its entry."""
-    (family,) = (each for each in (*FAMILIES, *FEW_SHOT) if name in [entry.name for entry in each.entries])
+    (family,) = (f for f in (*FAMILIES, *FEW_SHOT) if name in [entry.name for entry in f.entries])
     signature = inspect.Signature(_parameters(family), return_annotation=float)
 
-    def function(*given: Any, **named: Any) -> float:
-        arrays = signature.bind(*given, **named).arguments
-        return float(dict(family.values(_given(family.needs, arrays)))[name])
+    def function(*args: Any, **kwargs: Any) -> float:
+        arrays = signature.bind(*args, **kwargs).arguments
+        return float(dict(family.values(_checked(family.needs, arrays)))[name])
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = __name__
@@ -143,10 +144,10 @@ def _function(name: str) -> Callable[..., float]:
 def _parameters(family: Family) -> list[inspect.Parameter]:
     """Return the arguments from which follows what a metric needs."""
     needs = family.needs
-    taken: set[str] = {"weight"} if needs & OF_CLASSIFIER else set()
+    required: set[str] = {"weight"} if needs & OF_CLASSIFIER else set()
     defaults: dict[str, Any] = {}
     if needs != {"weight"}:
-        taken |= {"features", "labels"} | (needs & {"train", "shots", "ridge"})
+        required |= {"features", "labels"} | (needs & {"train", "shots", "ridge"})
     if needs & OF_DECISIONS:
         defaults["bias"] = None
     if "train" not in needs and needs & {"wrong", "mismatched"}:
@@ -161,7 +162,7 @@ def _parameters(family: Family) -> list[inspect.Parameter]:
             annotation=kind | None if name in defaults and defaults[name] is None else kind,
         )
         for name, (kind, _) in ARGUMENTS.items()
-        if name in taken or name in defaults
+        if name in required or name in defaults
     ]
 
 
@@ -172,10 +173,9 @@ def _docstring(name: str, function: Callable[..., float], parameters: list[inspe
     about += f", and {metric.direction} is closer to it." if metric.direction else "."
     if metric.source:
         about += f" Source: {metric.source}, a work of docs/metric_tables.md."
-    needed = [each.name for each in parameters if each.default is each.empty]
-    named = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-    called = ", ".join(f"{each}={each}" if each in named else each for each in needed)
-    values = {each: ast.literal_eval(EXAMPLES[each]) for each in needed}
+    required = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    call = ", ".join(f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else p.name for p in required)
+    example = {parameter.name: EXAMPLES[parameter.name] for parameter in required}
     return "\n".join(
         [
             f"Return the {metric.group} metric `{name}`: {metric.meaning}.",
@@ -183,13 +183,13 @@ def _docstring(name: str, function: Callable[..., float], parameters: list[inspe
             *textwrap.wrap(about, WIDTH, break_long_words=False),
             "",
             "Args:",
-            *(f"    {each.name}: {ARGUMENTS[each.name][1]}." for each in parameters),
+            *(f"    {parameter.name}: {ARGUMENTS[parameter.name][1]}." for parameter in parameters),
             "",
             "Raises InputError on arrays that cannot be measured.",
             "",
             ">>> import ncpipe as nc",
-            *(f">>> {each} = {EXAMPLES[each]}" for each in needed),
-            f">>> round(nc.functional.{name}({called}), 6)",
-            f"{round(function(**values), 6)}",
+            *(f">>> {argument} = {value!r}" for argument, value in example.items()),
+            f">>> round(nc.functional.{name}({call}), 6)",
+            f"{round(function(**example), 6)}",
         ]
     )

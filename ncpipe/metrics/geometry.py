@@ -91,7 +91,7 @@ def nc2_means(statistics: ClassStatistics) -> float:
     """Return the distance; NaN where a centred mean is 0 to rounding, and for K > d + 1."""
     if not simplex_fits(*statistics.means.shape):
         return math.nan
-    rows = unit_rows(statistics.centred_means())
+    rows = unit_rows(statistics.centred_means)
     return _distance_to_etf(rows @ rows.T)
 
 
@@ -110,7 +110,7 @@ def nc2_equinorm_weights(weight: Tensor) -> float:
 )  # fmt: skip
 def nc2_equinorm_means(statistics: ClassStatistics) -> float:
     """Return the spread; NaN where all are 0."""
-    return _equinorm(statistics.centred_means())
+    return _equinorm(statistics.centred_means)
 
 
 @metric(
@@ -128,7 +128,7 @@ def nc2_equiangular_weights(weight: Tensor) -> float:
 )  # fmt: skip
 def nc2_equiangular_means(statistics: ClassStatistics) -> float:
     """Return the mean; NaN where a centred mean is 0, and for K > d + 1."""
-    return _equiangular(statistics.centred_means())
+    return _equiangular(statistics.centred_means)
 
 
 @metric(
@@ -153,7 +153,7 @@ def nc3_duality(statistics: ClassStatistics, weight: Tensor) -> float:
     """
     if not simplex_fits(*weight.shape):
         return math.nan
-    return _distance_to_etf(scaled(weight) @ unit_rows(statistics.centred_means()).T)
+    return _distance_to_etf(scaled(weight) @ unit_rows(statistics.centred_means).T)
 
 
 def unit_rows(vectors: Tensor) -> Tensor:
@@ -164,7 +164,9 @@ def unit_rows(vectors: Tensor) -> Tensor:
 
 def scaled(matrix: Tensor) -> Tensor:
     """Return the matrix over its largest entry, in float64, so that its squares stay in range."""
-    return matrix.double() / matrix.abs().max().double()
+    matrix = matrix.double()
+    largest = matrix.abs().max()
+    return matrix / largest if largest > 0 else matrix
 
 
 def _equinorm(rows: Tensor) -> float:

@@ -17,12 +17,11 @@ from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass, both_passes
 from ncpipe.metrics.loaders import ARGUMENTS, ARRAYS, Forward, Mask, Targets, passes
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
-from ncpipe.metrics.parts import parts_of
 from ncpipe.metrics.regression import measure_regression, measure_vectors
 from ncpipe.metrics.sample_statistics import accumulate, first_pass
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, present_classes, renumber, select_classes
 from ncpipe.metrics.statistics import ClassStatistics
-from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure, measure_layer, measure_weights
+from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure, measure_layers
 from ncpipe.models.hook_points import Select
 from ncpipe.system.errors import InputError, shown, warn
 
@@ -119,16 +118,13 @@ def measure_regression_model(
     loaders = {TRAIN: loader, TEST: test_loader}
     with passes(model, classifier, loaders, layers, targets="vectors", keep=0, **options) as (head, runs):
         splits = {split: _joined(run()) for split, run in runs.items()}
-        weight, bias = (None if each is None else each.cpu() for each in (head.weight, head.bias))
-    (train, targets), (test, wanted) = splits[TRAIN], splits.get(TEST, ({}, None))
-    last = measure_regression(train[LAST_LAYER], targets, weight, bias, test.get(LAST_LAYER), wanted)
-    inner = (
-        row
-        for layer in train
-        if layer != LAST_LAYER
-        for row in measure_vectors({s: (v[layer], y) for s, (v, y) in splits.items()}, None, None, layer)
-    )
-    return last.with_records([*last, *inner])
+        weight, bias = head.weight.cpu(), None if head.bias is None else head.bias.cpu()
+    (train, targets), (test, test_targets) = splits[TRAIN], splits.get(TEST, ({}, None))
+    last = measure_regression(train[LAST_LAYER], targets, weight, bias, test.get(LAST_LAYER), test_targets)
+    rows = list(last)
+    for layer in [layer for layer in train if layer != LAST_LAYER]:
+        rows += measure_vectors({s: (v[layer], y) for s, (v, y) in splits.items()}, None, None, layer)
+    return last.with_records(rows)
 
 
 def measure_multilabel_model(
@@ -144,8 +140,8 @@ def measure_multilabel_model(
     `measure_regression_model`.
     """
     arrays = collect_features(model, classifier, loader, test_loader, targets="tags", **options)
-    of_tags: dict[str, Any] = {name.replace("tags", "labels"): array for name, array in arrays.items()}
-    return measure(**of_tags)
+    arguments: dict[str, Any] = {name.replace("tags", "labels"): array for name, array in arrays.items()}
+    return measure(**arguments)
 
 
 def collect_features(
@@ -180,8 +176,8 @@ def collect_features(
         labels_key=labels_key, keep=0, progress=progress,
     ) as (head, runs):  # fmt: skip
         for split, run in runs.items():
-            values, answers = _joined(run())
-            for name, tensor in (("features", values[LAST_LAYER]), (ARRAYS[targets], answers)):
+            values, labels = _joined(run())
+            for name, tensor in (("features", values[LAST_LAYER]), (ARRAYS[targets], labels)):
                 arrays[name if split == TRAIN else f"{split}_{name}"] = _to_numpy(tensor)
         arrays["weight"] = _to_numpy(head.weight)
         if head.bias is not None:
@@ -205,11 +201,11 @@ def _of_classes(batches: Iterable[Batch], name: str, chosen: Tensor, total: int)
     """
     samples = torch.zeros(len(chosen), dtype=torch.int64, device="cpu")
     for values, labels in batches:
-        places = renumber(labels, chosen, total)
-        of_chosen = places >= 0
-        places = places[of_chosen]
-        yield {point: value[of_chosen.to(value.device)] for point, value in values.items()}, places
-        samples += torch.bincount(places.cpu(), minlength=len(chosen))
+        numbers = renumber(labels, chosen, total)
+        measured = numbers >= 0
+        numbers = numbers[measured]
+        yield {point: value[measured.to(value.device)] for point, value in values.items()}, numbers
+        samples += torch.bincount(numbers.cpu(), minlength=len(chosen))
     if len(empty := chosen[samples == 0]):
         raise InputError(f"{name}: class {int(empty[0])} has no samples; leave it out of `classes`")
 
@@ -223,53 +219,49 @@ def _measure(
     if isinstance(classes, str) and classes == "present":
         accumulators = accumulate(runs[TRAIN](), total)
         chosen = present_classes(accumulators[LAST_LAYER].counts)
-        learned = {layer: each.result_of(chosen) for layer, each in accumulators.items()}
+        learned = {layer: held.result_of(chosen) for layer, held in accumulators.items()}
     else:
         chosen = select_classes(classes, total)
     for split in runs.keys() & {TRAIN, TEST} if len(chosen) < total else ():
         runs[split].select = functools.partial(_of_classes, name=ARGUMENTS[split], chosen=chosen, total=total)
     learned = learned or first_pass(runs[TRAIN](), len(chosen), TRAIN)
     weight, bias = _rows(head, chosen)
-    known = {split: run for split, run in runs.items() if split != OOD}
-    layers = both_passes(known, learned, {LAST_LAYER: (weight, bias)}, AGAIN, head.rounding(model), by_sample)
-    for split, on in layers[LAST_LAYER].items():
-        for message in data_warnings(split, on.statistics.counts, weight.shape[1], chosen):
+    classified = {split: run for split, run in runs.items() if split != OOD}
+    classifiers = {LAST_LAYER: (weight, bias)}
+    layers = both_passes(classified, learned, classifiers, AGAIN, head.rounding(model), by_sample)
+    for split, last in layers[LAST_LAYER].items():
+        for message in data_warnings(split, last.statistics.counts, weight.shape[1], chosen):
             warn(message)
-    rows, parts = list(measure_weights(weight)), {}
-    for layer, splits in layers.items():
-        own = weight if layer == LAST_LAYER else None
-        for split, on in splits.items():
-            rows += measure_layer(layer, split, on.statistics, on.samples, learned[layer], own)
-            parts[layer, split] = parts_of(on.statistics, on.samples, own, chosen)
+    measured = measure_layers(layers, {LAST_LAYER: weight}, chosen)
     if OOD in runs:
-        rows += _outliers((run() for run in runs.values()), weight, bias)
-    return Measurements(rows, parts)
+        outliers = _outliers((run() for run in runs.values()), weight, bias)
+        measured = measured.with_records([*measured, *outliers])
+    return measured
 
 
 def _outliers(
     passes: Iterable[Iterable[Batch]], weight: Tensor, bias: Tensor | None
 ) -> Iterator[Measurement]:
     """Yield how well scores tell samples of other data from test samples; passes: of train, test and ood."""
-    (train, labels), (test, _), (other, _) = map(_joined, passes)
+    (train, labels), (test, _), (ood, _) = map(_joined, passes)
     for layer, features in train.items():
-        check_outliers(other[layer], features, test[layer])
+        check_outliers(ood[layer], features, test[layer])
         classifier = (weight, bias) if layer == LAST_LAYER else (None, None)
-        found = outlier_metrics(features, labels, test[layer], other[layer], *classifier)
-        yield from rows_of(layer, OOD, found)
+        values = outlier_metrics(features, labels, test[layer], ood[layer], *classifier)
+        yield from rows_of(layer, OOD, values)
 
 
 def _joined(batches: Iterable[Batch]) -> tuple[dict[str, Tensor], Tensor]:
     """Return the values of all batches by layer, and their labels, on the CPU."""
     values, labels = zip(*batches, strict=True)
-    return {layer: torch.cat([each[layer].cpu() for each in values]) for layer in values[0]}, torch.cat(
-        [each.cpu() for each in labels]
-    )
+    features = {layer: torch.cat([batch[layer].cpu() for batch in values]) for layer in values[0]}
+    return features, torch.cat([batch.cpu() for batch in labels])
 
 
 def _rows(head: Classifier, chosen: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return the classifier's weight (K', d) and bias (K',) of the measured classes; both are finite."""
-    kept = chosen.to(head.weight.device)
-    weight, bias = head.weight[kept], None if head.bias is None else head.bias[kept]
+    rows = chosen.to(head.weight.device)
+    weight, bias = head.weight[rows], None if head.bias is None else head.bias[rows]
     check_finite("the classifier's weight", weight)
     check_finite("the classifier's bias", bias)
     return weight, bias

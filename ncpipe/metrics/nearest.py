@@ -6,11 +6,14 @@ look at scores that one matrix product gives, and compute anew, more exactly, on
 b  samples of a chunk    m  those of them that are close    K  classes    d  feature width
 """
 
+from collections.abc import Callable
+from functools import cached_property
+
 from ncpipe.metrics.pairs import tiles
+from ncpipe.metrics.powers_of_two import EPS
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.system.lazy_torch import Tensor, torch
 
-EPS = 2.0**-52
 SLACK = 8  # the product's and the centring's rounding are below this many cutoffs
 
 
@@ -27,24 +30,18 @@ class NearestMeans:
         self.longest = (torch.linalg.vector_norm(samples.means, dim=1) + spread).max()  # and none is longer
         self.reach = (torch.linalg.vector_norm(samples.means - self.centre, dim=1) + spread).max()
         self._close = SLACK * self.cutoff * (self.reach + radius)
-        self._distinct: Tensor | None = None
 
     def decide(self, scores: Tensor, rows: Tensor) -> Tensor:
         """Return classes (b,) of rows (b, d). scores (K, b): |h - mu|^2/2 less what all classes share."""
         nearest = scores.min(0)
-        decided = nearest.indices
-        if int(torch.count_nonzero(near := scores <= nearest.values + self._close)) > len(rows):
-            close = near.sum(0) > 1
-            decided[close] = self._compare(rows[close], near[:, close].any(1), decided[close])
-        return decided
+        return _decided(nearest.indices, scores <= nearest.values + self._close, rows, self._compare)
 
     def _compare(self, rows: Tensor, among: Tensor, best: Tensor) -> Tensor:
         """Return classes (m,) of rows (m, d) among those marked (K,), by the extra distance over `best`."""
-        lowest = self._lowest_coinciding()
-        classes = torch.unique(lowest[among])
+        classes = torch.unique(self._lowest_coinciding[among])
         if len(classes) == 1:
             return classes.expand(len(rows))
-        mean = self.means[lowest[best]]
+        mean = self.means[self._lowest_coinciding[best]]
         offset = rows - mean
         distance = torch.linalg.vector_norm(offset, dim=1)
         further = []
@@ -56,16 +53,15 @@ class NearestMeans:
             further.append(torch.where(both > 0, product / both, 0.0))
         return classes[_first_near_least(torch.stack(further), self.cutoff)]
 
+    @cached_property
     def _lowest_coinciding(self) -> Tensor:
-        """Return for each class (K,) the lowest one whose mean is at most `cutoff` away."""
-        if self._distinct is None:
-            lowest = torch.arange(len(self.means), device=self.means.device)
-            for tile in tiles(self.means):
-                first, second = torch.nonzero(tile.distances <= self.cutoff, as_tuple=True)
-                first, second = first + tile.rows.start, second + tile.columns.start
-                lowest.scatter_reduce_(0, second, first, "amin")
-            self._distinct = lowest
-        return self._distinct
+        """For each class (K,) the lowest one whose mean is at most `cutoff` away."""
+        lowest = torch.arange(len(self.means), device=self.means.device)
+        for tile in tiles(self.means):
+            first, second = torch.nonzero(tile.distances <= self.cutoff, as_tuple=True)
+            first, second = first + tile.rows.start, second + tile.columns.start
+            lowest.scatter_reduce_(0, second, first, "amin")
+        return lowest
 
 
 class LargestLogits:
@@ -79,7 +75,6 @@ class LargestLogits:
         self._weight, self._bias = weight, bias
         self._eps = max(weight.shape) * EPS
         self._close = SLACK * self._rounding(longest)
-        self._distinct: Tensor | None = None
 
     def logits(self, rows: Tensor) -> Tensor:
         """Return logits (K, b) of rows (b, d)."""
@@ -88,15 +83,11 @@ class LargestLogits:
     def decide(self, logits: Tensor, rows: Tensor) -> Tensor:
         """Return classes (b,) of rows (b, d) with logits (K, b)."""
         largest = logits.max(0)
-        decided = largest.indices
-        if int(torch.count_nonzero(near := logits >= largest.values - self._close)) > len(rows):
-            close = near.sum(0) > 1
-            decided[close] = self._compare(rows[close], near[:, close].any(1), decided[close])
-        return decided
+        return _decided(largest.indices, logits >= largest.values - self._close, rows, self._compare)
 
     def _compare(self, rows: Tensor, among: Tensor, best: Tensor) -> Tensor:
         """Return classes (m,) of rows (m, d) among those marked (K,), by how far a logit is below `best`."""
-        classes = torch.unique(self._lowest_equal()[among])
+        classes = torch.unique(self._lowest_equal[among])
         smaller = []
         for k in classes:
             product = torch.linalg.vecdot(self._weight[best] - self._weight[k], rows)
@@ -110,15 +101,23 @@ class LargestLogits:
             torch.linalg.vector_norm(self._weight, dim=1).max() * lengths + self._bias.abs().max()
         )
 
+    @cached_property
     def _lowest_equal(self) -> Tensor:
-        """Return for each class (K,) the lowest one with the same weights and bias."""
-        if self._distinct is None:
-            both = torch.cat([self._weight, self._bias.unsqueeze(1)], 1)
-            _, groups = torch.unique(both, dim=0, return_inverse=True)
-            classes = torch.arange(len(groups), device=groups.device)
-            lowest = torch.full_like(classes, len(groups)).scatter_reduce_(0, groups, classes, "amin")
-            self._distinct = lowest[groups]
-        return self._distinct
+        """For each class (K,) the lowest one with the same weights and bias."""
+        rows = torch.cat([self._weight, self._bias.unsqueeze(1)], 1)
+        _, groups = torch.unique(rows, dim=0, return_inverse=True)
+        classes = torch.arange(len(groups), device=groups.device)
+        return torch.full_like(classes, len(groups)).scatter_reduce_(0, groups, classes, "amin")[groups]
+
+
+def _decided(
+    best: Tensor, near: Tensor, rows: Tensor, compare: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return `best` (b,), where other classes than it are `near` (K, b) by what `compare` finds."""
+    if int(torch.count_nonzero(near)) > len(rows):
+        close = near.sum(0) > 1
+        best[close] = compare(rows[close], near[:, close].any(1), best[close])
+    return best
 
 
 def _first_near_least(values: Tensor, tolerance: Tensor | float) -> Tensor:

@@ -10,10 +10,11 @@ import math
 from typing import NamedTuple
 
 from ncpipe.metrics.entry import LAST, WEIGHTS, Metric, family, metric
+from ncpipe.metrics.geometry import scaled
+from ncpipe.metrics.powers_of_two import EPS
 from ncpipe.system.lazy_torch import Tensor, torch
 
 ADGZR24 = "ADGZR24 sec. 3"
-EPS = 2.0**-52
 ISOTROPIC = 1e-6  # relative spread of the targets' deviations from which on their covariance tells gamma
 
 
@@ -30,7 +31,7 @@ class PrincipalAxes(NamedTuple):
 
 def principal_axes(rows: Tensor) -> PrincipalAxes:
     """Return the decomposition of rows (N, d) less their mean; of rank 1 and NaN where one is not finite."""
-    rows = scaled(rows.double())
+    rows = scaled(rows)
     if not bool(rows.isfinite().all()):
         return PrincipalAxes(rows[:, :1] * math.nan, rows[0, :1] * math.nan, rows[:1] * math.nan)
     u, s, axes = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
@@ -55,7 +56,7 @@ def nrc2(features: Tensor, weight: Tensor) -> float:
     """Return the share of features (N, d), where one that is 0 counts as 0."""
     if not bool(features.isfinite().all() and weight.isfinite().all()):
         return math.nan
-    weight = scaled(weight.double())
+    weight = scaled(weight)
     _, sizes, axes = torch.linalg.svd(weight, full_matrices=False)
     return _mean_outside(features, axes[sizes > max(weight.shape) * EPS * sizes[0]])
 
@@ -82,7 +83,7 @@ def nrc3(weight: Tensor, targets: Tensor) -> tuple[float, float]:
     """
     if not bool(weight.isfinite().all()):
         return math.nan, math.nan
-    weight = scaled(weight.double())
+    weight = scaled(weight)
     gram = weight @ weight.T
     variances, axes = torch.linalg.eigh(covariance(targets))
     if not bool(weight.any()) or variances[0] <= len(targets) * EPS * variances[-1]:
@@ -130,9 +131,3 @@ def _mean_outside(features: Tensor, axes: Tensor) -> float:
     lengths = units.norm(dim=1, keepdim=True)
     units = units / lengths.where(lengths > 0, 1.0)
     return float((units - units @ axes.T @ axes).square().sum(1).mean())
-
-
-def scaled(matrix: Tensor) -> Tensor:
-    """Return a matrix over its largest entry, so that no square leaves float64's range."""
-    largest = matrix.abs().max()
-    return matrix / largest if largest > 0 else matrix

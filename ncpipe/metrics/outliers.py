@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from ncpipe.metrics.entry import Metric, families_of, family, metric
 from ncpipe.metrics.pairs import nearest_distances
+from ncpipe.metrics.powers_of_two import EPS
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.system.lazy_torch import Tensor, torch
 
-EPS = 2.0**-52
 NEIGHBOURS = 50  # the k of knn
 NCI_NORM = 1e-4  # weight of |h|_1 in NCI
 Score = TypeVar("Score", bound=Callable[..., Tensor])
@@ -63,16 +63,15 @@ def score(name: str, formula: str, source: str) -> Callable[[Score], Score]:
     """Return a decorator that enters what separates by a score, which is called as its function."""
 
     def enter(function: Score) -> Score:
-        layers = (
-            "every" if {"weight", "logits"}.isdisjoint(inspect.signature(function).parameters) else "last"
-        )
+        names = inspect.signature(function).parameters
+        layers = "every" if {"weight", "logits"}.isdisjoint(names) else "last"
         entries = (
             Metric(
                 f"{function.__name__}_{separate.__name__}", "outliers", "-", f"{meaning} {name}",
-                f"{what}; {formula}", "[0, 1]", source, f"{layers}, ood; {better} tells more apart",
+                f"{share}; {formula}", "[0, 1]", source, f"{layers}, ood; {better} tells more apart",
                 scale="linear", label=f"{measure} of {name}",
             )
-            for separate, measure, meaning, what, better in SEPARATIONS
+            for separate, measure, meaning, share, better in SEPARATIONS
         )  # fmt: skip
         return family(*entries)(function)
 
@@ -85,8 +84,8 @@ def msp(logits: Tensor) -> Tensor:
 
     It orders samples as p does, which is 1 in float64 from a margin of 37 on.
     """
-    top, place = logits.max(1, keepdim=True)
-    return top.squeeze(1) - torch.logsumexp(logits.scatter(1, place, -math.inf), 1)
+    top, decision = logits.max(1, keepdim=True)
+    return top.squeeze(1) - torch.logsumexp(logits.scatter(1, decision, -math.inf), 1)
 
 
 @score("energy", "s = log Σ_k exp(Wh + b)_k", "LWOL20")
@@ -121,12 +120,12 @@ def vim(
     width = train.shape[1]
     first = 1000 if width >= 2048 else 512 if width >= 768 else width // 2
     origin = 0.0 if bias is None else -torch.linalg.pinv(weight) @ bias
-    known, shifted = train - origin, rows - origin
-    residual = _principal(known)[1][:, first:]
-    left = torch.linalg.vector_norm(known @ residual, dim=1).mean()
-    if left <= max(known.shape) * EPS * torch.linalg.vector_norm(known, dim=1).max():
+    train, rows = train - origin, rows - origin
+    residual = _principal(train)[1][:, first:]
+    length = torch.linalg.vector_norm(train @ residual, dim=1).mean()
+    if length <= max(train.shape) * EPS * torch.linalg.vector_norm(train, dim=1).max():
         return torch.full_like(rows[:, 0], math.nan)
-    virtual = largest / left * torch.linalg.vector_norm(shifted @ residual, dim=1)
+    virtual = largest / length * torch.linalg.vector_norm(rows @ residual, dim=1)
     return torch.logsumexp(logits, 1) - virtual
 
 
@@ -140,8 +139,8 @@ def neco(train: Tensor, rows: Tensor, means: Tensor) -> Tensor:
     mean, deviation = train.mean(0), train.std(0, correction=0)
     constant = deviation <= len(train) * EPS * mean.abs()
     deviation = torch.where(constant, 1.0, deviation)
-    known, rows = (train - mean) / deviation, (rows - mean) / deviation
-    inside = torch.linalg.vector_norm(rows @ _principal(known)[1][:, : len(means) - 1], dim=1)
+    train, rows = (train - mean) / deviation, (rows - mean) / deviation
+    inside = torch.linalg.vector_norm(rows @ _principal(train)[1][:, : len(means) - 1], dim=1)
     return _over(inside, torch.linalg.vector_norm(rows, dim=1))
 
 
@@ -154,8 +153,8 @@ def mahalanobis(train: Tensor, labels: Tensor, means: Tensor, rows: Tensor) -> T
     """
     centred = train - means[labels.to(train.device, torch.int64)]
     sizes, axes = _principal(centred)
-    kept = sizes.square() > centred.shape[1] * EPS * sizes[0].square()
-    whitener = axes[:, : len(sizes)][:, kept] / sizes[kept] * len(train) ** 0.5
+    nonzero = sizes.square() > centred.shape[1] * EPS * sizes[0].square()
+    whitener = axes[:, : len(sizes)][:, nonzero] / sizes[nonzero] * len(train) ** 0.5
     return -nearest_distances(rows @ whitener, means @ whitener, 1)[:, -1].square()
 
 
@@ -165,8 +164,8 @@ def knn(train: Tensor, rows: Tensor) -> Tensor:
 
     k = 50, or N if that is less. Features that are 0 stay so.
     """
-    known, rows = (_over(each, torch.linalg.vector_norm(each, dim=1, keepdim=True)) for each in (train, rows))
-    return -nearest_distances(rows, known, min(NEIGHBOURS, len(known)))[:, -1]
+    train, rows = (_over(x, torch.linalg.vector_norm(x, dim=1, keepdim=True)) for x in (train, rows))
+    return -nearest_distances(rows, train, min(NEIGHBOURS, len(train)))[:, -1]
 
 
 @metric(
@@ -179,13 +178,12 @@ def nc5_orthogonality(means: Tensor, ood: Tensor) -> float:
 
     Nothing is centred. NaN where one of the means is 0.
     """
-    other = ood.mean(0)
-    lengths = torch.linalg.vector_norm(means, dim=1) * torch.linalg.vector_norm(other)
-    return float((means @ other / lengths).abs().mean())
+    mean = ood.mean(0)
+    lengths = torch.linalg.vector_norm(means, dim=1) * torch.linalg.vector_norm(mean)
+    return float((means @ mean / lengths).abs().mean())
 
 
-_FAMILIES = families_of((sys.modules[__name__],), ("outliers", "NC5"))
-SCORES = [each for each in _FAMILIES if each.function is not nc5_orthogonality]
+*SCORES, _NC5 = families_of((sys.modules[__name__],), ("outliers", "NC5"))
 
 
 def outlier_metrics(
@@ -202,18 +200,18 @@ def outlier_metrics(
     tell apart. weight (K, d), bias (K,): the classifier; without it there are only scores of features alone.
     """
     train = features.double()
-    both = torch.cat([test.to(train), ood.to(train)])
-    finite = bool(train.isfinite().all()) and bool(both.isfinite().all())
+    scored = torch.cat([test.to(train), ood.to(train)])
+    finite = bool(train.isfinite().all()) and bool(scored.isfinite().all())
     if not finite:  # of a run that diverged
-        train, both = torch.zeros_like(train), torch.zeros_like(both)
-    rows, offsets = (None if each is None else each.to(train) for each in (weight, bias))
+        train, scored = torch.zeros_like(train), torch.zeros_like(scored)
+    weight, bias = (None if tensor is None else tensor.to(train) for tensor in (weight, bias))
     classes = int(labels.max()) + 1 if weight is None else len(weight)
     means = class_statistics(train, labels, classes).in_unit(0).means
-    for name, score in outlier_scores(train, labels, means, both, rows, offsets).items():
+    for name, score in outlier_scores(train, labels, means, scored, weight, bias).items():
         inside, outside = score[: len(test)], score[len(test) :]
         for separate, *_ in SEPARATIONS:
             yield f"{name}_{separate.__name__}", separate(inside, outside) if finite else math.nan
-    yield "nc5_orthogonality", nc5_orthogonality(means, both[len(test) :]) if finite else math.nan
+    yield "nc5_orthogonality", nc5_orthogonality(means, scored[len(test) :]) if finite else math.nan
 
 
 def outlier_scores(
@@ -223,16 +221,13 @@ def outlier_scores(
 
     train (N, d) with labels (N,), and means (K, d) of its classes; weight and bias as above.
     """
-    given: dict[str, Any] = {"train": train, "labels": labels, "means": means, "rows": rows}
+    values: dict[str, Any] = {"train": train, "labels": labels, "means": means, "rows": rows}
     if weight is not None:
-        added = 0.0 if bias is None else bias
-        given |= {
-            "weight": weight,
-            "bias": bias,
-            "logits": rows @ weight.T + added,
-            "largest": (train @ weight.T + added).max(1).values.mean(),
-        }
-    return {each.function.__name__: each.result(given) for each in SCORES if each.needs <= given.keys()}
+        logits, train_logits = (x @ weight.T + (0.0 if bias is None else bias) for x in (rows, train))
+        largest = train_logits.max(1).values.mean()
+        values |= {"weight": weight, "bias": bias, "logits": logits, "largest": largest}
+    families = [score for score in SCORES if score.needs <= values.keys()]
+    return {score.function.__name__: score.result(values) for score in families}
 
 
 def _principal(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -35,9 +35,9 @@ class Tile(NamedTuple):
         places = torch.arange(len(values), device=values.device)
         return values[places.unsqueeze(1) < places]
 
-    def sums(self, each: Tensor) -> Tensor:
-        """Return each_i + each_j (b, c) of numbers (K,)."""
-        return each[self.rows].unsqueeze(1) + each[self.columns]
+    def sums(self, numbers: Tensor) -> Tensor:
+        """Return x_i + x_j (b, c) of numbers x (K,)."""
+        return numbers[self.rows].unsqueeze(1) + numbers[self.columns]
 
 
 def tiles(vectors: Tensor) -> Iterator[Tile]:
@@ -66,10 +66,10 @@ def tiles(vectors: Tensor) -> Iterator[Tile]:
             yield Tile(rows, columns, distances)
 
 
-def nearest_distances(rows: Tensor, known: Tensor, k: int) -> Tensor:
-    """Return the distances (n, k) of each of rows (n, d) to its k nearest of known (N, d), least first."""
-    parts = rows.split(max(1, ROW_ENTRIES // len(known)))
-    return torch.cat([_by_difference(part, known).topk(k, 1, largest=False).values for part in parts])
+def nearest_distances(rows: Tensor, points: Tensor, k: int) -> Tensor:
+    """Return the distances (n, k) of each of rows (n, d) to its k nearest of points (N, d), least first."""
+    parts = rows.split(max(1, ROW_ENTRIES // len(points)))
+    return torch.cat([_by_difference(part, points).topk(k, 1, largest=False).values for part in parts])
 
 
 def _take_differences(distances: Tensor, near: Tensor, a: Tensor, b: Tensor, same: bool) -> None:

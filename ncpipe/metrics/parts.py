@@ -39,7 +39,7 @@ def parts_of(
     """
     numbers = torch.arange(statistics.classes, device="cpu") if numbers is None else numbers
     counts, between = statistics.counts, between_trace(statistics)
-    lengths = torch.linalg.vector_norm(statistics.centred_means(), dim=1)
+    lengths = torch.linalg.vector_norm(statistics.centred_means, dim=1)
     of_classes: dict[str, Tensor | None] = {
         "class": numbers,
         "samples": counts,

@@ -7,6 +7,7 @@ import math
 
 from ncpipe.system.lazy_torch import Tensor, torch
 
+EPS = 2.0**-52  # relative spacing of float64's numbers
 # Sizes from 2^-150 to 2^150, all of float32's among them, are taken as they are: their fourth powers stay in
 # range, and so do squares of 1e-60 of them.
 SAFE_EXPONENT = 150

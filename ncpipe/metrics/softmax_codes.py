@@ -13,11 +13,11 @@ from typing import Any
 
 from ncpipe.metrics.entry import Metric, family
 from ncpipe.metrics.geometry import unit_rows
+from ncpipe.metrics.powers_of_two import EPS
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.system.lazy_torch import Tensor
 
 Array = Any  # of NumPy, which commands that only read the entries above do not wait for
-EPS = 2.0**-52
 MOST = 256  # classes, of each of which a quadratic program is solved
 NOTE = f"; of at most {MOST} classes"
 
@@ -44,7 +44,7 @@ def weight_margin(weight: Tensor) -> tuple[float, float]:
 @family(*_entries("means", "class means", "μ_k − μ_G"), many=True, note=NOTE)
 def means_margin(statistics: ClassStatistics) -> tuple[float, float]:
     """Return the same of the centred class means."""
-    return margin(unit_rows(statistics.centred_means()))
+    return margin(unit_rows(statistics.centred_means))
 
 
 def margin(directions: Tensor) -> tuple[float, float]:

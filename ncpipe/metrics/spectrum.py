@@ -6,7 +6,7 @@ Low-rank bias shows as a rank of the uncentred class means below K, their rank a
 import math
 from collections.abc import Sequence
 
-from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.metrics.powers_of_two import EPS, largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.system.lazy_torch import Tensor, torch
 
 RANK_TOLERANCE = 1e-3  # `rank` counts singular values above this share of the largest
@@ -48,5 +48,5 @@ def condition_number(singular: Tensor, shape: Sequence[int]) -> float:
     """Return s_1/s_min: 1 for orthogonal rows of one length, inf where s_min is rounding, NaN for A = 0."""
     if singular[0] == 0:
         return math.nan
-    cutoff = max(shape) * torch.finfo(torch.float64).eps
-    return math.inf if singular[-1] / singular[0] <= cutoff else (singular[0] / singular[-1]).item()
+    rounding = singular[-1] / singular[0] <= max(shape) * EPS
+    return math.inf if rounding else (singular[0] / singular[-1]).item()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ncpipe.metrics.pairs import tiles
-from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.metrics.powers_of_two import EPS, largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.spectrum import singular_values
 from ncpipe.system.compile import can_compile
 from ncpipe.system.errors import InputError
@@ -58,14 +58,17 @@ class ClassStatistics:
         round. NaN where a feature is not finite.
         """
         spread = (self.squares / self.counts).max().sqrt()
-        return max(self.means.shape) * 2.0**-52 * max(self._singular[0].item(), spread.item())
+        return max(self.means.shape) * EPS * max(self._singular[0].item(), spread.item())
 
+    @cached_property
     def centred_means(self) -> Tensor:
-        """Return mu_k - mu_G (K, d), with mu_G the mean of the class means, whatever the counts [S25 sec. 3].
+        """mu_k - mu_G (K, d), with mu_G the mean of the class means, whatever the counts [S25 sec. 3].
 
         Exactly 0 where no longer than `cutoff`.
         """
-        return self._centred
+        centred = self.means - self.means.mean(0)
+        rounding = torch.linalg.vector_norm(centred, dim=1, keepdim=True) <= self.cutoff
+        return torch.where(rounding, 0.0, centred)
 
     def uncentred_means(self) -> Tensor:
         """Return mu_k (K, d), all exactly 0 where none is longer than `cutoff`."""
@@ -84,7 +87,7 @@ class ClassStatistics:
 
         In the statistics' unit. At most K-1, and those with s_j above `cutoff`; none if a mean is not finite.
         """
-        centred = self._centred
+        centred = self.centred_means
         if not bool(centred.isfinite().all()):  # the features of a run that diverged
             return centred.new_empty(0), centred.new_empty(0, centred.shape[1])
         _, singular, directions = torch.linalg.svd(centred, full_matrices=False)
@@ -112,12 +115,6 @@ class ClassStatistics:
     def _singular(self) -> Tensor:
         return singular_values(self.means)
 
-    @cached_property
-    def _centred(self) -> Tensor:
-        centred = self.means - self.means.mean(0)
-        rounding = torch.linalg.vector_norm(centred, dim=1, keepdim=True) <= self.cutoff
-        return torch.where(rounding, 0.0, centred)
-
     def to(self, device: torch.device) -> ClassStatistics:
         """Return the same statistics on a device."""
         if self.means.device == device:
@@ -134,9 +131,9 @@ class ClassStatistics:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields by name, for a file; `from_tensors(**tensors)` reads them back."""
-        found = {"counts": self.counts, "means": self.means, "squares": self.squares}
+        fields = {"counts": self.counts, "means": self.means, "squares": self.squares}
         unit = torch.tensor(self.exponent, device=self.means.device)
-        return found | ({"exponent": unit} if self.exponent else {})
+        return fields | ({"exponent": unit} if self.exponent else {})
 
     @staticmethod
     def from_tensors(
@@ -161,7 +158,7 @@ class StatisticsAccumulator:
         self._sums = torch.zeros(classes, width, dtype=torch.float64, device=device)  # of h - origin
         self._squares = torch.zeros(classes, dtype=torch.float64, device=device)  # of |h - origin|^2
         self._size, self._exponent = 0.0, 0  # largest entry so far; what is held is in units of 2^exponent
-        self._seen, self._all_seen = 0, False  # classes with a sample
+        self._empty = classes  # number of classes without a sample
         self._entries = 0
 
     def update(self, features: Tensor, labels: Tensor) -> None:
@@ -172,8 +169,8 @@ class StatisticsAccumulator:
             self._add_compiled(features.detach(), labels)
             return
         # Elsewhere one-hot labels (c, b) of the c classes in a chunk are made, at most b of them.
-        held = 1 if self.device.type == "cpu" else min(self.classes, math.isqrt(CHUNK_ENTRIES["cuda"]))
-        for chunk in chunks(features, labels, held, self.device):
+        classes = 1 if self.device.type == "cpu" else min(self.classes, math.isqrt(CHUNK_ENTRIES["cuda"]))
+        for chunk in chunks(features, labels, classes, self.device):
             self._add(*chunk)
 
     def merge(self, other: StatisticsAccumulator) -> None:
@@ -182,7 +179,7 @@ class StatisticsAccumulator:
             raise InputError("accumulators of different numbers of classes or widths cannot be merged")
         self._fit_unit(other._size)
         change = other._exponent - self._exponent
-        origins, sums = (times_two_to(held, change) for held in (other._origins, other._sums))
+        origins, sums = (times_two_to(state, change) for state in (other._origins, other._sums))
         fresh = ((self._counts == 0) & (other._counts > 0)).unsqueeze(1)
         self._origins = torch.where(fresh, origins, self._origins)
         counts = other._counts.double().unsqueeze(1)
@@ -191,7 +188,7 @@ class StatisticsAccumulator:
         self._sums += sums + counts * shift
         squares = times_two_to(other._squares, 2 * change)
         self._squares += squares + (shift * (2 * sums + counts * shift)).sum(1)
-        self._count_seen()
+        self._empty = int((self._counts == 0).sum())
 
     def tensors(self) -> dict[str, Tensor]:
         """Return copies of the state by name, of fixed shapes; `from_tensors` restores it."""
@@ -208,14 +205,13 @@ class StatisticsAccumulator:
         counts: Tensor, origins: Tensor, sums: Tensor, squares: Tensor, size: Tensor
     ) -> StatisticsAccumulator:
         classes, width = origins.shape
-        found = StatisticsAccumulator(classes, width, origins.device)
-        found._counts, found._origins, found._sums, found._squares = (
-            tensor.clone() for tensor in (counts, origins, sums, squares)
-        )
-        found._size = size.item()
-        found._exponent = unit_exponent(size_exponent(found._size))
-        found._count_seen()
-        return found
+        accumulator = StatisticsAccumulator(classes, width, origins.device)
+        accumulator._counts, accumulator._origins = counts.clone(), origins.clone()
+        accumulator._sums, accumulator._squares = sums.clone(), squares.clone()
+        accumulator._size = size.item()
+        accumulator._exponent = unit_exponent(size_exponent(accumulator._size))
+        accumulator._empty = int((counts == 0).sum())
+        return accumulator
 
     def result(self, split: str = "") -> ClassStatistics:
         """Return the statistics of all samples so far; raise InputError that names an empty class."""
@@ -242,28 +238,28 @@ class StatisticsAccumulator:
         exponent = unit_exponent(size_exponent(self._size))
         if change := self._exponent - exponent:
             self._exponent = exponent
-            for held, power in ((self._origins, 1), (self._sums, 1), (self._squares, 2)):
-                held.copy_(times_two_to(held, power * change))
+            for state, power in ((self._origins, 1), (self._sums, 1), (self._squares, 2)):
+                state.copy_(times_two_to(state, power * change))
 
     def _add_compiled(self, features: Tensor, labels: Tensor) -> None:
         from ncpipe.metrics.compiled import add_rows  # only now: brings a compiler
 
-        held = [t.numpy() for t in (self._counts, self._origins, self._sums, self._squares)]
+        state = [t.numpy() for t in (self._counts, self._origins, self._sums, self._squares)]
         labels = labels.to(self.device, torch.int64).contiguous()
         size = max(64, COMPILED_CHUNK // max(1, self.width))
-        for rows, wanted in zip(features.split(size), labels.split(size), strict=True):
+        for rows, row_labels in zip(features.split(size), labels.split(size), strict=True):
             if rows.dtype not in (torch.float32, torch.float64):
                 rows = rows.float()  # exact
             self._fit_unit(largest_entry(rows) if rows.dtype == torch.float64 else 1.0)
             rows = times_two_to(rows, -self._exponent)
-            add_rows(rows.to(self.device).contiguous().numpy(), wanted.numpy(), *held)
-        self._count_seen()
+            add_rows(rows.to(self.device).contiguous().numpy(), row_labels.numpy(), *state)
+        self._empty = int((self._counts == 0).sum())
 
     def _add(self, rows: Tensor, labels: Tensor, buffer: Tensor) -> None:
         """Add rows (b, d) of float64; both (b, d) tensors are overwritten."""
         self._fit_unit(largest_entry(rows))
         rows = times_two_to(rows, -self._exponent)
-        if not self._all_seen:
+        if self._empty:
             self._set_origins(rows, labels)
         rows.sub_(torch.index_select(self._origins, 0, labels, out=buffer))
         self._counts.index_add_(0, labels, torch.ones_like(labels))
@@ -273,10 +269,6 @@ class StatisticsAccumulator:
         self._sums.index_add_(0, labels, rows)
         self._squares.index_add_(0, labels, squares)
 
-    def _count_seen(self) -> None:
-        self._seen = int((self._counts > 0).sum())
-        self._all_seen = self._seen == self.classes
-
     def _set_origins(self, rows: Tensor, labels: Tensor) -> None:
         places = torch.nonzero(self._counts[labels] == 0).flatten()
         if not len(places):
@@ -285,8 +277,7 @@ class StatisticsAccumulator:
         fresh, numbers = torch.unique(labels[places], return_inverse=True)
         first = torch.full_like(fresh, len(labels)).scatter_reduce_(0, numbers, places, "amin")
         self._origins[fresh] = rows[first]
-        self._seen += len(fresh)
-        self._all_seen = self._seen == self.classes
+        self._empty -= len(fresh)
 
 
 def class_statistics(features: Tensor, labels: Tensor, classes: int) -> ClassStatistics:
@@ -309,11 +300,11 @@ def chunks(
     size = max(64, entries // max(1, classes, features.shape[1]))
     buffer = torch.empty(2, min(len(labels), size), features.shape[1], dtype=torch.float64, device=device)
     for start in range(0, len(labels), size):
-        some = labels[start : start + size]
-        rows, other = buffer[:, : len(some)]
+        row_labels = labels[start : start + size]
+        rows, spare = buffer[:, : len(row_labels)]
         # Once for all: an operation on mixed types would convert anew, and slower.
         rows.copy_(features[start : start + size].detach())
-        yield (rows.copy_(times_two_to(rows, -exponent)) if exponent else rows), some, other
+        yield (rows.copy_(times_two_to(rows, -exponent)) if exponent else rows), row_labels, spare
 
 
 def _sums_by_class(labels: Tensor, total: int, *values: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -325,7 +316,7 @@ def _sums_by_class(labels: Tensor, total: int, *values: Tensor) -> tuple[Tensor,
     few = total <= len(labels)
     classes = torch.arange(total, device=labels.device) if few else torch.unique(labels)
     one_hot = (labels == classes.unsqueeze(1)).double()
-    return classes, [one_hot @ each for each in values]
+    return classes, [one_hot @ value for value in values]
 
 
 def check_batch(features: Tensor, labels: Tensor, classes: int, width: int) -> None:
@@ -352,15 +343,15 @@ def check_batch(features: Tensor, labels: Tensor, classes: int, width: int) -> N
 def check_every_class(counts: Tensor, name: str = "") -> None:
     """Raise InputError that names a class of `counts` (K,) without samples. name: of the split, if any."""
     if empty := torch.nonzero(counts == 0).flatten().tolist():
-        found = _expected_labels(torch.nonzero(counts).flatten().tolist(), len(counts))
-        raise InputError(f"class {empty[0]} has no {f'{name} ' if name else ''}samples; {found}")
+        labels = _expected_labels(torch.nonzero(counts).flatten().tolist(), len(counts))
+        raise InputError(f"class {empty[0]} has no {f'{name} ' if name else ''}samples; {labels}")
 
 
-def check_statistics(split: str, layer: str, seen: ClassStatistics) -> None:
+def check_statistics(split: str, layer: str, statistics: ClassStatistics) -> None:
     """Raise InputError for one class alone, and for features with NaN or inf."""
-    if seen.classes < 2:
-        raise InputError(f"{split} labels name {seen.classes} class; collapse needs at least 2")
-    if not bool(seen.squares.isfinite().all()):
+    if statistics.classes < 2:
+        raise InputError(f"{split} labels name {statistics.classes} class; collapse needs at least 2")
+    if not bool(statistics.squares.isfinite().all()):
         raise InputError(
             f"the {split} features of layer {layer} hold NaN or inf; there is nothing to measure"
         )

@@ -19,6 +19,7 @@ from ncpipe.metrics.checks import (
     check_arrays,
     check_finite,
     check_outliers,
+    check_shots,
     check_widths,
     count_classes,
     is_count,
@@ -31,10 +32,10 @@ from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.parts import parts_of
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
-from ncpipe.metrics.sample_statistics import SampleStatistics, first_pass
+from ncpipe.metrics.sample_statistics import LayerOnSplit, SampleStatistics, first_pass
 from ncpipe.metrics.statistics import REGRESSION, ClassStatistics
 from ncpipe.metrics.token_collapse import TokenMeans
-from ncpipe.metrics.transfer import EPISODES, check_shots, transfer_metrics
+from ncpipe.metrics.transfer import EPISODES, transfer_metrics
 from ncpipe.system.errors import InputError
 
 LAST_LAYER = "last"
@@ -43,11 +44,11 @@ TRAIN, TEST = "train", "test"
 TRUE = "true_labels"  # the training samples by their true labels, where those that they are given are noisy
 TARGET = "target"  # samples of classes that the network was not trained on
 OOD = "ood"  # samples of other data, told from test samples
-OF_WEIGHT = [each for each in FAMILIES if each.needs == {"weight"}]
-OF_STATISTICS = [each for each in FAMILIES if each.needs == {"statistics"}]
-OF_SAMPLES = [each for each in FAMILIES if each not in (*OF_WEIGHT, *OF_STATISTICS)]
-(MEANS_SPECTRUM,) = (each for each in FAMILIES if each.function is means_spectrum)
-(WEIGHT_SPECTRUM,) = (each for each in FAMILIES if each.function is weight_spectrum)
+OF_WEIGHT = [family for family in FAMILIES if family.needs == {"weight"}]
+OF_STATISTICS = [family for family in FAMILIES if family.needs == {"statistics"}]
+OF_SAMPLES = [family for family in FAMILIES if family not in (*OF_WEIGHT, *OF_STATISTICS)]
+MEANS_SPECTRUM = [family for family in FAMILIES if family.function is means_spectrum]
+WEIGHT_SPECTRUM = [family for family in FAMILIES if family.function is weight_spectrum]
 
 Batches = Callable[[], Iterable[tuple[Array, Array]]]
 
@@ -88,30 +89,29 @@ def measure(
     if not is_count(batch_size):
         raise InputError(f"batch_size: a whole number of samples, 1 or more, not {batch_size!r}")
     train = splits[TRAIN]
-    rows, offsets = as_tensors(weight=weight, bias=bias)
+    weight, bias = as_tensors(weight=weight, bias=bias)
     if train[1].ndim == 2:
         if ood is not None or shots or by_sample:
-            what = "ood, shots and by_sample"
-            raise InputError(f"{what}: need one class a sample, not tags (N, K); leave them out")
-        return _measure_tagged(splits, rows, offsets, batch_size, layer)
+            options = "ood, shots and by_sample"
+            raise InputError(f"{options}: need one class a sample, not tags (N, K); leave them out")
+        return _measure_tagged(splits, weight, bias, batch_size, layer)
     outliers = None if ood is None else check_outliers(ood, features, test_features)
-    classes = count_classes(train[1], rows)
-    for split, given in splits.items():
-        check_widths([train[0], given[0]])
-        check_arrays(*given, rows, offsets, classes, split)
+    classes = count_classes(train[1], weight)
+    for split, arrays in splits.items():
+        check_widths([train[0], arrays[0]])
+        check_arrays(*arrays, weight, bias, classes, split)
         if shots:
-            check_shots(shots, episodes, given[1])
-    batches = {split: _batches_of(*given, batch_size) for split, given in splits.items()}
+            check_shots(shots, episodes, arrays[1])
+    batches = {split: _batches_of(*arrays, batch_size) for split, arrays in splits.items()}
     measured = measure_batches(
-        batches[TRAIN], classes, batches.get(TEST), rows, offsets, layer, keep=0, by_sample=by_sample
+        batches[TRAIN], classes, batches.get(TEST), weight, bias, layer, keep=0, by_sample=by_sample
     )
-    found = list(measured)
-    for split, (own, wanted) in splits.items() if shots else ():
-        found += rows_of(layer, split, transfer_metrics(own, wanted, shots, episodes, ["ncc"], None, seed))
+    rows = list(measured)
+    for split, arrays in splits.items() if shots else ():
+        rows += rows_of(layer, split, transfer_metrics(*arrays, shots, episodes, ["ncc"], None, seed))
     if outliers is not None:
-        values = outlier_metrics(*train, splits[TEST][0], outliers, rows, offsets)
-        found += rows_of(layer, OOD, values)
-    return measured.with_records(found)
+        rows += rows_of(layer, OOD, outlier_metrics(*train, splits[TEST][0], outliers, weight, bias))
+    return measured.with_records(rows)
 
 
 def _measure_tagged(
@@ -122,25 +122,25 @@ def _measure_tagged(
     layer: str,
 ) -> Measurements:
     """Return the same where labels are tags (N, K): of the samples with one of them, and of all."""
-    of_one: dict[str, tuple[Tensor, Tensor]] = {}
-    for split, (own, wanted) in splits.items():
-        if len(own) != len(wanted):
-            raise InputError(f"{len(own)} {split} features and {len(wanted)} labels; they belong together")
-        if wanted.is_floating_point() and bool(((wanted != 0) & (wanted != 1)).any()):
-            what = f"{split} labels are floats {tuple(wanted.shape)}"
-            raise InputError(f"{what}; classes are integers, tags 0 or 1{REGRESSION}")
-        check_tags(wanted, f"{split} labels")
-        classes = splits[TRAIN][1].shape[1]
-        if wanted.shape[1] != classes:
-            raise InputError(f"{split} labels have {wanted.shape[1]} columns, train labels {classes}")
-        if own.is_floating_point():
-            check_finite(f"{split} features", own)
-        alone = wanted.sum(1) == 1
-        of_one[split] = own[alone], wanted[alone].long().argmax(1)
-    check_arrays(*of_one[TRAIN], weight, bias, classes, f"one-tag {TRAIN}")
-    held_out, answers = of_one.get(TEST, (None, None))
-    found = measure(*of_one[TRAIN], weight, bias, held_out, answers, batch_size, layer)
-    return found.with_records([*found, *measure_tags(splits, weight, bias, layer)])
+    one_tag: dict[str, tuple[Tensor, Tensor]] = {}
+    classes = splits[TRAIN][1].shape[1]
+    for split, (features, tags) in splits.items():
+        if len(features) != len(tags):
+            raise InputError(f"{len(features)} {split} features and {len(tags)} labels; they belong together")
+        if tags.is_floating_point() and bool(((tags != 0) & (tags != 1)).any()):
+            floats = f"{split} labels are floats {tuple(tags.shape)}"
+            raise InputError(f"{floats}; classes are integers, tags 0 or 1{REGRESSION}")
+        check_tags(tags, f"{split} labels")
+        if tags.shape[1] != classes:
+            raise InputError(f"{split} labels have {tags.shape[1]} columns, train labels {classes}")
+        if features.is_floating_point():
+            check_finite(f"{split} features", features)
+        single = tags.sum(1) == 1
+        one_tag[split] = features[single], tags[single].long().argmax(1)
+    check_arrays(*one_tag[TRAIN], weight, bias, classes, f"one-tag {TRAIN}")
+    test_features, test_tags = one_tag.get(TEST, (None, None))
+    measured = measure(*one_tag[TRAIN], weight, bias, test_features, test_tags, batch_size, layer)
+    return measured.with_records([*measured, *measure_tags(splits, weight, bias, layer)])
 
 
 def measure_tokens(
@@ -151,10 +151,10 @@ def measure_tokens(
     lengths (N,): the first tokens of each sample that are real; all by default. Raises InputError on arrays
     that cannot be measured.
     """
-    rows, wanted = as_tensor(tokens, "tokens"), as_tensor(labels, "labels")
-    check_finite("tokens", rows)
-    means = TokenMeans(count_classes(wanted))
-    means.update(rows, wanted, None if lengths is None else as_tensor(lengths, "lengths"))
+    tokens, labels = as_tensor(tokens, "tokens"), as_tensor(labels, "labels")
+    check_finite("tokens", tokens)
+    means = TokenMeans(count_classes(labels))
+    means.update(tokens, labels, None if lengths is None else as_tensor(lengths, "lengths"))
     return Measurements(rows_of(layer, TRAIN, means.values()))
 
 
@@ -169,10 +169,10 @@ def measure_tags(
     NaN for NaN features.
     """
     for split, (features, tags) in splits.items():
-        given: dict[str, Any] = {"features": features, "tags": tags}
+        arguments: dict[str, Any] = {"features": features, "tags": tags}
         if weight is not None:
-            given["missed"] = wrong_tags(logits_of(features, weight, bias), tags)
-        yield from rows_of(layer, split, values_of(TAG_FAMILIES, **given))
+            arguments["missed"] = wrong_tags(logits_of(features, weight, bias), tags)
+        yield from rows_of(layer, split, values_of(TAG_FAMILIES, **arguments))
 
 
 def measure_batches(
@@ -204,12 +204,25 @@ def measure_batches(
     learned = first_pass(passes[TRAIN](), num_classes, TRAIN)
     again = "{}(): its second pass gave other samples; start the same pass each time, or raise `keep`"
     layers = both_passes(passes, learned, {layer: (weight, bias)}, again, by_sample=by_sample)
-    rows = [] if weight is None else list(measure_weights(weight, layer))
-    for split, on in layers[layer].items():
-        rows += measure_layer(layer, split, on.statistics, on.samples, learned[layer], weight)
-    parts = {
-        (layer, split): parts_of(on.statistics, on.samples, weight) for split, on in layers[layer].items()
-    }
+    return measure_layers(layers, {} if weight is None else {layer: weight})
+
+
+def measure_layers(
+    layers: Mapping[str, Mapping[str, LayerOnSplit]],
+    weights: Mapping[str, Tensor],
+    numbers: Tensor | None = None,
+) -> Measurements:
+    """Return every metric of layers from their two passes by split, with the parts of classes and samples.
+
+    weights (K, d): of the classifier, by its layer. numbers (K,): of the classes, as in `parts_of`.
+    """
+    rows = [row for layer, weight in weights.items() for row in measure_weights(weight, layer)]
+    parts = {}
+    for layer, splits in layers.items():
+        weight, train = weights.get(layer), splits[TRAIN].statistics
+        for split, seen in splits.items():
+            rows += measure_layer(layer, split, seen.statistics, seen.samples, train, weight)
+            parts[layer, split] = parts_of(seen.statistics, seen.samples, weight, numbers)
     return Measurements(rows, parts)
 
 
@@ -237,12 +250,12 @@ def measure_weights(weight: Tensor, layer: str = LAST_LAYER) -> Iterator[Measure
 
 def measure_matrix(layer: str, weight: Tensor) -> Iterator[Measurement]:
     """Yield ranks and singular values of an inner layer's weights [S24 sec. 6]."""
-    return rows_of(layer, WEIGHTS, WEIGHT_SPECTRUM.values({"weight": weight}))
+    return rows_of(layer, WEIGHTS, values_of(WEIGHT_SPECTRUM, weight=weight))
 
 
 def measure_means(layer: str, split: str, statistics: ClassStatistics) -> Iterator[Measurement]:
     """Yield ranks and singular values of class means alone, as of pre-activations [S24 sec. 6]."""
-    return rows_of(layer, split, MEANS_SPECTRUM.values({"statistics": statistics}))
+    return rows_of(layer, split, values_of(MEANS_SPECTRUM, statistics=statistics))
 
 
 def one_pass_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
@@ -260,25 +273,25 @@ def two_pass_metrics(
 
     Arguments as in `measure_layer`.
     """
-    given: dict[str, Any] = samples.tensors() | {"statistics": statistics, "samples": samples}
+    arguments: dict[str, Any] = samples.tensors() | {"statistics": statistics, "samples": samples}
     if samples.nearest is not None:
-        given["train"] = train
+        arguments["train"] = train
     if weight is not None:
-        given["weight"] = weight.to(statistics.means.device)
-    return values_of(OF_SAMPLES, statistics.means.shape, **given)
+        arguments["weight"] = weight.to(statistics.means.device)
+    return values_of(OF_SAMPLES, statistics.means.shape, **arguments)
 
 
 def values_of(
-    families: Iterable[Family], shape: Sequence[int] | None = None, **given: Any
+    families: Iterable[Family], shape: Sequence[int] | None = None, **arguments: Any
 ) -> Iterator[tuple[str, float]]:
-    """Yield, as (metric, value), the metrics that can be computed of what is given by name.
+    """Yield, as (metric, value), the metrics that can be computed of these arguments.
 
     shape: (K, d) of which those for K > d + 1 are left out elsewhere; None for all.
     """
     few = shape is not None and simplex_fits(*shape)
-    for each in families:
-        if each.needs <= given.keys() and not (each.many and few):
-            yield from each.values(given)
+    for family in families:
+        if family.needs <= arguments.keys() and not (family.many and few):
+            yield from family.values(arguments)
 
 
 def _named(layer: str, batches: Batches) -> Iterator[Batch]:

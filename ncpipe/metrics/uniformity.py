@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from ncpipe.metrics.entry import WP24, Metric, family, metric
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.pairs import tiles
+from ncpipe.metrics.powers_of_two import EPS
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.system.lazy_torch import Tensor, torch
 
@@ -48,13 +49,13 @@ def _entries(matrix: str, name: str, which: str, label: str) -> Iterator[Metric]
 def weight_uniformity(weight: Tensor) -> tuple[float, ...]:
     """Return the `uniformity` of the rows of W (K, d)."""
     directions = unit_rows(weight.double())
-    return uniformity(directions, directions.new_full((len(weight),), max(weight.shape) * 2.0**-52))
+    return uniformity(directions, directions.new_full((len(weight),), max(weight.shape) * EPS))
 
 
 @family(*_entries("means", "class means", "μ_k − μ_G", "GNC2 (class means)"), many=True)
 def means_uniformity(statistics: ClassStatistics) -> tuple[float, ...]:
     """Return the `uniformity` of the centred class means."""
-    centred = statistics.centred_means()
+    centred = statistics.centred_means
     rounding = statistics.cutoff / torch.linalg.vector_norm(centred, dim=1)
     return uniformity(unit_rows(centred), rounding)
 
@@ -112,4 +113,4 @@ def unc3_spread(statistics: ClassStatistics, weight: Tensor) -> float:
 
 def alignments(statistics: ClassStatistics, weight: Tensor) -> Tensor:
     """Return the cosine (K,) of each row of weights and its centred class mean; NaN for a zero vector."""
-    return (unit_rows(weight.double()) * unit_rows(statistics.centred_means())).sum(1)
+    return (unit_rows(weight.double()) * unit_rows(statistics.centred_means)).sum(1)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.system.errors import InputError
-from ncpipe.theory.gufm import Loss, check_range, optimum
-from ncpipe.theory.smoothing import gufm_terms
+from ncpipe.theory.gufm import Loss, check_range, optimum, smoothed_terms
 
 HOLDS = "holds"
 UNBOUNDED = "features not bounded"
@@ -92,7 +91,7 @@ def gap_to_optimum(name: str, state: TrainedState) -> Gap:
     classes, width = state.weight.shape
     objective = state.objective
     if state.smoothing:
-        best_fit, best_penalty = gufm_terms(classes, width, state.strength, state.smoothing)
+        best_fit, best_penalty = smoothed_terms(classes, width, state.strength, state.smoothing)
     else:
         best = optimum(state.loss, classes, width, state.strength, state.bias)
         best_fit, best_penalty = best.fit, best.penalty

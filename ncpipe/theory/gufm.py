@@ -74,6 +74,33 @@ def optimum(loss: Loss, classes: int, width: int, strength: float, bias: bool) -
     return Optimum(fit, penalty, norm * directions, width**0.5 * directions, offset if bias else None)
 
 
+def smoothed_terms(classes: int, width: int, strength: float, delta: float) -> tuple[float, float]:
+    """Return cross-entropy with labels (1 - delta) e_y + delta/K and penalty where their sum is least.
+
+    The optimum keeps its directions and shrinks: smoothing adds delta (K-1)/K times the logit gap to the
+    loss, as more decay would. For features of norm sqrt(d):
+
+    min over w of log(1 + (K-1) e^-g) + delta (K-1)/K g + lambda_L/2 K w^2, g = w sqrt(d) K/(K-1), with a
+    bias or without; there the increasing derivative in w is 0.
+    """
+    if not 0 <= delta < 1:
+        raise InputError(f"smoothing: {delta:g}; expected 0 or more, and less than 1")
+    check_range("ce", classes, width, strength, bias=False)
+    slope = math.sqrt(width) * classes / (classes - 1)
+
+    def derivative(norm: float) -> float:
+        wrong = (classes - 1) / (math.exp(slope * norm) + classes - 1)
+        return slope * (delta * (classes - 1) / classes - wrong) + strength * classes * norm
+
+    highest = math.sqrt(width) / (classes * strength)  # the loss falls at most as fast as its first step
+    while slope * highest > 700:  # where exp ends; the root lies far below
+        highest /= 2
+    norm = brentq(derivative, 0.0, highest, xtol=1e-300, rtol=1e-15)
+    gap = slope * norm
+    fit = math.log1p((classes - 1) * math.exp(-gap)) + delta * (classes - 1) / classes * gap
+    return fit, strength / 2 * classes * norm**2
+
+
 def check_range(loss: Loss, classes: int, width: int, strength: float, bias: bool) -> None:
     """Raise InputError unless the closed form holds.
 

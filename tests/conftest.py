@@ -24,6 +24,7 @@ from ncpipe.config.records import read
 from ncpipe.config.run import Run
 from ncpipe.config.study import load_study
 from ncpipe.datasets.prepared import Prepared, Split
+from ncpipe.figures import save
 from ncpipe.metrics.table import Measurement
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import sweep_fingerprints
@@ -44,6 +45,7 @@ if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_seta
 # What the tests start writes its bytecode, as for users; else each process compiles all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 fix_order_of_sums()
+save.DPI = 20  # as many pixels as show that all is drawn
 
 
 @pytest.fixture

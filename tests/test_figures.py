@@ -240,7 +240,8 @@ def test_another_process_writes_the_same_bytes_without_torch(tmp_path: Path) -> 
     here, there = tmp_path / "here", tmp_path / "there"
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
-        "import figure_cases, test_figures; test_figures.save_one(Path(sys.argv[2]))\n"
+        "import figure_cases, test_figures; from ncpipe.figures import save; save.DPI = 20\n"
+        "test_figures.save_one(Path(sys.argv[2]))\n"
         "assert not {'torch', 'dvc', 'typer'} & set(sys.modules)"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent), str(there)]

@@ -447,11 +447,10 @@ def spread"""
     assert len(keys) == 4
 
 
-def test_it_runs_to_its_report(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_to_its_report(study: Path) -> None:
     """One run in a process of its own, and every stage after it; one depth is a sweep too.
 
     Red: a table or figure that asks for the penalty or the architecture."""
-    monkeypatch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
     run = write(STUDY)
     check_study(load_params())
     write_grid()

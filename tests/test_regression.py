@@ -469,11 +469,8 @@ def test_a_study_has_data_and_losses_of_its_own(study_folder: Path) -> None:
     assert end.history[-1].fit == pytest.approx(float(wanted), rel=1e-12)
 
 
-def test_every_stage_runs_and_what_needs_classes_is_left_out(
-    study_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_stage_runs_and_what_needs_classes_is_left_out(study_folder: Path) -> None:
     """The study of regression, made tiny: its claims, its figures and its page."""
-    monkeypatch.setattr("ncpipe.figures.save.DPI", 20)  # as many pixels as show that all is drawn
     study = YAML(typ="safe").load(ROOT / "stages/regression/params.yaml")
     study["sweep"] |= {"seeds": [0, 1]}
     for each in study["experiments"].values():

@@ -82,11 +82,10 @@ def measure_causal_lm(
             called, head, labels_key, given, ignore_index, attention_mask, forward or call, shift is None
         )
         check_memory(head.classes, head.width, read.device)
-        train, test = (
-            None if each is None else _token_pass(read, name, each, decisions, seed, progress)
-            for name, each in (("loader", loader), ("test_loader", test_loader))
-        )
-        assert train is not None
+        train = _token_pass(read, "loader", loader, decisions, seed, progress)
+        test = None
+        if test_loader is not None:
+            test = _token_pass(read, "test_loader", test_loader, decisions, seed, progress)
         return measure_vocabulary(train, test, head.weight, head.bias, min_per_class)
 
 
@@ -177,14 +176,14 @@ def _token_pass(
     seed: int,
     progress: bool | None,
 ) -> TokenPass:
-    seen = TokenPass(read.head.classes, read.head.width, read.device, decisions, seed)
+    positions = TokenPass(read.head.classes, read.head.width, read.device, decisions, seed)
     empty = True
     for inputs, labels in batches_of(loader, read.model, read.labels_key, name, progress):
-        seen.update(*read.read(inputs, labels))
+        positions.update(*read.read(inputs, labels))
         empty = False
     if empty:
         raise InputError(f"{name}: it gave no samples; there is nothing to measure")
-    return seen
+    return positions
 
 
 @torch.no_grad()

@@ -128,17 +128,17 @@ def _answers(
 ) -> tuple[str, str]:
     """Return the names of what is predicted; raise InputError unless the file has one kind of it."""
     kinds = {names: [name for name in names if name in arrays] for names in (LABELS, VECTORS, TAGS)}
-    given = [found[0] for found in kinds.values() if found]
-    others = [name for name in given if name not in LABELS]
-    if len(given) > 1:
-        raise InputError(f"{path}: has {given[0]} and {given[1]}; leave out one of them")
+    answers = [names[0] for names in kinds.values() if names]
+    others = [name for name in answers if name not in LABELS]
+    if len(answers) > 1:
+        raise InputError(f"{path}: has {answers[0]} and {answers[1]}; leave out one of them")
     if others and present is not None:
         raise InputError(f"{path}: has {others[0]}, where classes cannot be chosen")
     if OUTLIERS in arrays and (others or present is not None):
         raise InputError(f"{path}: has {OUTLIERS}, whose scores need labels and every class; leave it out")
     if not {names[0] for names in kinds} & arrays.keys():
         raise InputError(f"{path}: has no 'labels'; it has {', '.join([*arrays, *ignored])}")
-    return next(names for names, found in kinds.items() if found)
+    return next(names for names, stored in kinds.items() if stored)
 
 
 def _in_order(

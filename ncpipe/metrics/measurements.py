@@ -70,19 +70,19 @@ class Measurements:
         return tuple((*key, None if math.isnan(value) else value) for *key, value in rows)
 
     def __contains__(self, key: object) -> bool:
-        return any(True for _ in self._found(key))
+        return any(True for _ in self._rows(key))
 
     def __getitem__(self, key: Key) -> float:
         """Return a value by metric, or by (layer, split, metric).
 
         Raises KeyError, in one line, if nothing or more than one value is of that name.
         """
-        found = list(self._found(key))
-        if len(found) == 1:
-            return found[0].value
-        if found:
-            places = " or ".join(f"[{row.layer!r}, {row.split!r}, {key!r}]" for row in found)
-            raise KeyError(f"{key!r} has {len(found)} values; write {places}, or select a split or a layer")
+        rows = list(self._rows(key))
+        if len(rows) == 1:
+            return rows[0].value
+        if rows:
+            keys = " or ".join(f"[{row.layer!r}, {row.split!r}, {key!r}]" for row in rows)
+            raise KeyError(f"{key!r} has {len(rows)} values; write {keys}, or select a split or a layer")
         raise KeyError(f"{key!r} was not measured; {self._near(key)}")
 
     def select(self, *, layer: str | None = None, split: str | None = None) -> "Measurements":
@@ -94,8 +94,8 @@ class Measurements:
         return Measurements(
             (row for row in self.records if layer in (None, row.layer) and split in (None, row.split)),
             {
-                key: each
-                for key, each in self._parts.items()
+                key: arrays
+                for key, arrays in self._parts.items()
                 if layer in (None, key[0]) and split in (None, key[1])
             },
         )
@@ -201,7 +201,7 @@ class Measurements:
             return f"is it {' or '.join(near[:3])}?"
         return cut(f"there is {', '.join(names) or 'nothing'}")
 
-    def _found(self, key: object) -> Iterator[Measurement]:
+    def _rows(self, key: object) -> Iterator[Measurement]:
         return (row for row in self.records if key in (row.metric, (row.layer, row.split, row.metric)))
 
 

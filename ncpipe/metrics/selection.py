@@ -43,10 +43,10 @@ def select_classes(classes: Classes, total: int) -> Tensor:
         return torch.arange(total, device="cpu")
     if isinstance(classes, str):
         raise InputError(f"classes: {classes!r} is unknown; take 'all', 'present' or a list of numbers")
-    listed = [int(each) for each in classes]
-    if len(set(listed)) < len(listed):
+    numbers = [int(number) for number in classes]
+    if len(set(numbers)) < len(numbers):
         raise InputError("classes: a number is listed twice; list each once")
-    chosen = torch.tensor(sorted(listed), dtype=torch.int64, device="cpu")
+    chosen = torch.tensor(sorted(numbers), dtype=torch.int64, device="cpu")
     check_range(chosen, total)
     return _at_least_two(chosen)
 

@@ -72,8 +72,8 @@ def own_measurements(run: Run, features: Features, whole: WeightsAndData | None)
                 continue
             given = shared | ({} if classes is None else {"classes": classes, "train": train})
             if batches is not None:
-                for name, own in (("samples", split), ("train_samples", TRAIN)):
-                    given[name] = Blocks(partial(batches, own), layer)
+                for name, source in (("samples", split), ("train_samples", TRAIN)):
+                    given[name] = Blocks(partial(batches, source), layer)
             given |= {} if LAST_ALONE.isdisjoint(names) else _logits(features, split)
             if names <= given.keys():
                 yield Measurement(layer, split, metric.name, number_of(metric, function, given, run.seed))
@@ -120,11 +120,11 @@ def number_of(metric: Metric, function: Callable[..., Any], given: Mapping[str, 
     It gets copies, so that it cannot change what the next metric sees. seed: of the run, for a metric that
     draws from a global generator.
     """
-    own = {name: given[name] for name in argument_names(function)}
-    own = {name: value if name in SAMPLES else copy.deepcopy(value) for name, value in own.items()}
+    names = argument_names(function)
+    arguments = {name: given[name] if name in SAMPLES else copy.deepcopy(given[name]) for name in names}
     try:
         with global_generators(seed, f"metric {metric.name}"):
-            value = call(function, stage=MEASURE, **own)
+            value = call(function, stage=MEASURE, **arguments)
     except InputError as error:
         if ClassStatistics.__name__ not in str(error):
             raise

@@ -39,6 +39,7 @@ from ncpipe.metrics.table import (
     measure_means,
     measure_tags,
     measure_weights,
+    rows_of,
     values_of,
 )
 from ncpipe.models.network import INNER
@@ -161,12 +162,12 @@ def _of_tokens(run: Run, features: Features) -> Iterator[Measurement]:
     if run.spec.data.kind != "next_tokens":
         return
     if simplex_fits(*features.weight.shape):  # else they are among the others
-        many = [each for each in (*OF_STATISTICS, *OF_SAMPLES) if each.many]
+        many = [family for family in (*OF_STATISTICS, *OF_SAMPLES) if family.many]
         for split, seen in features.layers[LAST_LAYER].items():
-            for metric, value in values_of(many, statistics=seen.statistics, weight=features.weight):
-                yield Measurement(LAST_LAYER, split, metric, value)
-        for metric, value in values_of([each for each in OF_WEIGHT if each.many], weight=features.weight):
-            yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
+            values = values_of(many, statistics=seen.statistics, weight=features.weight)
+            yield from rows_of(LAST_LAYER, split, values)
+        of_weight = values_of([family for family in OF_WEIGHT if family.many], weight=features.weight)
+        yield from rows_of(LAST_LAYER, WEIGHTS, of_weight)
     if isinstance(run.spec.data, MarkovData) and run.spec.loss == "ce":
         least = read_facts(PREPARED / run.data)["facts"]["least_loss"]
         for split, samples in ((TRAIN, features.train), (TEST, features.test)):
@@ -191,15 +192,15 @@ def _by_size(run: Run, features: Features) -> Iterator[Measurement]:
         return
     weight, bias, layer = features.weight, features.bias, features.layers[LAST_LAYER]
     if imbalance.majority is not None:
-        for metric, value in values_of(MINORITY, weight=weight, majority=imbalance.majority):
-            yield Measurement(LAST_LAYER, WEIGHTS, metric, value)
+        values = values_of(MINORITY, weight=weight, majority=imbalance.majority)
+        yield from rows_of(LAST_LAYER, WEIGHTS, values)
     groups, counts = size_groups(len(weight), imbalance.majority), layer[TRAIN].statistics.counts
     for name, split in ((TRAIN, features.train), (TEST, features.test)):
         if split is not None:
             wrong = split.misses(logits_of(split.inputs, weight, bias))
             seen = layer[name].statistics
             values = metrics_by_size(groups, counts, seen, weight, wrong, split.labels)
-            yield from (Measurement(LAST_LAYER, name, metric, value) for metric, value in values)
+            yield from rows_of(LAST_LAYER, name, values)
 
 
 def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:

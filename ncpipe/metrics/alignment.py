@@ -40,7 +40,7 @@ def own_shift(model: nn.Module, vocabulary: int, device: torch.device) -> bool |
     except Exception as error:
         reason = " ".join(str(error).split())[:100] or type(error).__name__
         raise RuntimeError(reason) from error
-    before, after = (each[0, : TRIED - 1].double() for each in (logits, changed))
+    before, after = (output[0, : TRIED - 1].double() for output in (logits, changed))
     coarse = torch.finfo(logits.dtype).eps > torch.finfo(torch.float32).eps
     allowed = (COARSE_ROUNDING if coarse else ROUNDING) * before.abs().max()
     if bool(((before - after).abs() > allowed).any()):
@@ -54,9 +54,9 @@ def check_labels(tokens: Any, labels: Tensor, ignore_index: int) -> None:
     """Raise InputError for labels (n, T) that are the next ones of tokens (n, T), and so need no shift."""
     if not isinstance(tokens, Tensor) or tokens.shape != labels.shape:
         return
-    left, tokens = labels == ignore_index, tokens.to(labels.device)
-    itself = bool((left | (labels == tokens)).all())
-    if not itself and bool((left[:, :-1] | (labels[:, :-1] == tokens[:, 1:])).all()):
+    ignored, tokens = labels == ignore_index, tokens.to(labels.device)
+    same = bool((ignored | (labels == tokens)).all())
+    if not same and bool((ignored[:, :-1] | (labels[:, :-1] == tokens[:, 1:])).all()):
         raise InputError("shift: the labels are the next tokens already; give shift=False")
 
 
@@ -68,11 +68,11 @@ def _sequences(model: nn.Module, vocabulary: int, device: torch.device) -> tuple
         value = getattr(config, f"{name}_token_id", None)
         special |= set(value) if isinstance(value, list | tuple) else {value}
     most = getattr(config, "vocab_size", None)
-    known = range(min(vocabulary, most) if isinstance(most, int) else vocabulary)
-    some = [token for token in known if token not in special][: TRIED + 1]
-    some = [some[place % len(some)] for place in range(TRIED + 1)]
-    both = torch.tensor([some[:TRIED], [*some[: TRIED - 1], some[TRIED]]], device=device)
-    return both[:1], both[1:]
+    vocabulary = min(vocabulary, most) if isinstance(most, int) else vocabulary
+    plain = [token for token in range(vocabulary) if token not in special][: TRIED + 1]
+    tokens = [plain[place % len(plain)] for place in range(TRIED + 1)]
+    pair = torch.tensor([tokens[:TRIED], [*tokens[: TRIED - 1], tokens[TRIED]]], device=device)
+    return pair[:1], pair[1:]
 
 
 def _loss_and_logits(output: Any) -> tuple[Tensor, Tensor]:

@@ -94,12 +94,12 @@ class Classifier:
         if not tensors:
             warn(f"the model returns no logits, so it was not checked that they are those of {self.name!r}")
             return
-        wanted = [logits]
+        expected = [logits]
         if features.shape[:-1] != logits.shape[:-1]:  # one of several feature vectors of a sample
-            wanted.append(self._logits(features.to(self.weight)))
-        found = [t if t.shape[-1] == self.classes else t.movedim(1, -1) for t in tensors]
-        found = [t.to(logits.device) for t in found if t.shape[-1] == self.classes]
-        if not any(self._same_logits(t, each, features) for t in found for each in wanted):
+            expected.append(self._logits(features.to(self.weight)))
+        outputs = [t if t.shape[-1] == self.classes else t.movedim(1, -1) for t in tensors]
+        outputs = [t.to(logits.device) for t in outputs if t.shape[-1] == self.classes]
+        if not any(self._same_logits(t, values, features) for t in outputs for values in expected):
             shapes = ", ".join(str(tuple(t.shape)) for t in tensors[:SHOWN])
             raise InputError(
                 f"{self.argument}: the model returns {shapes}, which are not the {self.classes} logits of "
@@ -160,24 +160,24 @@ class Classifier:
     def _logits(self, features: Tensor) -> Tensor:
         return functional.linear(features, self.weight, self.bias)
 
-    def _same_logits(self, found: Tensor, wanted: Tensor, features: Tensor) -> bool:
-        if found.numel() != wanted.numel():
+    def _same_logits(self, output: Tensor, logits: Tensor, features: Tensor) -> bool:
+        if output.numel() != logits.numel():
             return False
-        found, wanted = (tensor.reshape(-1, self.classes)[:ROWS] for tensor in (found, wanted))
-        allowed = self._rounding(features, wanted, found)
-        a, b = found.double(), wanted.double()
+        output, logits = (tensor.reshape(-1, self.classes)[:ROWS] for tensor in (output, logits))
+        allowed = self._rounding(features, logits, output)
+        a, b = output.double(), logits.double()
         shifted = _close(a - a.mean(1, keepdim=True), b - b.mean(1, keepdim=True), 2 * allowed)
         return shifted or _close(a, b.softmax(1), 2 * allowed)
 
     def _rounding(self, features: Tensor, *logits: Tensor) -> float:
         """Return by how much equal logits may differ, of the types of these."""
-        coarsest = max(torch.finfo(each.dtype).eps for each in logits)
+        coarsest = max(torch.finfo(tensor.dtype).eps for tensor in logits)
         products = OPERAND_ROUNDING[torch.get_float32_matmul_precision()]
         if coarsest < OPERAND_ROUNDING["highest"]:
             products = coarsest
         lengths = [torch.linalg.vector_norm(t, dim=-1).max().item() for t in (features, self.weight)]
         size = lengths[0] * lengths[1] + (0.0 if self.bias is None else self.bias.abs().max().item())
-        return 4 * coarsest * max(each.abs().max().item() for each in logits) + 16 * products * size
+        return 4 * coarsest * max(tensor.abs().max().item() for tensor in logits) + 16 * products * size
 
 
 def find_classifier(
@@ -187,20 +187,20 @@ def find_classifier(
 
     least: of outputs that it has to have.
     """
-    found = find_module(model, wanted, argument)
-    name = next(name for name, module in unwrapped(model).named_modules() if module is found) or "the model"
-    if not is_linear(found):
-        kind = with_article(type(found).__name__)
+    layer = find_module(model, wanted, argument)
+    name = next(name for name, module in unwrapped(model).named_modules() if module is layer) or "the model"
+    if not is_linear(layer):
+        kind = with_article(type(layer).__name__)
         raise InputError(f"{argument}: {name} is {kind}, not a Linear; {linear_layers(model)}")
-    if whole := next((outer for outer, module in linear_modules(model) if is_part(found, module)), None):
+    if whole := next((outer for outer, module in linear_modules(model) if is_part(layer, module)), None):
         raise InputError(f"{argument}: {name} is a part of {whole}, which gives the logits; name {whole}")
-    if int(found.out_features) < least:  # type: ignore[arg-type]
+    if int(layer.out_features) < least:  # type: ignore[arg-type]
         raise InputError("the classifier has one output; the metrics need a row of weights for each class")
     tensors = [*model.parameters(), *model.buffers()]
     offloaded = any(hasattr(module, "_hf_hook") for module in model.modules())  # by accelerate
     if tensors and all(tensor.is_meta for tensor in tensors) and not offloaded:
         raise InputError("the model is on the device meta, which holds no numbers; load its weights")
-    return Classifier(found, name, argument)
+    return Classifier(layer, name, argument)
 
 
 def _few(value: Any) -> Any:
@@ -213,8 +213,8 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping | tuple | list):
-        for each in output.values() if isinstance(output, Mapping) else output:
-            yield from tensors_in(each)
+        for part in output.values() if isinstance(output, Mapping) else output:
+            yield from tensors_in(part)
 
 
 def _close(a: Tensor, b: Tensor, allowed: float) -> bool:

@@ -59,8 +59,8 @@ def dnc1_trace_pinv(statistics: ClassStatistics) -> float:
     within = within_trace(statistics)
     if within.isnan():
         return math.nan
-    found = ratio(within, (statistics.classes / singular.square()).sum())
-    return value_times_two_to(found, 4 * statistics.exponent)
+    value = ratio(within, (statistics.classes / singular.square()).sum())
+    return value_times_two_to(value, 4 * statistics.exponent)
 
 
 @metric(

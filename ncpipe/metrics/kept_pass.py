@@ -103,18 +103,18 @@ def both_passes(
     learned: the first pass over `train`. again: what a message says of a split whose second pass had other
     samples, and what to do. rounding, by_sample: as in `same_samples` and `second_pass`.
     """
-    found: dict[str, dict[str, LayerOnSplit]] = {layer: {} for layer in learned}
+    layers: dict[str, dict[str, LayerOnSplit]] = {layer: {} for layer in learned}
+    classes = next(iter(learned.values())).classes
     for split, run in runs.items():
-        classes = len(next(iter(learned.values())).counts)
-        seen = learned if split == "train" else first_pass(run(), classes, split)
-        for layer, statistics in seen.items():
+        by_layer = learned if split == "train" else first_pass(run(), classes, split)
+        for layer, statistics in by_layer.items():
             check_statistics(split, layer, statistics)
-        samples = second_pass(run(), seen, classifiers, learned if split == "test" else None, by_sample)
-        for layer, statistics in seen.items():
+        samples = second_pass(run(), by_layer, classifiers, learned if split == "test" else None, by_sample)
+        for layer, statistics in by_layer.items():
             if run.runs > 1 and not same_samples(statistics, samples[layer], rounding):
                 raise InputError(again.format(split))
-            found[layer][split] = LayerOnSplit(statistics, samples[layer])
-    return found
+            layers[layer][split] = LayerOnSplit(statistics, samples[layer])
+    return layers
 
 
 def _copy(values: Tensor, device: torch.device) -> Tensor:

@@ -56,7 +56,7 @@ def passes(
     the classifier's weight and bias are known once one has begun. names: of the loaders, for messages.
     Arguments as in `measure_model` and `collect_features`; the model is in eval mode until the block ends.
     """
-    given: dict[str, Any] = {s: each for s, each in loaders.items() if each is not None or s == TRAIN}
+    given: dict[str, Any] = {s: loader for s, loader in loaders.items() if loader is not None or s == TRAIN}
     for split, loader in given.items():
         check_loader(names[split], loader)
     head = find_classifier(model, classifier, least=1 if targets == "vectors" else 2)
@@ -104,13 +104,13 @@ class _Reader:
         batches = batches_of(loader, self.model, self.key, name, self.progress)
         for inputs, labels in self.open.enter_context(contextlib.closing(batches)):
             read, inputs = read + 1, to_device(inputs, device)
-            labels, kept = self.entries(labels, inputs, other=split == OOD)
-            values = self.read(inputs, kept)
+            labels, measured = self.entries(labels, inputs, other=split == OOD)
+            values = self.read(inputs, measured)
             yield (
-                {point: value[kept.to(value.device)].to(place) for point, value in values.items()},
-                labels[kept].to(place),
+                {point: value[measured.to(value.device)].to(place) for point, value in values.items()},
+                labels[measured].to(place),
             )
-            counted += int(kept.sum())
+            counted += int(measured.sum())
         if read and not counted:
             raise InputError(f"{name}: no sample is left; `ignore_index` or `mask` leaves out all")
 
@@ -151,14 +151,14 @@ class _Reader:
         """
         with self.head.reading() as logits, reading(self.hook_points) as values:
             output = self.call(self.model, inputs)
-        found = {
+        vectors = {
             point.name: point.vectors(values[point.name], inputs, by_position=entries.dim() == 2)
             for point in self.hook_points
         }
-        _check_shapes(found, entries)
+        _check_shapes(vectors, entries)
         if logits:
-            self.head.check_output(output, logits[0], found[LAST_LAYER])
-        return found
+            self.head.check_output(output, logits[0], vectors[LAST_LAYER])
+        return vectors
 
 
 def _check_shapes(hook_points: dict[str, Tensor], labels: Tensor) -> None:
@@ -228,15 +228,15 @@ def _inputs_and_labels(batch: Any, model: nn.Module, key: str) -> tuple[Any, Ten
     """
     if isinstance(batch, Mapping):
         if key not in batch:
-            known = ", ".join(map(str, batch))
+            keys = ", ".join(map(str, batch))
             raise InputError(
-                f"a batch has no {key!r}; it has {known}: say which holds the labels, labels_key=..."
+                f"a batch has no {key!r}; it has {keys}: say which holds the labels, labels_key=..."
             )
-        own = {name: value for name, value in batch.items() if name != key or key == "input_ids"}
+        inputs = {name: value for name, value in batch.items() if name != key or key == "input_ids"}
         makes_inputs = getattr(unwrapped(model), "prepare_decoder_input_ids_from_labels", None)
-        if callable(makes_inputs) and not any(name.startswith("decoder_input") for name in own):
-            own["labels"] = batch[key]
-        return own, as_tensor(batch[key], key)
+        if callable(makes_inputs) and not any(name.startswith("decoder_input") for name in inputs):
+            inputs["labels"] = batch[key]
+        return inputs, as_tensor(batch[key], key)
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise InputError("a batch has no labels; it must be (inputs, labels) or a mapping with them")
     return batch[0] if len(batch) == 2 else tuple(batch[:-1]), as_tensor(batch[-1], "labels")
@@ -255,7 +255,7 @@ def with_bar(batches: Iterable[Any], name: str, progress: bool | None) -> Iterab
     total = None
     with contextlib.suppress(TypeError, NotImplementedError):  # tqdm itself allows a TypeError only
         total = len(batches)  # type: ignore[arg-type]
-    return tqdm((each for each in batches), desc=name, total=total, unit=" batches", leave=False)
+    return tqdm(iter(batches), desc=name, total=total, unit=" batches", leave=False)
 
 
 def to_device(inputs: Any, device: torch.device) -> Any:

@@ -11,13 +11,7 @@ from torch import Tensor
 from ncpipe.datasets.targets import check_not_constant, check_vectors
 from ncpipe.datasets.tensors import Array
 from ncpipe.metrics.catalogue import REGRESSION_FAMILIES
-from ncpipe.metrics.checks import (
-    as_tensors,
-    by_split,
-    check_finite,
-    check_shape,
-    check_widths,
-)
+from ncpipe.metrics.checks import as_tensors, by_split, check_finite, check_shape, check_widths
 from ncpipe.metrics.entry import WEIGHTS as WHERE_WEIGHTS
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
@@ -26,8 +20,8 @@ from ncpipe.metrics.sample_statistics import check_classifier
 from ncpipe.metrics.table import LAST_LAYER, TRAIN, WEIGHTS, measure_matrix, values_of
 from ncpipe.system.errors import InputError
 
-OF_WEIGHTS = [each for each in REGRESSION_FAMILIES if each.entries[0].where == WHERE_WEIGHTS]
-OF_SAMPLES = [each for each in REGRESSION_FAMILIES if each not in OF_WEIGHTS]
+OF_WEIGHTS = [family for family in REGRESSION_FAMILIES if family.entries[0].where == WHERE_WEIGHTS]
+OF_SAMPLES = [family for family in REGRESSION_FAMILIES if family not in OF_WEIGHTS]
 
 
 def measure_regression(
@@ -44,13 +38,13 @@ def measure_regression(
     on shapes that do not fit, on targets that are no floats or constant, and on NaN and infinity.
     """
     splits = by_split(features, targets, test_features, test_targets, "targets")
-    rows, offsets = as_tensors(weight=weight, bias=bias)
-    for name, (own, wanted) in splits.items():
-        _check_split(own, wanted, rows, offsets, name)
-    for what, arrays in zip(("features", "targets"), zip(*splits.values(), strict=True), strict=True):
-        check_widths(arrays, what)
-    on_cpu = {name: (own.cpu(), wanted.cpu()) for name, (own, wanted) in splits.items()}
-    return Measurements(measure_vectors(on_cpu, rows, offsets))
+    weight, bias = as_tensors(weight=weight, bias=bias)
+    for split, arrays in splits.items():
+        _check_split(*arrays, weight, bias, split)
+    for name, widths in zip(("features", "targets"), zip(*splits.values(), strict=True), strict=True):
+        check_widths(widths, name)
+    on_cpu = {split: (rows.cpu(), vectors.cpu()) for split, (rows, vectors) in splits.items()}
+    return Measurements(measure_vectors(on_cpu, weight, bias))
 
 
 def measure_vectors(
@@ -70,13 +64,13 @@ def measure_vectors(
         if targets.shape[1] > 1:  # of one number any W has the form
             yield from rows_of(layer, WEIGHTS, values_of(OF_WEIGHTS, weight=weight, targets=targets))
     for split, (features, targets) in splits.items():
-        given: dict[str, Any] = {"features": features, "targets": targets, "length": targets.shape[1]}
-        given["signal"] = principal_axes(features)
+        arguments: dict[str, Any] = {"features": features, "targets": targets, "length": targets.shape[1]}
+        arguments["signal"] = principal_axes(features)
         if weight is not None:
-            given |= {"weight": weight, "predictions": logits_of(features, weight, bias)}
+            arguments |= {"weight": weight, "predictions": logits_of(features, weight, bias)}
         if (matrix := reader if weight is None else weight) is not None:
-            given["reader"] = matrix
-        yield from rows_of(layer, split, values_of(OF_SAMPLES, **given))
+            arguments["reader"] = matrix
+        yield from rows_of(layer, split, values_of(OF_SAMPLES, **arguments))
 
 
 def _check_split(

@@ -8,17 +8,11 @@ B  samples of a batch    b  samples of a chunk of it    K  classes    d  feature
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.nearest import LargestLogits, NearestMeans
-from ncpipe.metrics.powers_of_two import (
-    largest_entry,
-    row_scales,
-    size_exponent,
-    times_two_to,
-    unit_exponent,
-)
+from ncpipe.metrics.powers_of_two import largest_entry, row_scales, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, check_batch, chunks
 from ncpipe.system.errors import InputError
 from ncpipe.system.lazy_torch import Tensor, torch
@@ -144,13 +138,12 @@ class SampleAccumulator:
         """Return counts, sums and margins of all samples so far."""
         samples, wrong, mismatched = self._counts.clone().unbind()
         within, nearest, misalignment = self._sums.clone().unbind()
-        found = SampleStatistics(samples, within, self._spread.clone(), wrong)
-        if self._test:
-            found = replace(found, nearest=nearest)
+        fields = {"nearest": nearest} if self._test else {}
         if self._directions is not None:
             margins = times_two_to(torch.cat(self._margins), self._logit_exponent)
-            found = replace(found, mismatched=mismatched, misalignment=misalignment, margins=margins)
-        return replace(found, **{name: torch.cat(parts) for name, parts in self._samples.items()})
+            fields |= {"mismatched": mismatched, "misalignment": misalignment, "margins": margins}
+        fields |= {name: torch.cat(parts) for name, parts in self._samples.items()}
+        return SampleStatistics(samples, within, self._spread.clone(), wrong, **fields)
 
     def _add(self, rows: Tensor, labels: Tensor, buffer: Tensor) -> None:
         """Add rows (b, d) of float64; both (b, d) tensors are overwritten."""
@@ -158,20 +151,20 @@ class SampleAccumulator:
             cosines = misalignments(rows, labels, self._directions, buffer)
             self._sums[2] += cosines.sum()
             self._keep_samples("cosines", cosines)
-        seen = times_two_to(rows, self._change)
-        torch.sub(seen, self._about.centre, out=buffer)
+        shared = times_two_to(rows, self._change)  # in the unit of the train means
+        torch.sub(shared, self._about.centre, out=buffer)
         # Classes by samples: the product and the search in it are up to twice as fast this way round.
         scores = torch.addmm(self._offsets, self._rows, buffer.T)
-        decided = self._about.decide(scores[: self._own.classes], seen)
+        decided = self._about.decide(scores[: self._own.classes], shared)
         self._counts[0] += len(labels)
         self._counts[1] += (decided != labels).sum()
         if self._directions is not None:
-            logits = self._largest.logits(seen) if self._direct else scores[self._own.classes :]
-            self._counts[2] += (self._largest.decide(logits, seen) != decided).sum()
+            logits = self._largest.logits(shared) if self._direct else scores[self._own.classes :]
+            self._counts[2] += (self._largest.decide(logits, shared) != decided).sum()
             self._margins.append(logit_margins(logits, labels))
         if self._test:
             torch.index_select(self._about.means, 0, decided, out=buffer)
-            self._sums[1] += _squared_norm(torch.sub(seen, buffer, out=buffer))
+            self._sums[1] += _squared_norm(torch.sub(shared, buffer, out=buffer))
         rows.sub_(torch.index_select(self._own.means, 0, labels, out=buffer))
         self._sums[0] += _squared_norm(rows)
         if self._by_sample:

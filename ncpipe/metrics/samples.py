@@ -59,9 +59,9 @@ def weak_test_collapse(statistics: ClassStatistics, nearest: Tensor, train: Clas
 )  # fmt: skip
 def strong_test_collapse(statistics: ClassStatistics, train: ClassStatistics) -> float:
     exponent = common_exponent(statistics, train)
-    own, other = statistics.in_unit(exponent), train.in_unit(exponent)
+    test, about = statistics.in_unit(exponent), train.in_unit(exponent)
     # sum |h - mu|^2 about another mean than the class's own: every term is positive, so no digit is lost.
-    total = (own.squares + own.counts * (own.means - other.means).square().sum(1)).sum()
+    total = (test.squares + test.counts * (test.means - about.means).square().sum(1)).sum()
     return _over_between(statistics, total, train)
 
 
@@ -85,13 +85,13 @@ def margin_summaries(margins: Tensor) -> tuple[float, ...]:
     """Return the smallest, the mean and quantiles of margins (N,)."""
     import numpy as np  # only now: those who read the entries need none of it
 
-    found = margins.cpu().numpy()
-    exponent = size_exponent(np.abs(found).max())  # their sum may leave float64's range
+    values = margins.cpu().numpy()
+    exponent = size_exponent(np.abs(values).max())  # their sum may leave float64's range
     with np.errstate(over="ignore", invalid="ignore"):  # where the margins themselves left it
-        mean = float(np.ldexp(np.ldexp(found, -exponent).mean(), exponent))
-    places = [math.ceil(share * len(found)) - 1 for share in SHARES]
-    parted = np.partition(found, places)  # sorting them all takes several times as long
-    return float(found.min()), mean, *(float(parted[place]) for place in places)
+        mean = float(np.ldexp(np.ldexp(values, -exponent).mean(), exponent))
+    ranks = [math.ceil(share * len(values)) - 1 for share in SHARES]
+    partition = np.partition(values, ranks)  # sorting them all takes several times as long
+    return float(values.min()), mean, *(float(partition[rank]) for rank in ranks)
 
 
 def _share(samples: SampleStatistics, count: Tensor) -> float:

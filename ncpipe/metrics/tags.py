@@ -41,12 +41,12 @@ def tags_angles(features: Tensor, tags: Tensor) -> tuple[float, float]:
     alone, several = rows.sum(1) == 1, rows.sum(1) > 1
     if not bool(rows[alone].any(0).all()) or not bool(several.any()):
         return math.nan, math.nan
-    own = class_statistics(features[alone], rows[alone].long().argmax(1), rows.shape[1])
+    single = class_statistics(features[alone], rows[alone].long().argmax(1), rows.shape[1])
     sets, numbers = rows[several].unique(dim=0, return_inverse=True)
     of_sets = class_statistics(features[several], numbers, len(sets))
-    unit = max(own.exponent, of_sets.exponent)
+    unit = max(single.exponent, of_sets.exponent)
     means = of_sets.in_unit(unit).means
-    sums = sets.to(means.dtype) @ own.in_unit(unit).means
+    sums = sets.to(means.dtype) @ single.in_unit(unit).means
     sizes = sets.sum(1)
     centred = [
         _angles(means[same] - means[same].mean(0), sums[same] - sums[same].mean(0))

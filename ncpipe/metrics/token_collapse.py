@@ -36,9 +36,9 @@ def token_collapse(statistics: ClassStatistics, spreads: Tensor) -> tuple[float,
 
     inf where the means of two classes or more all coincide.
     """
-    own = statistics.in_unit(0)
-    spread, between = spreads.mean(), between_trace(own)
-    return ratio(spread, between), ratio(spread + within_trace(own), between)
+    statistics = statistics.in_unit(0)
+    spread, between = spreads.mean(), between_trace(statistics)
+    return ratio(spread, between), ratio(spread + within_trace(statistics), between)
 
 
 class TokenMeans:
@@ -75,8 +75,9 @@ class TokenMeans:
     def values(self) -> Iterator[tuple[str, float]]:
         """Yield the metrics of all samples so far, as (metric, value)."""
         means, spreads, labels = map(torch.cat, zip(*self._parts, strict=True))
-        given = {"statistics": class_statistics(means, labels, self._classes), "spreads": spreads}
-        return FAMILY.values(given)
+        return FAMILY.values(
+            {"statistics": class_statistics(means, labels, self._classes), "spreads": spreads}
+        )
 
 
 (FAMILY,) = families_of((sys.modules[__name__],), ("NC1",))

@@ -15,14 +15,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.datasets.tensors import Array
-from ncpipe.metrics.checks import (
-    as_tensors,
-    by_split,
-    check_finite,
-    check_integers,
-    check_widths,
-    is_count,
-)
+from ncpipe.metrics.checks import as_tensors, by_split, check_finite, check_integers, check_widths, is_count
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.sample_statistics import SampleAccumulator, check_classifier
@@ -139,27 +132,27 @@ def measure_vocabulary(
     learned = train.accumulator.result_of(classes)
     rows: list[Measurement] = []
     if weight is not None:
-        own_rows = weight[classes.to(weight.device)].to(learned.means.device)
-        rows += rows_of(LAST_LAYER, WEIGHTS, values_of(OF_WEIGHT, weight=own_rows))
-    for split, seen in ((TRAIN, train), (TEST, test)):
-        if seen is None:
+        class_rows = weight[classes.to(weight.device)].to(learned.means.device)
+        rows += rows_of(LAST_LAYER, WEIGHTS, values_of(OF_WEIGHT, weight=class_rows))
+    for split, positions in ((TRAIN, train), (TEST, test)):
+        if positions is None:
             continue
-        own = classes
+        accumulator, tokens = positions.accumulator, classes
         if split == TEST:
-            own = classes[_frequent_tokens(seen.accumulator.counts[classes], min_per_class, TEST)]
-        statistics = learned if split == TRAIN else seen.accumulator.result_of(own)
+            tokens = classes[_frequent_tokens(accumulator.counts[classes], min_per_class, TEST)]
+        statistics = learned if split == TRAIN else accumulator.result_of(tokens)
         check_statistics(split, LAST_LAYER, statistics)
-        given: dict[str, Any] = {"statistics": statistics}
+        arguments: dict[str, Any] = {"statistics": statistics}
         if weight is not None:
-            given["weight"] = weight[own.to(weight.device)].to(statistics.means.device)
+            arguments["weight"] = weight[tokens.to(weight.device)].to(statistics.means.device)
         values = {
             "classes": statistics.classes,
             "tokens": statistics.samples,
-            "left_out_rare": int(seen.accumulator.counts.sum()) - statistics.samples,
-            "left_out_ignored": seen.ignored,
-            "left_out_masked": seen.masked,
-            **dict(values_of((*OF_STATISTICS, *OF_SAMPLES), **given)),
-            **_decision_values(seen, classes, learned, weight, bias),
+            "left_out_rare": int(accumulator.counts.sum()) - statistics.samples,
+            "left_out_ignored": positions.ignored,
+            "left_out_masked": positions.masked,
+            **dict(values_of((*OF_STATISTICS, *OF_SAMPLES), **arguments)),
+            **_decision_values(positions, classes, learned, weight, bias),
         }
         rows += rows_of(LAST_LAYER, split, ((metric, float(value)) for metric, value in values.items()))
     return Measurements(rows)
@@ -182,28 +175,28 @@ def measure_token_arrays(
     rows, or 1 + the largest label. decisions: positions of each split that NC4 is taken on, None for all.
     """
     splits = by_split(features, labels, test_features, test_labels)
-    for name, (own, wanted) in splits.items():
-        if own.dim() != 2 or not own.numel() or wanted.shape != own.shape[:1]:
-            shapes = f"{tuple(own.shape)} and {tuple(wanted.shape)}"
+    for name, (inputs, tokens) in splits.items():
+        if inputs.dim() != 2 or not inputs.numel() or tokens.shape != inputs.shape[:1]:
+            shapes = f"{tuple(inputs.shape)} and {tuple(tokens.shape)}"
             raise InputError(f"{name} features and labels must be (N, d) and (N,), not {shapes}")
-        check_integers(wanted)
-    check_widths([rows for rows, _ in splits.values()])
-    largest = max(int(wanted.max()) for _, wanted in splits.values())
+        check_integers(tokens)
+    check_widths([inputs for inputs, _ in splits.values()])
+    largest = max(int(tokens.max()) for _, tokens in splits.values())
     vocabulary = max(largest + 1, 1) if weight is None else len(weight)
-    passes = {name: _pass_over(*given, vocabulary, decisions, ignore_index) for name, given in splits.items()}
-    rows, offsets = as_tensors(weight=weight, bias=bias)
-    return measure_vocabulary(passes[TRAIN], passes.get(TEST), rows, offsets, min_per_class)
+    passes = {name: _pass_over(*pair, vocabulary, decisions, ignore_index) for name, pair in splits.items()}
+    weight, bias = as_tensors(weight=weight, bias=bias)
+    return measure_vocabulary(passes[TRAIN], passes.get(TEST), weight, bias, min_per_class)
 
 
 def _pass_over(
     features: Tensor, labels: Tensor, vocabulary: int, decisions: int | None, ignored: int
 ) -> TokenPass:
-    seen = TokenPass(vocabulary, features.shape[1], features.device, decisions)
-    for rows, wanted in zip(features.split(BATCH_SIZE), labels.split(BATCH_SIZE), strict=True):
-        left = measured_entries(wanted, ignored)
-        count = int((~left).sum())
-        seen.update(rows[left] if count else rows, wanted[left] if count else wanted, count)
-    return seen
+    positions = TokenPass(vocabulary, features.shape[1], features.device, decisions)
+    for rows, tokens in zip(features.split(BATCH_SIZE), labels.split(BATCH_SIZE), strict=True):
+        measured = measured_entries(tokens, ignored)
+        count = int((~measured).sum())
+        positions.update(rows[measured] if count else rows, tokens[measured] if count else tokens, count)
+    return positions
 
 
 def wilson_interval(count: int, total: int) -> tuple[float, float]:
@@ -220,45 +213,49 @@ def _frequent_tokens(counts: Tensor, least: int, split: str) -> Tensor:
     counts: of all tokens, or in the test split of the train split's classes. Raises InputError for fewer than
     two such tokens.
     """
-    found = torch.nonzero(counts >= least).flatten()
-    if len(found) < 2:
+    tokens = torch.nonzero(counts >= least).flatten()
+    if len(tokens) < 2:
         most = int(counts.max()) if len(counts) else 0
         among = f" of the train split's {len(counts)} classes" if split == TEST else ""
         raise InputError(
-            f"{len(found)} tokens{among} occur as the next one at least {least} times in the {split} split "
+            f"{len(tokens)} tokens{among} occur as the next one at least {least} times in the {split} split "
             f"(the most frequent one {most} times); collapse needs 2 classes: lower min_per_class or add "
             "tokens"
         )
-    return found
+    return tokens
 
 
 def _decision_values(
-    seen: TokenPass, classes: Tensor, learned: ClassStatistics, weight: Tensor | None, bias: Tensor | None
+    tokens: TokenPass,
+    classes: Tensor,
+    learned: ClassStatistics,
+    weight: Tensor | None,
+    bias: Tensor | None,
 ) -> dict[str, float]:
     """Return NC4, NC3 and margins of the kept positions, among the classes (K,) and by the train means."""
-    features, labels = seen.kept
-    place = learned.means.device
-    numbers = torch.full((len(seen.accumulator.counts),), -1, device=place)
-    numbers[classes] = torch.arange(len(classes), device=place)
-    labels = numbers[labels.to(place, torch.int64)]
-    features, labels = features.to(place)[labels >= 0], labels[labels >= 0]
+    features, labels = tokens.kept
+    device = learned.means.device
+    numbers = torch.full((len(tokens.accumulator.counts),), -1, device=device)
+    numbers[classes] = torch.arange(len(classes), device=device)
+    labels = numbers[labels.to(device, torch.int64)]
+    features, labels = features.to(device)[labels >= 0], labels[labels >= 0]
     if not len(labels):
         return {"decisions": 0}
     features = features.double()
     unit = unit_exponent(size_exponent(largest_entry(features)))  # test features may be far larger
-    own = learned.in_unit(max(learned.exponent, unit))
+    about = learned.in_unit(max(learned.exponent, unit))
     accumulator = SampleAccumulator(
-        _with_wide_spreads(own, features, labels),
+        _with_wide_spreads(about, features, labels),
         None if weight is None else weight[classes.to(weight.device)],
         None if bias is None else bias[classes.to(bias.device)],
         train=learned,  # whose own spreads say what is rounding
         spread=False,
     )
     accumulator.update(features, labels)
-    found = accumulator.result()
-    values = {"decisions": float(found.samples)}
-    given: dict[str, Any] = found.tensors() | {"samples": found}
-    for metric, value in values_of(OF_SAMPLES, **given):
+    samples = accumulator.result()
+    values = {"decisions": float(samples.samples)}
+    arguments: dict[str, Any] = samples.tensors() | {"samples": samples}
+    for metric, value in values_of(OF_SAMPLES, **arguments):
         values[metric] = value
         if metric in ("ncc_error", "nc4_mismatch"):
             low, high = wilson_interval(round(value * len(labels)), len(labels))

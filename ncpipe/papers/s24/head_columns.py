@@ -5,14 +5,15 @@
 K  classes    d  width    L  the head's matrices
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ncpipe.papers.s24.dufm_solutions import Solution, layers
 from ncpipe.papers.s24.head_ranks import class_means, head_of
-from ncpipe.papers.s24.structure import singular_values
 from ncpipe.study import TrainedRun
 
 SPREADS = ("dnc1_trace_pinv", "nc1_trace_ratio")
@@ -76,7 +77,10 @@ def _before_and_after(means: Mapping[str, Tensor]) -> tuple[list[str], list[str]
 
 def _singular_rows(means: Mapping[str, Tensor], names: Iterable[str]) -> Iterator[dict[str, Any]]:
     for name in names:
-        for place, value in enumerate(singular_values(means[name]).tolist(), 1):
+        matrix = means[name]
+        finite = bool(matrix.isfinite().all())  # not of a run that diverged
+        values = torch.linalg.svdvals(matrix).tolist() if finite else [math.nan] * min(matrix.shape)
+        for place, value in enumerate(values, 1):
             yield {"layer": name, "place": place, "value": value}
 
 

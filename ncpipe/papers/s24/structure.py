@@ -78,30 +78,17 @@ def classes_given_up(outputs: Tensor) -> int:
     return int((largest <= GIVEN_UP * largest.max()).sum())
 
 
-def singular_values(matrix: Tensor) -> Tensor:
-    """Return the singular values of a matrix (m, n), largest first, in float64; NaN for NaN or inf."""
-    if not bool(matrix.isfinite().all()):
-        return torch.full((min(matrix.shape),), math.nan, dtype=torch.float64)
-    return torch.linalg.svdvals(matrix.double())
-
-
-def numerical_rank(singular: Tensor, tolerance: float) -> float:
-    """Return the number of singular values above a share of the largest; NaN where they are."""
-    return math.nan if singular[0].isnan() else int((singular > tolerance * singular[0]).sum())
-
-
-def ranks(means: Sequence[Tensor], tolerance: float = RANK_TOLERANCE) -> list[float]:
-    """Return the rank of each layer's class means (K, d), by the rule of `numerical_rank`."""
-    return [numerical_rank(singular_values(matrix), tolerance) for matrix in means]
+def ranks(means: Sequence[Tensor], tolerance: float = RANK_TOLERANCE) -> list[int]:
+    """Return the rank of each layer's class means (K, d): singular values above a share of the largest."""
+    return [int(torch.linalg.matrix_rank(matrix, atol=0.0, rtol=tolerance)) for matrix in means]
 
 
 def rank_gap(means: Sequence[Tensor], tolerance: float) -> float:
     """Return the least gap s_r/s_{r+1} at the ranks r of the layers; inf where all values count."""
     gaps = [math.inf]
-    for matrix in means:
-        values = singular_values(matrix)
-        rank = int(numerical_rank(values, tolerance))
+    for matrix, rank in zip(means, ranks(means, tolerance), strict=True):
         if 0 < rank < min(matrix.shape):
+            values = torch.linalg.svdvals(matrix)
             gaps.append((values[rank - 1] / values[rank]).item())
     return min(gaps)
 

@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ncpipe.config.experiment import Experiment
+from ncpipe.config.optimizer_specs import OneAtATime
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
 from ncpipe.config.run import Compute, Run
@@ -323,6 +324,7 @@ def runs_of(kind: str, epochs: int, count: int = 3) -> list[Run]:
     depth, changes = KINDS[kind]
     tree = TREE | {"epochs": epochs} | changes
     spec = read(Experiment, tree, kind)
+    count = 1 if isinstance(spec.optimizer, OneAtATime) else count
     return [Run("check", depth, seed, spec) for seed in range(count)]
 
 

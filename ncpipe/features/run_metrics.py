@@ -6,7 +6,7 @@
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from ncpipe.config.study import call, mistake, mistake_of
 from ncpipe.datasets.prepared import TagSplit, VectorSplit
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.extraction import Features
-from ncpipe.features.layer_samples import WeightsAndData, measure_all_tokens, measure_samples
+from ncpipe.features.layer_samples import measure_all_tokens, measure_samples
 from ncpipe.features.objective import fit_of
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
@@ -49,23 +49,25 @@ from ncpipe.system.errors import InputError
 from ncpipe.theory.gap import ROUNDING, Gap, Objective, TrainedState, gap_to_optimum
 from ncpipe.theory.regression import regression_optimum
 
+if TYPE_CHECKING:
+    from ncpipe.features.trained_run import TrainedRun
+
 OWN_LOOP = "own loop"  # in place of what only a packaged run is known by
 
 
-def measure_run(
-    run: Run, features: Features, whole: WeightsAndData, description: Mapping[str, Any]
-) -> Iterator[Measurement]:
-    """Yield every metric of a finished run; description: its row by `describe`."""
-    yield from _measure(features, whole.state)
-    yield from own_measurements(run, features, whole)
-    yield from measure_samples(run, features, whole)
+def measure_run(trained: "TrainedRun") -> Iterator[Measurement]:
+    """Yield every metric of a finished run."""
+    run, features = trained.run, trained.features
+    yield from _measure(features, trained.weights)
+    yield from own_measurements(run, features, trained)
+    yield from measure_samples(trained)
     if run.spec.training:
         return
-    yield from measure_all_tokens(run, whole)
+    yield from measure_all_tokens(trained)
     if run.spec.data.targets == "vectors":
-        yield from _of_features_model(run, features, description)
+        yield from _of_features_model(run, features, trained.row)
         return
-    yield from terms_of(run.depth, description)
+    yield from terms_of(run.depth, trained.row)
     yield from _by_size(run, features)
     yield from ranks_of(features)
     yield from _of_tokens(run, features)
@@ -104,7 +106,7 @@ def last_layer_metrics(run: Run, features: Features, names: Sequence[str], key: 
 
     key: what a mistake in the names is called by.
     """
-    measured = [*_measure(features, {}), *own_measurements(run, features, None)]
+    measured = [*_measure(features, {}), *own_measurements(run, features)]
     for name in names:
         if not any(row.metric == name for row in measured):
             raise InputError(f"{key}: {name} is none of the last layer's")
@@ -286,12 +288,11 @@ def objective_of(run: Run, features: Features) -> Objective:
     return Objective(fit, features.last_penalty, features.inner_penalty)
 
 
-def study_columns(trained: Any, taken: Collection[str]) -> dict[str, Any]:
+def study_columns(trained: "TrainedRun", taken: Collection[str]) -> dict[str, Any]:
     """Return a run's values in the columns that RUN_COLUMNS of study.py adds to runs.csv.
 
-    trained: a TrainedRun. taken: the columns that exist already. Raises InputError for one of these, for a
-    dict without the columns that it has to have, and for a value that is no number, text, truth value or
-    None.
+    taken: the columns that exist already. Raises InputError for one of these, for a dict without the columns
+    that it has to have, and for a value that is no number, text, truth value or None.
     """
     row: dict[str, Any] = {}
     name_of_run = trained.run.name

@@ -32,7 +32,7 @@ NAMES = Names(
     ("features",),
     (*LABELS[:1], *OPTIONAL, *LABELS[1:], OUTLIERS, *VECTORS, *TAGS),
     PIPELINE,
-    passed_over=("penalty.", "gradient.", "target.", "layers/"),
+    passed_over=("penalty.", "gradient.", "target.", "ood.labels", "layers/", "ranks/"),
 )
 
 

@@ -13,12 +13,20 @@ from torch import Tensor, nn
 
 from ncpipe.metrics.checks import check_finite, check_outliers, data_warnings
 from ncpipe.metrics.classifier import Classifier
-from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass, both_passes
+from ncpipe.metrics.kept_pass import (
+    KEEP,
+    Batch,
+    KeptPass,
+    accumulate,
+    both_passes,
+    check_passes,
+    first_pass,
+    joined,
+)
 from ncpipe.metrics.loaders import ARGUMENTS, ARRAYS, Forward, Mask, Targets, passes
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.regression import measure_regression, measure_vectors
-from ncpipe.metrics.sample_statistics import accumulate, first_pass
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, present_classes, renumber, select_classes
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure, measure_layers
@@ -117,7 +125,7 @@ def measure_regression_model(
     """
     loaders = {TRAIN: loader, TEST: test_loader}
     with passes(model, classifier, loaders, layers, targets="vectors", keep=0, **options) as (head, runs):
-        splits = {split: _joined(run()) for split, run in runs.items()}
+        splits = {split: joined(run()) for split, run in runs.items()}
         weight, bias = head.weight.cpu(), None if head.bias is None else head.bias.cpu()
     (train, targets), (test, test_targets) = splits[TRAIN], splits.get(TEST, ({}, None))
     last = measure_regression(train[LAST_LAYER], targets, weight, bias, test.get(LAST_LAYER), test_targets)
@@ -176,7 +184,7 @@ def collect_features(
         labels_key=labels_key, keep=0, progress=progress,
     ) as (head, runs):  # fmt: skip
         for split, run in runs.items():
-            values, labels = _joined(run())
+            values, labels = joined(run())
             for name, tensor in (("features", values[LAST_LAYER]), (ARRAYS[targets], labels)):
                 arrays[name if split == TRAIN else f"{split}_{name}"] = _to_numpy(tensor)
         arrays["weight"] = _to_numpy(head.weight)
@@ -228,7 +236,8 @@ def _measure(
     weight, bias = _rows(head, chosen)
     classified = {split: run for split, run in runs.items() if split != OOD}
     classifiers = {LAST_LAYER: (weight, bias)}
-    layers = both_passes(classified, learned, classifiers, AGAIN, head.rounding(model), by_sample)
+    layers = both_passes(classified, learned, classifiers, by_sample)
+    check_passes(classified, layers, AGAIN, head.rounding(model))
     for split, last in layers[LAST_LAYER].items():
         for message in data_warnings(split, last.statistics.counts, weight.shape[1], chosen):
             warn(message)
@@ -243,19 +252,12 @@ def _outliers(
     passes: Iterable[Iterable[Batch]], weight: Tensor, bias: Tensor | None
 ) -> Iterator[Measurement]:
     """Yield how well scores tell samples of other data from test samples; passes: of train, test and ood."""
-    (train, labels), (test, _), (ood, _) = map(_joined, passes)
+    (train, labels), (test, _), (ood, _) = map(joined, passes)
     for layer, features in train.items():
         check_outliers(ood[layer], features, test[layer])
         classifier = (weight, bias) if layer == LAST_LAYER else (None, None)
         values = outlier_metrics(features, labels, test[layer], ood[layer], *classifier)
         yield from rows_of(layer, OOD, values)
-
-
-def _joined(batches: Iterable[Batch]) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the values of all batches by layer, and their labels, on the CPU."""
-    values, labels = zip(*batches, strict=True)
-    features = {layer: torch.cat([batch[layer].cpu() for batch in values]) for layer in values[0]}
-    return features, torch.cat([batch.cpu() for batch in labels])
 
 
 def _rows(head: Classifier, chosen: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -26,13 +26,21 @@ from ncpipe.metrics.checks import (
 )
 from ncpipe.metrics.entry import Family
 from ncpipe.metrics.geometry import simplex_fits
-from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass, both_passes
+from ncpipe.metrics.kept_pass import (
+    KEEP,
+    Batch,
+    KeptPass,
+    LayerOnSplit,
+    both_passes,
+    check_passes,
+    first_pass,
+)
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.parts import parts_of
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
-from ncpipe.metrics.sample_statistics import LayerOnSplit, SampleStatistics, first_pass
+from ncpipe.metrics.sample_statistics import SampleStatistics
 from ncpipe.metrics.statistics import REGRESSION, ClassStatistics
 from ncpipe.metrics.token_collapse import TokenMeans
 from ncpipe.metrics.transfer import EPISODES, transfer_metrics
@@ -203,7 +211,8 @@ def measure_batches(
     }
     learned = first_pass(passes[TRAIN](), num_classes, TRAIN)
     again = "{}(): its second pass gave other samples; start the same pass each time, or raise `keep`"
-    layers = both_passes(passes, learned, {layer: (weight, bias)}, again, by_sample=by_sample)
+    layers = both_passes(passes, learned, {layer: (weight, bias)}, by_sample)
+    check_passes(passes, layers, again)
     return measure_layers(layers, {} if weight is None else {layer: weight})
 
 

@@ -18,13 +18,13 @@ from ncpipe.features.forward import ROWS, layers_by_batch, load_network
 from ncpipe.features.own_network import own_batches
 from ncpipe.metrics.checks import check_shots
 from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
+from ncpipe.metrics.few_shot import transfer_metrics
 from ncpipe.metrics.kept_pass import Batch, KeptPass, joined
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import LAST_LAYER, OOD, TARGET, TEST, TRAIN, Measurement, rows_of
 from ncpipe.metrics.token_collapse import TokenMeans
-from ncpipe.metrics.transfer import transfer_metrics
 from ncpipe.models.build import input_shape, prepare_split
 from ncpipe.system.errors import InputError
 

@@ -27,6 +27,7 @@ from ncpipe.metrics.losses import logits_of, unregularised_loss
 from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.table import (
     LAST_LAYER,
+    MEANS_SPECTRUM,
     OF_SAMPLES,
     OF_STATISTICS,
     OF_WEIGHT,
@@ -36,7 +37,6 @@ from ncpipe.metrics.table import (
     Measurement,
     measure_layer,
     measure_matrix,
-    measure_means,
     measure_tags,
     measure_weights,
     rows_of,
@@ -87,7 +87,7 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
     for name, splits in features.layers.items():
         train = splits["train"].statistics
         if name not in features.metadata.positions:
-            yield from measure_means(name, "train", train)
+            yield from rows_of(name, TRAIN, values_of(MEANS_SPECTRUM, statistics=train))
             continue
         weight = features.weight if name == LAST_LAYER else None
         for split, layer in splits.items():

@@ -5,7 +5,7 @@ N  samples    n  samples of a batch    K  classes    d  feature width    T  posi
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Never
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,10 +37,6 @@ AGAIN = (
     "the {} loader gave other samples in its second pass; turn off random augmentation, sampling with "
     "replacement and drop_last, in low precision shuffling too, or raise `keep`"
 )
-MOVED = {
-    "targets": "; take nc.measure_regression_model",
-    "tags": "; take nc.measure_multilabel_model",
-}
 
 
 def measure_model(
@@ -61,7 +57,6 @@ def measure_model(
     keep: float = KEEP,
     by_sample: bool = False,
     progress: bool | None = None,
-    **moved: Never,
 ) -> Measurements:
     """Return every metric of the features h (N, d) that enter `classifier`, and of its weight and bias.
 
@@ -93,8 +88,6 @@ def measure_model(
     Raises InputError, and warns of what can be measured but says little (MeasurementWarning), as
     `ncpipe metrics` does.
     """
-    for name in moved:
-        raise InputError(f"{name}: no argument of measure_model{MOVED.get(name, '')}")
     if ood_loader is not None and (test_loader is None or ood_loader is loader or ood_loader is test_loader):
         raise InputError(
             "ood_loader: its scores tell other data from test samples; give test_loader too, each of its own"
@@ -233,7 +226,10 @@ def _measure(
     for split in runs.keys() & {TRAIN, TEST} if len(chosen) < total else ():
         runs[split].select = functools.partial(_of_classes, name=ARGUMENTS[split], chosen=chosen, total=total)
     learned = learned or first_pass(runs[TRAIN](), len(chosen), TRAIN)
-    weight, bias = _rows(head, chosen)
+    rows = chosen.to(head.weight.device)
+    weight, bias = head.weight[rows], None if head.bias is None else head.bias[rows]
+    check_finite("the classifier's weight", weight)
+    check_finite("the classifier's bias", bias)
     classified = {split: run for split, run in runs.items() if split != OOD}
     classifiers = {LAST_LAYER: (weight, bias)}
     layers = both_passes(classified, learned, classifiers, by_sample)
@@ -258,15 +254,6 @@ def _outliers(
         classifier = (weight, bias) if layer == LAST_LAYER else (None, None)
         values = outlier_metrics(features, labels, test[layer], ood[layer], *classifier)
         yield from rows_of(layer, OOD, values)
-
-
-def _rows(head: Classifier, chosen: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the classifier's weight (K', d) and bias (K',) of the measured classes; both are finite."""
-    rows = chosen.to(head.weight.device)
-    weight, bias = head.weight[rows], None if head.bias is None else head.bias[rows]
-    check_finite("the classifier's weight", weight)
-    check_finite("the classifier's bias", bias)
-    return weight, bias
 
 
 def _to_numpy(tensor: Tensor) -> np.ndarray:

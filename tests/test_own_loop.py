@@ -37,8 +37,9 @@ from ncpipe.features.own_metrics import own_measurements
 from ncpipe.features.own_network import extract_own, roles
 from ncpipe.features.run_metrics import measure_run
 from ncpipe.features.trained_run import TrainedRun
-from ncpipe.metrics.few_shot import episode_generator, transfer_ncc_error
+from ncpipe.metrics.few_shot import transfer_ncc_error
 from ncpipe.metrics.hooks import measure_model
+from ncpipe.metrics.table import episode_generator
 from ncpipe.runs import own_runs, pool
 from ncpipe.runs.code_digests import training_digests
 from ncpipe.runs.fingerprint import code_digest, fingerprint_of

@@ -3,9 +3,9 @@
 B  samples of a batch    N  samples    d  width
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,27 +14,40 @@ from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.run import Run
 from ncpipe.config.specs import OwnModel
 from ncpipe.config.transfer_specs import Episodes, Transfer
+from ncpipe.datasets.prepared import Prepared
+from ncpipe.features.extraction import Features
 from ncpipe.features.forward import ROWS, layers_by_batch, load_network
 from ncpipe.features.own_network import own_batches
 from ncpipe.metrics.checks import check_shots
 from ncpipe.metrics.collapse import cdnv, nc1_trace_ratio
-from ncpipe.metrics.few_shot import transfer_metrics
 from ncpipe.metrics.kept_pass import Batch, KeptPass, joined
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.statistics import class_statistics
-from ncpipe.metrics.table import LAST_LAYER, OOD, TARGET, TEST, TRAIN, Measurement, rows_of
+from ncpipe.metrics.table import LAST_LAYER, OOD, TARGET, TEST, TRAIN, Measurement, rows_of, transfer_metrics
 from ncpipe.metrics.token_collapse import TokenMeans
 from ncpipe.models.build import input_shape, prepare_split
 from ncpipe.system.errors import InputError
 
-if TYPE_CHECKING:
-    from ncpipe.features.trained_run import TrainedRun
-
 CPU = torch.device("cpu")
 
 
-def split_batches(trained: "TrainedRun") -> Callable[[str], Iterator[Batch]]:
+class Trained(Protocol):
+    """A run with its weights, and what is known of it: a `ncpipe.features.trained_run.TrainedRun`."""
+
+    @property
+    def run(self) -> Run: ...
+    @property
+    def weights(self) -> dict[str, Tensor]: ...
+    @property
+    def data(self) -> Prepared: ...
+    @property
+    def features(self) -> Features: ...
+    @property
+    def row(self) -> Mapping[str, Any]: ...
+
+
+def split_batches(trained: Trained) -> Callable[[str], Iterator[Batch]]:
     """Return a function that passes through a split and yields batches of all layers, with their labels."""
     if trained.run.spec.training:
         return partial(own_batches, trained.run, trained.weights)
@@ -50,7 +63,7 @@ def split_batches(trained: "TrainedRun") -> Callable[[str], Iterator[Batch]]:
     return batches
 
 
-def measure_samples(trained: "TrainedRun") -> Iterator[Measurement]:
+def measure_samples(trained: Trained) -> Iterator[Measurement]:
     """Yield scores of other data and transfer of every layer, and regression collapse of inner ones.
 
     Each split is passed through once, as long as all layers fit into memory.
@@ -83,7 +96,7 @@ def measure_samples(trained: "TrainedRun") -> Iterator[Measurement]:
             yield from rows_of(layer, TARGET, _of_target(run, transfer, *samples(layer, TARGET)))
 
 
-def measure_all_tokens(trained: "TrainedRun") -> Iterator[Measurement]:
+def measure_all_tokens(trained: Trained) -> Iterator[Measurement]:
     """Yield the collapse of all tokens of a sample at every layer, where one of them predicts."""
     run = trained.run
     if not isinstance(run.spec.model, TransformerModel | OwnModel) or run.spec.data.kind == "next_tokens":
@@ -106,7 +119,7 @@ def measure_all_tokens(trained: "TrainedRun") -> Iterator[Measurement]:
             yield from rows_of(name, split, means.values())
 
 
-def _readers(trained: "TrainedRun") -> dict[str, Tensor]:
+def _readers(trained: Trained) -> dict[str, Tensor]:
     """Return the matrix (m, d) that reads each inner layer, where one does."""
     data = trained.data
     network = load_network(trained.run, trained.weights, data, CPU)

@@ -7,7 +7,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from ncpipe.config.run import Run
 from ncpipe.config.study import call, mistake
 from ncpipe.config.study_files import MEASURE
 from ncpipe.features.extraction import Features
-from ncpipe.features.layer_samples import split_batches
+from ncpipe.features.layer_samples import Trained, split_batches
 from ncpipe.metrics.catalogue import Metric
 from ncpipe.metrics.kept_pass import Batch
 from ncpipe.metrics.losses import logits_of
@@ -25,9 +25,6 @@ from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, LAST_ALONE, of_samples
 from ncpipe.metrics.table import LAST_LAYER, TARGET, TEST, TRAIN, WEIGHTS, Measurement
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
-
-if TYPE_CHECKING:
-    from ncpipe.features.trained_run import TrainedRun
 
 SAMPLES = frozenset({"samples", "train_samples"})  # what a function reads by a forward pass
 
@@ -44,9 +41,7 @@ class Blocks:
             yield layers[self.layer].double(), labels
 
 
-def own_measurements(
-    run: Run, features: Features, trained: "TrainedRun | None" = None
-) -> Iterator[Measurement]:
+def own_measurements(run: Run, features: Features, trained: Trained | None = None) -> Iterator[Measurement]:
     """Yield every metric of study.py, wherever what it names is known.
 
     Of a function that names statistics, samples or a split's labels: on each layer and split; on the last

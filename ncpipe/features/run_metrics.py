@@ -6,7 +6,7 @@
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from ncpipe.config.study import call, mistake, mistake_of
 from ncpipe.datasets.prepared import TagSplit, VectorSplit
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.extraction import Features
-from ncpipe.features.layer_samples import measure_all_tokens, measure_samples
+from ncpipe.features.layer_samples import Trained, measure_all_tokens, measure_samples
 from ncpipe.features.objective import fit_of
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
@@ -49,13 +49,10 @@ from ncpipe.system.errors import InputError
 from ncpipe.theory.gap import ROUNDING, Gap, Objective, TrainedState, gap_to_optimum
 from ncpipe.theory.regression import regression_optimum
 
-if TYPE_CHECKING:
-    from ncpipe.features.trained_run import TrainedRun
-
 OWN_LOOP = "own loop"  # in place of what only a packaged run is known by
 
 
-def measure_run(trained: "TrainedRun") -> Iterator[Measurement]:
+def measure_run(trained: Trained) -> Iterator[Measurement]:
     """Yield every metric of a finished run."""
     run, features = trained.run, trained.features
     yield from _measure(features, trained.weights)
@@ -288,7 +285,7 @@ def objective_of(run: Run, features: Features) -> Objective:
     return Objective(fit, features.last_penalty, features.inner_penalty)
 
 
-def study_columns(trained: "TrainedRun", taken: Collection[str]) -> dict[str, Any]:
+def study_columns(trained: Trained, taken: Collection[str]) -> dict[str, Any]:
     """Return a run's values in the columns that RUN_COLUMNS of study.py adds to runs.csv.
 
     taken: the columns that exist already. Raises InputError for one of these, for a dict without the columns

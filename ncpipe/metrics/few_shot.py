@@ -6,19 +6,17 @@ variance along the axes that separate classes. The distribution of a class is th
 N  samples    t  classes    n  shots of each    d  feature width    D_ij = mu_i - mu_j    u_ij = D_ij/|D_ij|
 """
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ncpipe.metrics.entry import metric
 from ncpipe.metrics.powers_of_two import times_two_to
-from ncpipe.metrics.statistics import ClassStatistics, class_statistics
+from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.system.lazy_torch import Tensor, torch
 
 TARGET = "every, target; with `nc.measure(shots=...)` every split"
 LSG26 = "LSG26"
-EPISODES = 100
 BOUND = (
     "1/t Σ_{i≠j} (4Ṽ + (√(4V²/n + V/n) + √(V/n) + √(Θ/n³ + 2(n−1)V²/n³))²)/(1 + (v_j − v_i)/n)², of pair ij: "
     "Ṽ = mean_i (u_ijᵀ(h − μ_i))²/‖D‖², v_k = Var_k/‖D‖², V = v_i + v_j, Θ = Σ of both mean ‖h − μ‖⁴/‖D‖⁴, "
@@ -136,44 +134,6 @@ def transfer_directional_bound(axes: DecisionAxes, shots: int) -> float:
     )
     shares = _off_diagonal(4 * axes.along + deviations.square()) / mean.square()
     return (shares.sum() / len(axes.along)).item()
-
-
-def transfer_metrics(
-    features: Tensor,
-    labels: Tensor,
-    shots: Sequence[int],
-    episodes: int,
-    heads: Sequence[str],
-    ridge: float | None,
-    seed: int,
-) -> Iterator[tuple[str, float]]:
-    """Yield directional CDNV, and for each number of shots the errors of the heads and their bounds.
-
-    features (N, d), labels (N,) in 0..t-1. All heads see the same episodes. NaN of NaN features.
-    """
-    rows, labels = features.double().cpu(), labels.long().cpu()
-    finite = bool(rows.isfinite().all())
-    statistics = class_statistics(rows, labels, int(labels.max()) + 1)
-    axes = decision_axes(rows, labels, statistics)
-    yield "directional_cdnv", directional_cdnv(axes)
-    errors: dict[str, Callable[..., float]] = {
-        "ncc": transfer_ncc_error,
-        "ridge": functools.partial(transfer_ridge_error, ridge=ridge or 0.0),
-    }
-    for count in shots:
-        for head in heads:
-            draws = (rows, labels, count, episodes, episode_generator(seed, count))
-            yield f"transfer_{head}_error_{count:03d}", errors[head](*draws) if finite else math.nan
-        bound = transfer_bound(statistics, count) if finite else math.nan
-        yield f"transfer_bound_{count:03d}", bound
-        yield f"transfer_directional_bound_{count:03d}", transfer_directional_bound(axes, count)
-
-
-def episode_generator(seed: int, shots: int) -> "torch.Generator":
-    """Return the draws of the episodes with so many shots, the same for every head."""
-    from ncpipe.system.randomness import seeded_generator  # only now: imports PyTorch
-
-    return seeded_generator(seed, f"transfer episodes {shots}")
 
 
 def few_shot_error(

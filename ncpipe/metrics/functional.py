@@ -27,10 +27,10 @@ from ncpipe.metrics.checks import (
     count_classes,
 )
 from ncpipe.metrics.entry import OF_CLASSIFIER, Family
-from ncpipe.metrics.few_shot import EPISODES, decision_axes, episode_generator
+from ncpipe.metrics.few_shot import decision_axes
 from ncpipe.metrics.sample_statistics import SampleAccumulator
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
-from ncpipe.metrics.table import TEST, TRAIN
+from ncpipe.metrics.table import EPISODES, TEST, TRAIN, episode_generator
 from ncpipe.system.errors import InputError
 
 Split = tuple[Array, Array]

@@ -4,6 +4,7 @@ N  samples    K  classes    d  feature width
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from ncpipe.datasets.targets import check_tags, wrong_tags
 from ncpipe.datasets.tensors import Array, as_tensor
+from ncpipe.metrics import few_shot
 from ncpipe.metrics.catalogue import FAMILIES, TAG_FAMILIES
 from ncpipe.metrics.checks import (
     as_tensors,
@@ -26,7 +28,6 @@ from ncpipe.metrics.checks import (
 )
 from ncpipe.metrics.collapse import between_trace
 from ncpipe.metrics.entry import Family
-from ncpipe.metrics.few_shot import EPISODES, transfer_metrics
 from ncpipe.metrics.geometry import simplex_fits
 from ncpipe.metrics.kept_pass import (
     KEEP,
@@ -43,10 +44,11 @@ from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.powers_of_two import times_two_to
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
 from ncpipe.metrics.sample_statistics import SampleStatistics
-from ncpipe.metrics.statistics import REGRESSION, ClassStatistics
+from ncpipe.metrics.statistics import REGRESSION, ClassStatistics, class_statistics
 from ncpipe.metrics.token_collapse import TokenMeans
 from ncpipe.metrics.uniformity import alignments
 from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 
 LAST_LAYER = "last"
 WEIGHTS = "weights"  # the split of metrics that look at no sample
@@ -54,6 +56,7 @@ TRAIN, TEST = "train", "test"
 TRUE = "true_labels"  # the training samples by their true labels, where those that they are given are noisy
 TARGET = "target"  # samples of classes that the network was not trained on
 OOD = "ood"  # samples of other data, told from test samples
+EPISODES = 100  # of few shots
 OF_WEIGHT = [family for family in FAMILIES if family.needs == {"weight"}]
 OF_STATISTICS = [family for family in FAMILIES if family.needs == {"statistics"}]
 OF_SAMPLES = [family for family in FAMILIES if family not in (*OF_WEIGHT, *OF_STATISTICS)]
@@ -166,6 +169,42 @@ def measure_tokens(
     means = TokenMeans(count_classes(labels))
     means.update(tokens, labels, None if lengths is None else as_tensor(lengths, "lengths"))
     return Measurements(rows_of(layer, TRAIN, means.values()))
+
+
+def transfer_metrics(
+    features: Tensor,
+    labels: Tensor,
+    shots: Sequence[int],
+    episodes: int,
+    heads: Sequence[str],
+    ridge: float | None,
+    seed: int,
+) -> Iterator[tuple[str, float]]:
+    """Yield directional CDNV, and for each number of shots the errors of the heads and their bounds.
+
+    features (N, d), labels (N,) in 0..t-1. All heads see the same episodes. NaN of NaN features.
+    """
+    rows, labels = features.double().cpu(), labels.long().cpu()
+    finite = bool(rows.isfinite().all())
+    statistics = class_statistics(rows, labels, int(labels.max()) + 1)
+    axes = few_shot.decision_axes(rows, labels, statistics)
+    yield "directional_cdnv", few_shot.directional_cdnv(axes)
+    errors: dict[str, Callable[..., float]] = {
+        "ncc": few_shot.transfer_ncc_error,
+        "ridge": functools.partial(few_shot.transfer_ridge_error, ridge=ridge or 0.0),
+    }
+    for count in shots:
+        for head in heads:
+            draws = (rows, labels, count, episodes, episode_generator(seed, count))
+            yield f"transfer_{head}_error_{count:03d}", errors[head](*draws) if finite else math.nan
+        bound = few_shot.transfer_bound(statistics, count) if finite else math.nan
+        yield f"transfer_bound_{count:03d}", bound
+        yield f"transfer_directional_bound_{count:03d}", few_shot.transfer_directional_bound(axes, count)
+
+
+def episode_generator(seed: int, shots: int) -> torch.Generator:
+    """Return the draws of the episodes with so many shots, the same for every head."""
+    return seeded_generator(seed, f"transfer episodes {shots}")
 
 
 def measure_tags(

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from ncpipe.config.reading import Reading, at_start
-from ncpipe.config.run import Compute, Run
+from ncpipe.config.run import Compute
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.runs.fingerprint import RunFingerprint, check_code
@@ -29,7 +29,7 @@ from ncpipe.system.console import Progress, plural, say
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
-from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
+from ncpipe.training.cost import LEVERS, check_memory
 from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, prepare_device, take_gpu
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
@@ -106,13 +106,7 @@ def split_batch(fingerprints: Batch, device: torch.device, workers: int, parts: 
     if run.spec.training:  # of which nothing is known before it runs
         return [[fingerprint] for fingerprint in fingerprints]
     data = read_prepared(PREPARED / run.data)
-    check_memory(run, data, device, dtype)
-    try:
-        need = bytes_per_run(run, data, device, dtype)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise one_run_does_not_fit(run, device) from None
+    need = check_memory(run, data, device, dtype)
     return batches_that_fit(fingerprints, need, device, workers, parts)
 
 
@@ -207,7 +201,7 @@ class _Trainer:
                 raise  # otherwise leave the block, because the error keeps the frame's memory alive
         if results is None:
             if len(fingerprints) == 1:
-                raise one_run_does_not_fit(run, device)
+                raise NotEnoughMemory(f"{run.name}: one run does not fit on {device}; make {LEVERS} smaller")
             half = len(fingerprints) // 2
             say(f"train {run.name}: out of memory on {device}, retrying with batches of {half}")
             return self._train_some(fingerprints[:half], claim) + fingerprints[half:]
@@ -239,11 +233,6 @@ class _Trainer:
 
         starts, precision = starts_of(runs, data), fingerprints[0].compute.precision
         return train_batch(runs, data, device, precision, on_epoch, checkpoints, self.stop.is_set, starts)
-
-
-def one_run_does_not_fit(run: Run, device: torch.device) -> NotEnoughMemory:
-    """Return the error of a run that takes more memory than the device has."""
-    return NotEnoughMemory(f"{run.name}: one run does not fit on {device}; make {LEVERS} smaller")
 
 
 def _announcement(fingerprints: Batch, data: Prepared, device: str) -> str:

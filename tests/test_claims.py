@@ -80,8 +80,6 @@ def tables_of(runs, *measured, history=None):
     return Tables(
         usable_points(last, runs),
         runs,
-        loglog_slopes(last, runs, RULE),
-        leave_out_slopes(last, runs, RULE),
         separation_law(measurements, places, runs),
         effective_depths(errors, runs, 0.0),
         errors,
@@ -174,8 +172,8 @@ def test_slopes_and_the_test_of_the_line_are_those_of_the_tables():
     bent = measure(runs, lambda depth, seed: noisy(depth, seed) * 10 ** (2 * math.log10(depth) ** 2))
     tables = tables_of(runs, bent)
     ends = ["slope", "low", "high"]
-    assert answer(claim(), tables)[:4] == (*tables.slopes.iloc[0][ends], "18 runs")
-    left = tables.slopes_leave_out.set_index("n_left_out").loc[2]
+    assert answer(claim(), tables)[:4] == (*loglog_slopes(bent, runs, RULE).iloc[0][ends], "18 runs")
+    left = leave_out_slopes(bent, runs, RULE).set_index("n_left_out").loc[2]
     slope, line = (answer(claim(kind, without=2), tables) for kind in ("slope", "line"))
     assert slope[:3] == line[:3] == tuple(left[ends])
     assert (line.p_value, line.rejected) == (left["p_value"], True)
@@ -370,10 +368,11 @@ def test_a_bent_slope_decides_only_if_large_depths_go_with_it(last, expect, verd
     """Of means that fall up to L = 5. Red: a verdict on a trend where a metric is lowest in the middle."""
     means = {2: 1.0, 3: 0.1, 5: 0.01, 8: 0.01 * last**0.5, 13: 0.01 * last}
     runs = grid()
-    tables = tables_of(runs, measure(runs, lambda depth, seed: means[depth] * (1 + 0.01 * seed)))
-    found = judge(claim(expect=expect), answer(claim(expect=expect), tables))
-    assert tables.slopes["rejected"].all()
-    assert (tables.slopes["high"] < 0).all()
+    measured = measure(runs, lambda depth, seed: means[depth] * (1 + 0.01 * seed))
+    found = judge(claim(expect=expect), answer(claim(expect=expect), tables_of(runs, measured)))
+    slopes = loglog_slopes(measured, runs, RULE)
+    assert slopes["rejected"].all()
+    assert (slopes["high"] < 0).all()
     assert found.verdict == verdict
     why = "a line is rejected, and the mean at L = 13 is above that at L = 5"
     assert ledger_table([found])["reason"].tolist() == [why if verdict == "undecided" else ""]
@@ -393,13 +392,14 @@ def test_a_bend_is_the_size_of_the_drift():
     """That of slopes_leave_out.csv, against a line, which has none. Red: signed drifts, no pairs."""
     runs = grid(("line", "up", "down"))
     values = {"line": lambda depth, seed: depth**-0.7, "up": curve(1), "down": curve(-1)}
-    tables = tables_of(runs, *(measure(runs[runs["experiment"] == name], values[name]) for name in values))
+    measured = pd.concat([measure(runs[runs["experiment"] == name], values[name]) for name in values])
+    tables = tables_of(runs, measured)
 
     def bend(experiment, versus, **keys):
         keys = {"of": "bend", "without": 2, "versus": {"experiment": versus}} | keys
         return answer(claim("difference", experiment=experiment, **keys), tables)
 
-    rows = tables.slopes_leave_out.set_index(["experiment", "n_left_out"])
+    rows = leave_out_slopes(measured, runs, RULE).set_index(["experiment", "n_left_out"])
     row = rows.loc[("up", 2)]
     assert row["drift"] == pytest.approx(-rows.loc[("down", 2)]["drift"])
     straight = bend("up", "line")
@@ -580,7 +580,7 @@ def test_a_study_with_an_axis_asks_for_one_line():
     last = measure(runs, noisy).assign(axis="width", x=runs["x"])
     last["value"] *= last["x"] ** -1.0
     tables = Tables(
-        usable_points(last, runs), runs, loglog_slopes(last, runs, RULE), leave_out_slopes(last, runs, RULE),
+        usable_points(last, runs), runs,
         *[pd.DataFrame()] * 4, RULE,
     )  # fmt: skip
     assert "name one" in answer(claim(), tables).missing

@@ -122,7 +122,7 @@ def _used_series(claim: RunClaim, table: pd.DataFrame, tables: Tables, without: 
         raise NoNumberError("a study with an axis has a slope for each depth; name one")
     if entry(claim.metric).scale == "linear" or used["log10"].isna().any():
         raise NoNumberError(f"{claim.metric} follows no power law: it has no slope")
-    groups = dict(list(used.sort_values([x, "seed"]).groupby(x)["log10"]))
+    groups: dict[Any, pd.Series] = dict(list(used.sort_values([x, "seed"]).groupby(x)["log10"]))
     if len(groups) - without < (FEWEST_DEPTHS if without else 2) or min(groups) <= 0:
         raise NoNumberError(f"too few values of {symbol(table)} above 0 with runs that are used for a slope")
     values = [group.to_numpy() for group in groups.values()]

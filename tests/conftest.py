@@ -24,7 +24,6 @@ from ncpipe.config.records import read
 from ncpipe.config.run import Run
 from ncpipe.config.study import load_study
 from ncpipe.datasets.prepared import Prepared, Split
-from ncpipe.figures import save
 from ncpipe.metrics.table import Measurement
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.runs.store import sweep_fingerprints
@@ -45,7 +44,6 @@ if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_seta
 # What the tests start writes its bytecode, as for users; else each process compiles all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 fix_order_of_sums()
-save.DPI = 20  # as many pixels as show that all is drawn
 
 
 @pytest.fixture
@@ -345,7 +343,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What is only run on request may take hours."""
+    """Draw with as few pixels as show that all is drawn; skip what is only run on request."""
+    if save := sys.modules.get("ncpipe.figures.save"):  # importing it takes seconds
+        save.DPI = 20
     if any(item.get_closest_marker(marker) for marker in ON_REQUEST):
         faulthandler.cancel_dump_traceback_later()
 

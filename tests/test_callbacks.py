@@ -1,38 +1,28 @@
 """Callbacks in transformers' and Lightning's own trainers, on tiny models; training stays the same."""
 
-import csv
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-    Trainer,
-    TrainingArguments,
-)
 
 from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.table import Measurement, measure
 from ncpipe.system.errors import InputError
 
-pytest.importorskip("accelerate", reason="Trainer needs accelerate: pip install 'ncpipe[integrations]'")
-pytest.importorskip("lightning", reason="pip install 'ncpipe[integrations]'")
-
-from lightning import pytorch as lightning
-
-from ncpipe.integrations.lightning import CausalCollapseCallback as CausalLightningCallback
-from ncpipe.integrations.lightning import CollapseCallback as LightningCallback
-from ncpipe.integrations.transformers import CausalCollapseCallback, CollapseCallback, sample_subset
-
 # Lightning warns of workers, intervals, srun and of PyTorch's own deprecations; a dozen samples are few.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(
+        not all(map(importlib.util.find_spec, ("accelerate", "lightning"))),
+        reason="pip install 'ncpipe[integrations]'",
+    ),
+]
 CLASSES = 3
 CLOSE = {"rel": 1e-9, "abs": 1e-12, "nan_ok": True}
 EPOCHS = 2
@@ -55,8 +45,8 @@ def texts(count: int, seed: int) -> list[dict[str, Tensor]]:
 def bert() -> nn.Module:
     torch.manual_seed(0)
     tiny = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12}
-    config = BertConfig(vocab_size=20, max_position_embeddings=8, num_labels=CLASSES, **tiny)
-    return BertForSequenceClassification(config).double()
+    config = transformers.BertConfig(vocab_size=20, max_position_embeddings=8, num_labels=CLASSES, **tiny)
+    return transformers.BertForSequenceClassification(config).double()
 
 
 def sequences(count: int) -> list[dict[str, Tensor]]:
@@ -64,14 +54,15 @@ def sequences(count: int) -> list[dict[str, Tensor]]:
     return [{"input_ids": row, "labels": row} for row in rows]
 
 
-def gpt2() -> GPT2LMHeadModel:
+def gpt2() -> nn.Module:
     torch.manual_seed(0)
-    return GPT2LMHeadModel(GPT2Config(vocab_size=20, n_positions=10, n_embd=8, n_layer=1, n_head=1))
+    config = transformers.GPT2Config(vocab_size=20, n_positions=10, n_embd=8, n_layer=1, n_head=1)
+    return transformers.GPT2LMHeadModel(config)
 
 
-def trainer(model: nn.Module, data: Any, folder: Path, evaluated: Any = None, **settings: Any) -> Trainer:
+def trainer(model: nn.Module, data: Any, folder: Path, evaluated: Any = None, **settings: Any) -> Any:
     """Two epochs of three steps, with dropout."""
-    arguments = TrainingArguments(
+    arguments = transformers.TrainingArguments(
         str(folder),
         num_train_epochs=EPOCHS,
         per_device_train_batch_size=len(data) // 3,
@@ -85,7 +76,7 @@ def trainer(model: nn.Module, data: Any, folder: Path, evaluated: Any = None, **
         dataloader_pin_memory=False,
         **settings,
     )
-    return Trainer(model, arguments, train_dataset=data, eval_dataset=evaluated)
+    return transformers.Trainer(model, arguments, train_dataset=data, eval_dataset=evaluated)
 
 
 def measured(model: nn.Module, *splits: list[dict[str, Tensor]]) -> dict[str, float]:
@@ -106,7 +97,7 @@ def named(rows: list[Measurement]) -> dict[str, float]:
     }
 
 
-def logged(loop: Trainer) -> list[dict[str, float]]:
+def logged(loop: Any) -> list[dict[str, float]]:
     """Entries with collapse, and nothing else in them than when it was."""
     found = [entry for entry in loop.state.log_history if any(name.startswith("nc/") for name in entry)]
     return [{n: v for n, v in entry.items() if n not in ("epoch", "step")} for entry in found]
@@ -122,6 +113,8 @@ def test_trainer_logs_what_the_table_has(tmp_path: Path) -> None:
 
     Red: `should_log` lost to the callback's own log; a generator moved on by the measurement.
     """
+    from ncpipe.integrations.transformers import CollapseCallback
+
     model, data, held_out = bert(), texts(12, 1), texts(9, 2)
     start = measured(model, data, held_out)
     loop = trainer(model, data, tmp_path)
@@ -138,6 +131,8 @@ def test_trainer_logs_what_the_table_has(tmp_path: Path) -> None:
 
 def test_trainer_measures_in_the_precision_of_its_training(tmp_path: Path) -> None:
     """Of a network that Trainer runs under autocast, `bf16=True`."""
+    from ncpipe.integrations.transformers import CollapseCallback
+
     data, alike = texts(12, 1), bert().float()
     loop = trainer(bert().float(), data, tmp_path, bf16=True)
     loop.add_callback(CollapseCallback(loop, "classifier", data))
@@ -154,6 +149,8 @@ def test_trainer_keeps_its_own_loaders_with_persistent_workers(tmp_path: Path) -
 
     Red: a loader of the callback's kept by Trainer as that of its evaluation set.
     """
+    from ncpipe.integrations.transformers import CollapseCallback
+
     data, held_out = texts(12, 1), texts(9, 2)
     loop = trainer(
         bert(), data, tmp_path, held_out, dataloader_persistent_workers=True, dataloader_num_workers=1
@@ -169,6 +166,8 @@ def test_trainer_keeps_its_own_loaders_with_persistent_workers(tmp_path: Path) -
 
 def test_trainer_of_a_causal_model(tmp_path: Path) -> None:
     """Of 16 drawn sequences, every two steps."""
+    from ncpipe.integrations.transformers import CausalCollapseCallback, sample_subset
+
     validation = sequences(60)[24:]
     loop = trainer(gpt2(), sequences(24), tmp_path)
     loop.add_callback(CausalCollapseCallback(loop, validation, samples=16, min_per_class=2, steps=2))
@@ -183,86 +182,22 @@ def test_trainer_of_a_causal_model(tmp_path: Path) -> None:
     assert_equal_weights(loop.model, alone)
 
 
-class Net(lightning.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.body = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Dropout(0.2))
-        self.head = nn.Linear(6, CLASSES)
-        self.double()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.body(inputs))
-
-    def training_step(self, batch: list[Tensor], place: int) -> Tensor:
-        loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
-        self.log("loss", loss)
-        return loss
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), 0.1)
-
-
-class Decoder(lightning.LightningModule):
-    """It has no forward of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lm = gpt2()
-
-    def training_step(self, batch: dict[str, Tensor], place: int) -> Tensor:
-        loss: Tensor = self.lm(**batch).loss
-        return loss
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(self.parameters(), 1e-2)
-
-
-def mixture(count: int, seed: int) -> TensorDataset:
-    draw = torch.Generator().manual_seed(seed)
-    labels = torch.arange(count) % CLASSES
-    means = torch.randn(CLASSES, 5, generator=torch.Generator().manual_seed(7))
-    return TensorDataset((means[labels] + 0.3 * torch.randn(count, 5, generator=draw)).double(), labels)
-
-
-def fit(
-    model: nn.Module, data: Any, folder: Path, callbacks: Any = (), loggers: Any = (), **options: Any
-) -> tuple[Any, list[tuple[int, dict[str, float]]]]:
-    """Two epochs of three steps; what was logged of collapse, with its steps."""
-    torch.manual_seed(1)
-    kept = lightning.loggers.CSVLogger(str(folder))
-    loop = lightning.Trainer(
-        max_epochs=EPOCHS,
-        callbacks=list(callbacks),
-        logger=[kept, *loggers],
-        accelerator="cpu",
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        **options,
-    )
-    loop.fit(model, DataLoader(data, batch_size=len(data) // 3, shuffle=True))
-    path = Path(kept.log_dir) / "metrics.csv"
-    rows = list(csv.DictReader(path.open())) if path.is_file() else []
-    return loop, [
-        (int(row["step"]), {name: float(value) for name, value in row.items() if name[:3] == "nc/" and value})
-        for row in rows
-        if row.get(CDNV)
-    ]
-
-
 def test_lightning_logs_what_the_table_has(tmp_path: Path) -> None:
     """For every logger, in float64, DVCLive's among them; training is the same.
 
     Red: values that went through `log`, which are float32; a generator moved on by the measurement.
     """
+    from lightning_loops import Net, fit, mixture
+
+    from ncpipe.integrations.lightning import CollapseCallback
+
     dvclive = pytest.importorskip("dvclive.lightning", reason="pip install dvclive")
     model, data, held_out = Net(), mixture(12, 1), mixture(9, 2)
     live = dvclive.DVCLiveLogger(
         dir=str(tmp_path / "live"), save_dvc_exp=False, dvcyaml=None, monitor_system=False
     )
     loaders = DataLoader(data, batch_size=12, shuffle=True), DataLoader(held_out, 9)
-    loop, found = fit(model, data, tmp_path, [LightningCallback("head", *loaders, layers=["body"])], [live])
+    loop, found = fit(model, data, tmp_path, [CollapseCallback("head", *loaders, layers=["body"])], [live])
     assert [step for step, _ in found] == [0, 3, 6]
     rows = measure_model(model, "head", [data[:]], [held_out[:]], layers=["body"])
     assert found[-1][1] == pytest.approx(named(rows), **CLOSE)
@@ -281,9 +216,13 @@ def test_lightning_measures_in_the_precision_of_its_training(precision: str, tmp
 
     Red: inputs as they are, which a bf16-true network refuses, and a mixed one measured in float32.
     """
+    from lightning_loops import Net, fit, mixture
+
+    from ncpipe.integrations.lightning import CollapseCallback
+
     inputs, labels = mixture(12, 1).tensors
     data, model = TensorDataset(inputs.float(), labels), Net().float()
-    door = LightningCallback("head", DataLoader(data, batch_size=12))
+    door = CollapseCallback("head", DataLoader(data, batch_size=12))
     loop, found = fit(model, data, tmp_path, [door], precision=precision)
     plugin = loop.precision_plugin
     with torch.no_grad(), plugin.forward_context():
@@ -295,8 +234,12 @@ def test_lightning_measures_in_the_precision_of_its_training(precision: str, tmp
 @pytest.mark.parametrize(("period", "steps"), [({"every": 2}, [0, 6]), ({"steps": 3}, [0, 3, 6])])
 def test_lightning_of_a_causal_model(period: dict[str, int], steps: list[int], tmp_path: Path) -> None:
     """The model is found among the module's."""
+    from lightning_loops import Decoder, fit
+
+    from ncpipe.integrations.lightning import CausalCollapseCallback
+
     loader = DataLoader(sequences(40)[24:], 8)
-    door = CausalLightningCallback(loader, min_per_class=1, **period)
+    door = CausalCollapseCallback(loader, min_per_class=1, **period)
     _, found = fit(Decoder(), sequences(24), tmp_path, [door])
     assert [step for step, _ in found] == steps
 
@@ -312,14 +255,20 @@ def test_lightning_of_a_causal_model(period: dict[str, int], steps: list[int], t
 def test_lightning_mistakes_are_one_line_before_the_first_step(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
+    from lightning_loops import Net, fit, mixture
+
+    from ncpipe.integrations.lightning import CollapseCallback
+
     model = Net()
     given = {"classifier": "head", "loader": DataLoader(mixture(12, 1), 6)} | changes
     with pytest.raises(InputError, match=message):
-        fit(model, mixture(12, 1), tmp_path, [LightningCallback(**given)])
+        fit(model, mixture(12, 1), tmp_path, [CollapseCallback(**given)])
     assert_equal_weights(model, Net())
 
 
 def test_mistakes_of_causal_callbacks_are_one_line(tmp_path: Path) -> None:
+    from ncpipe.integrations.transformers import CausalCollapseCallback
+
     loop = trainer(gpt2(), sequences(24), tmp_path)
     for options, message in (
         ({"steps": 0}, "steps: a whole number of training steps"),

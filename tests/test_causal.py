@@ -8,7 +8,6 @@ import torch
 import transformers
 from conftest import split_values
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.hooks import collect_features
@@ -18,16 +17,17 @@ from ncpipe.system.errors import InputError
 TOKENS = 60
 
 
-def gpt2(seed: int = 0, width: int = 16) -> GPT2LMHeadModel:
+def gpt2(seed: int = 0, width: int = 16) -> nn.Module:
     torch.manual_seed(seed)
     sizes = {"n_positions": 16, "n_embd": width, "n_layer": 2, "n_head": 2}
-    return GPT2LMHeadModel(GPT2Config(vocab_size=TOKENS, **sizes))
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=TOKENS, **sizes))
 
 
-def llama() -> LlamaForCausalLM:
+def llama() -> nn.Module:
     torch.manual_seed(1)
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=TOKENS, tie_word_embeddings=False, **sizes))
+    config = transformers.LlamaConfig(vocab_size=TOKENS, tie_word_embeddings=False, **sizes)
+    return transformers.LlamaForCausalLM(config)
 
 
 def batches(count: int = 6, seed: int = 0) -> list[dict[str, Tensor]]:

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import ncpipe as nc
-from ncpipe.integrations.torchmetrics import ClassCollapse, SampleCollapse
-from ncpipe.integrations.transformers import sample_subset
 from ncpipe.metrics.statistics import StatisticsAccumulator
 from ncpipe.metrics.table import measure
 
@@ -108,6 +106,8 @@ class Net(nn.Module):
 
 
 def of_metrics() -> list[object]:
+    from ncpipe.integrations.torchmetrics import ClassCollapse, SampleCollapse
+
     first = ClassCollapse(3, 4)
     first.update(ROWS, CLASSES)
     second = SampleCollapse(first.statistics(), HEAD, BIAS)
@@ -129,6 +129,12 @@ def of_a_file(folder: Path, extreme: float = 1.0) -> object:
         folder / "file.npz", features=extreme * ROWS.numpy(), labels=CLASSES.numpy(), weight=HEAD.numpy()
     )
     return nc.measure_file(folder / "file.npz", shots=[2])
+
+
+def of_a_subset() -> list[int]:
+    from ncpipe.integrations.transformers import sample_subset  # takes seconds to import
+
+    return list(sample_subset(TensorDataset(ROWS), 5, 0).indices)  # type: ignore[attr-defined]
 
 
 NETWORK, DECODER = Net(nn.Linear(4, 4), 3).double(), Net(nn.Embedding(9, 4), 9)
@@ -160,7 +166,7 @@ MEASURED: dict[str, Callable[[Path], object]] = {
     "language": lambda _: nc.measure_causal_lm(DECODER, [(TOKENS, TOKENS)], [(TOKENS, TOKENS)], **CAUSAL),
     "monitor": lambda _: nc.CollapseMonitor("fc", BATCHES).values(NETWORK),
     "torchmetrics": lambda _: of_metrics(),
-    "subset": lambda _: list(sample_subset(TensorDataset(ROWS), 5, 0).indices),  # type: ignore[attr-defined]
+    "subset": lambda _: of_a_subset(),
 }
 
 

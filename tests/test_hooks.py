@@ -7,15 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from torchvision.models import resnet18
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2ForSequenceClassification,
-)
 
 import ncpipe as nc
 from ncpipe.metrics.hooks import collect_features, last_token, measure_model
@@ -55,22 +49,24 @@ def texts(count: int, seed: int, left: bool = False) -> list[dict[str, Tensor]]:
 
 
 def resnet() -> nn.Module:
+    from torchvision.models import resnet18  # takes seconds to import
+
     torch.manual_seed(0)
     return resnet18(num_classes=CLASSES)
 
 
-def bert() -> BertForSequenceClassification:
+def bert() -> nn.Module:
     torch.manual_seed(0)
-    config = BertConfig(vocab_size=20, max_position_embeddings=8, num_labels=CLASSES, **TINY)
-    return BertForSequenceClassification(config)
+    config = transformers.BertConfig(vocab_size=20, max_position_embeddings=8, num_labels=CLASSES, **TINY)
+    return transformers.BertForSequenceClassification(config)
 
 
-def gpt2() -> GPT2ForSequenceClassification:
+def gpt2() -> nn.Module:
     torch.manual_seed(0)
-    config = GPT2Config(
+    config = transformers.GPT2Config(
         vocab_size=20, n_positions=8, n_embd=16, n_layer=2, n_head=2, num_labels=CLASSES, pad_token_id=0
     )
-    return GPT2ForSequenceClassification(config)
+    return transformers.GPT2ForSequenceClassification(config)
 
 
 def values(rows: list[Measurement]) -> dict[tuple[str, str, str], float]:
@@ -99,7 +95,7 @@ def test_resnet_gives_what_its_features_gathered_by_hand_give() -> None:
 
 
 @torch.no_grad()
-def bert_features(model: BertForSequenceClassification, batches: list[dict[str, Tensor]]) -> Tensor:
+def bert_features(model: nn.Module, batches: list[dict[str, Tensor]]) -> Tensor:
     model.eval()
     kept = [{name: batch[name] for name in ("input_ids", "attention_mask")} for batch in batches]
     return torch.cat([model.bert(**batch).pooler_output for batch in kept])

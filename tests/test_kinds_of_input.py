@@ -20,7 +20,6 @@ from torch.masked import masked_tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import ncpipe as nc
-from ncpipe.integrations.torchmetrics import ClassCollapse, SampleCollapse
 from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.table import Measurement, measure, measure_batches
@@ -447,6 +446,8 @@ def test_a_loader_of_empty_batches_alone_is_one_line(kind: str) -> None:
 
 @pytest.mark.parametrize("none", [(0, torch.int64), (0, torch.float32)])
 def test_empty_batches_of_arrays_change_nothing(none: tuple[int, torch.dtype]) -> None:
+    from ncpipe.integrations.torchmetrics import ClassCollapse, SampleCollapse  # takes seconds to import
+
     h, labels = drawn(5)
     empty = torch.empty(0, D), torch.empty(none[0], dtype=none[1])
     some = [empty, (h[:7], labels[:7]), empty, (h[7:], labels[7:]), empty]

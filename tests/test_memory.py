@@ -12,89 +12,38 @@ from typing import Any
 import psutil
 import pytest
 import torch
-import training_cases
 from conftest import (
-    ARCHITECTURES,
     architecture,
     experiment,
     experiment_tree,
-    image_data,
     prepare_sweep,
     vector_data,
     write_params,
 )
-from training_cases import HEADLESS
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.train import train
 from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.models import residual_block
+from ncpipe.models.build import build_network
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError
-from ncpipe.training.cost import bytes_per_run, check_memory, estimate
+from ncpipe.training.cost import check_memory
 
-CPU, META = torch.device("cpu"), torch.device("meta")
+CPU = torch.device("cpu")
 
 
 def run_of(depth: int = 3, **changes: Any) -> Run:
     return Run("one", depth, 0, experiment(**changes))
 
 
-@pytest.mark.parametrize(("name", "norm"), ARCHITECTURES)
-def test_the_estimate_needs_no_memory_and_is_that_of_the_network(
-    name: str, norm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To the byte, by PyTorch's operations; compiled parts of blocks keep less.
-
-    Red: a network laid out otherwise on the meta device; storages told apart by address."""
-    monkeypatch.setattr(residual_block, "FEWEST_NUMBERS", 0)
-    patch = {"patch": 2} if name.startswith("L-T") else {}
-    run = run_of(model=architecture(name, norm) | patch)
-    there, compiled = (bytes_per_run(run, vector_data(), device, torch.float32) for device in (META, CPU))
-    monkeypatch.setattr(residual_block, "can_compile", lambda: False)
-    assert there == bytes_per_run(run, vector_data(), CPU, torch.float32)
-    if name in {"L-RN2", "L-T22"}:  # no part of theirs is compiled
-        assert compiled == there
-    else:
-        assert 0.7 * there < compiled < 0.95 * there
-
-
 def test_what_may_not_fit_is_not_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red: a network that is nearly as large as the memory is built twice."""
-    need = bytes_per_run(run_of(), vector_data(), META, torch.float32)
-    tried = []
-
-    def note(run: Run, data: Prepared, device: torch.device, dtype: torch.dtype, *_: object) -> int:
-        tried.append(device.type)
-        return need
-
-    monkeypatch.setattr("ncpipe.training.cost.bytes_per_run", note)
-    for free in (1000 * need, 3 * need):
-        monkeypatch.setattr("ncpipe.training.cost.free_bytes", lambda device, free=free: free)
+    """Eight copies of the weights do not. Red: a network that is larger than the memory is built."""
+    numbers = sum(parameter.numel() for parameter in build_network(run_of(), vector_data()).parameters())
+    monkeypatch.setattr("ncpipe.training.cost.free_bytes", lambda device: 8 * 4 * numbers)
+    monkeypatch.setattr("ncpipe.training.cost.bytes_per_run", lambda *_: pytest.fail("tried"))
+    with pytest.raises(InputError, match="takes about"):
         check_memory(run_of(), vector_data(), CPU, torch.float32)
-    assert tried == ["cpu", "meta"]
-
-
-@pytest.mark.parametrize("name", ["L-RN1", "L-T22", "resnet_cifar"])
-def test_a_deep_networks_estimate_is_not_laid_out_whole(name: str) -> None:
-    """It grows by the same number with each block. Red: a slope from depths that are no networks."""
-    if name == "resnet_cifar":
-        runs, data = [training_cases.run_of(HEADLESS, depth=depth) for depth in (38, 50)], image_data(8, 1)
-    else:
-        model = architecture(name, "post") | ({"patch": 2} if name == "L-T22" else {})
-        runs, data = [run_of(depth, model=model) for depth in (37, 48)], vector_data()
-    for run in runs:
-        assert estimate(run, data, META, torch.float32) == pytest.approx(
-            bytes_per_run(run, data, META, torch.float32), rel=1e-3
-        )
-
-
-def test_the_estimate_of_a_network_that_vmap_runs() -> None:
-    """Which takes one run at a time on the CPU alone. Red: it cannot be laid out without memory."""
-    run = training_cases.run_of(HEADLESS)
-    there, here = (bytes_per_run(run, image_data(8, 1), device, torch.float32) for device in (META, CPU))
-    assert there == pytest.approx(here, rel=0.2)
 
 
 @pytest.mark.parametrize(

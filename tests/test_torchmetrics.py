@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torchmetrics import MetricCollection
 
-from ncpipe.integrations.torchmetrics import ClassCollapse, SampleCollapse
 from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
@@ -18,6 +16,15 @@ from ncpipe.system.errors import InputError
 
 SECOND_PASS = {"nc1_pinv", "nc1_pinv_rank", "ncc_error"}
 CLOSE = 1e-12  # of float64 features, summed in another order
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _metrics() -> None:
+    """Importing them takes seconds, which tests of other modules need not wait for."""
+    global ClassCollapse, MetricCollection, SampleCollapse
+    from torchmetrics import MetricCollection
+
+    from ncpipe.integrations.torchmetrics import ClassCollapse, SampleCollapse
 
 
 def samples(classes: int = 4, width: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -83,9 +90,7 @@ def doubles(width: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
     return features.double(), labels
 
 
-def once_more(
-    metric: SampleCollapse, features: Tensor, labels: Tensor, size: int = 7, seed: int = 3
-) -> SampleCollapse:
+def once_more(metric: Any, features: Tensor, labels: Tensor, size: int = 7, seed: int = 3) -> Any:
     """The same samples in other batches and another order than the first pass had."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     for rows in order.split(size):
@@ -182,7 +187,7 @@ def test_selections_are_those_of_measure_model(measured: Any) -> None:
         assert {name: found[name] for name in every} == pytest.approx(every, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
-def halves(scale: float) -> tuple[list[ClassCollapse], list[tuple[Tensor, Tensor]]]:
+def halves(scale: float) -> tuple[list[Any], list[tuple[Tensor, Tensor]]]:
     """Of the first half, which has no sample of class 3, and of the second."""
     features, labels = doubles()
     order = labels.argsort(stable=True)

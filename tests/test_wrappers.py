@@ -10,13 +10,9 @@ import pytest
 import torch
 from conftest import normal, split_values
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.nn.utils import parametrizations, prune
 from torch.utils.data import DataLoader, TensorDataset
-from torchvision.models import ConvNeXt, SwinTransformer
-from torchvision.models.convnext import CNBlockConfig
 
 from ncpipe.metrics.hooks import collect_features, measure_model
 from ncpipe.metrics.table import measure
@@ -317,6 +313,9 @@ def waiting(model: nn.Module) -> nn.Module:
 
 
 def sharded(model: nn.Module) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard  # takes seconds to import
+
     mesh = init_device_mesh("cpu", (1,))
     for module in (model[0], model[2], model):
         fully_shard(module, mesh=mesh)
@@ -369,12 +368,17 @@ def test_a_wrapped_model_is_measured_as_the_plain_one(name: str) -> None:
 
 
 def swin() -> nn.Module:
+    from torchvision.models import SwinTransformer  # takes seconds to import
+
     torch.manual_seed(0)
     sizes = {"embed_dim": 12, "depths": [1, 1], "num_heads": [2, 2], "window_size": [2, 2]}
     return SwinTransformer(patch_size=[4, 4], num_classes=CLASSES, **sizes)
 
 
 def convnext() -> nn.Module:
+    from torchvision.models import ConvNeXt
+    from torchvision.models.convnext import CNBlockConfig
+
     torch.manual_seed(0)
     return ConvNeXt([CNBlockConfig(12, 24, 1), CNBlockConfig(24, None, 1)], num_classes=CLASSES)
 

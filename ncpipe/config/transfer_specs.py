@@ -48,39 +48,38 @@ class Episodes:
     ridge: Positive | None = None
 
     def __post_init__(self) -> None:
-        _check_heads(self)
+        self._check_list("shots", 1)
+        self._check_list("head", 1)
+        if ("ridge" in self.head) != (self.ridge is not None):
+            raise ValueError("ridge: is the penalty of `head: [ridge]`; give both or neither")
+
+    def _check_list(self, key: str, least: int) -> None:
+        values = getattr(self, key)
+        if len(set(values)) < len(values):
+            raise ValueError(f"{key}: {next(v for v in values if values.count(v) > 1)} is listed twice")
+        if len(values) < least:
+            raise ValueError(f"{key}: too few; list at least {least}")
 
 
-@dataclass(frozen=True)
-class Transfer:
+@dataclass(frozen=True, kw_only=True)
+class Transfer(Episodes):
     """Source classes to train on, and target classes that a head learns from a few samples' features.
 
     source: classes that the network is trained and tested on, as the data number them.
     target: classes of an episode, none of them a source class unless they are of other data.
-    shots: samples of each target class that a head learns from, a number for each kind of episode; all
-    others are what it is tried on.
-    episodes: number of random draws of these samples.
-    seed: seed of these draws.
-    head: `ncc` decides for the nearest mean of the shots, `ridge` by a linear map with a squared penalty.
-    ridge: that penalty, in units of the shots' mean squared distance from their centre; with `ridge` alone.
     n_source: number of source classes, the first ones, to train on; all by default.
     data: other images that the target classes are of; without it those of the data themselves.
     """
 
     source: tuple[Index, ...]
     target: tuple[Index, ...]
-    shots: tuple[Count, ...]
-    episodes: Draws
-    seed: Index
-    head: tuple[Head, ...]
-    ridge: Positive | None = None
     n_source: Count | None = None
     data: OtherImages | None = None
 
     def __post_init__(self) -> None:
-        _check_list(self, "source", 2)
-        _check_list(self, "target", 2)
-        _check_heads(self)
+        self._check_list("source", 2)
+        self._check_list("target", 2)
+        super().__post_init__()
         if self.n_source is not None and not 2 <= self.n_source <= len(self.source):
             raise ValueError(f"n_source: {self.n_source} is not in 2..{len(self.source)}, as source has them")
         if self.data is None and (both := sorted(set(self.source) & set(self.target))):
@@ -90,19 +89,3 @@ class Transfer:
     def trained(self) -> tuple[int, ...]:
         """The classes that the network knows, in the order of its outputs."""
         return self.source[: self.n_source]
-
-
-def _check_heads(spec: Episodes | Transfer) -> None:
-    """Raise ValueError for shots or heads that are missing or listed twice, or a penalty without its head."""
-    _check_list(spec, "shots", 1)
-    _check_list(spec, "head", 1)
-    if ("ridge" in spec.head) != (spec.ridge is not None):
-        raise ValueError("ridge: is the penalty of `head: [ridge]`; give both or neither")
-
-
-def _check_list(spec: Episodes | Transfer, key: str, least: int) -> None:
-    values = getattr(spec, key)
-    if len(set(values)) < len(values):
-        raise ValueError(f"{key}: {next(v for v in values if values.count(v) > 1)} is listed twice")
-    if len(values) < least:
-        raise ValueError(f"{key}: too few; list at least {least}")

@@ -40,7 +40,6 @@ def mlp_is_compiled(mlp: MLP, x: Tensor) -> TypeGuard[OneLayerMLP]:
     """Return whether `add_mlp` takes this MLP and its input x (S, M, d).
 
     It does for stacked runs with gradients: on a CPU for many rows, on a GPU in float32 and for some widths.
-    Estimates on the meta device count PyTorch's operations, which keep more for the backward pass.
     """
     return isinstance(mlp, OneLayerMLP) and _fits(mlp.lin, x)
 

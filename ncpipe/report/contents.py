@@ -39,7 +39,7 @@ RULES = ("sweep", "convergence", "slopes", "effective_depth")  # of params.yaml,
 COMMANDS = {
     "dvc repro": "which runs what is stale",
     "dvc repro report": "which makes this page",
-    "ncpipe report --to FILE --times": "which adds the commit, the machine and how long training took",
+    "ncpipe report --to FILE": "which adds the commit, the machine and how long training took",
 }
 RUN_COLUMNS = (
     "experiment", "depth", "x", "seed", "converged", "selected", "reason", "loss", "loss_gap", "fit",

@@ -4,15 +4,17 @@
 """
 
 import concurrent.futures
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from ncpipe.config.reading import Reading, at_start
-from ncpipe.config.run import Compute, Run
+from ncpipe.config.run import Compute
 from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepared import Prepared, read_prepared
 from ncpipe.runs.fingerprint import RunFingerprint, check_code
@@ -27,7 +29,7 @@ from ncpipe.system.console import Progress, plural, say
 from ncpipe.system.device_memory import free_bytes
 from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
-from ncpipe.training.cost import LEVERS, bytes_per_run, check_memory
+from ncpipe.training.cost import LEVERS, check_memory
 from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, prepare_device, take_gpu
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
@@ -44,6 +46,17 @@ def worker_count(compute: Compute, device: torch.device, wanted: int | None) -> 
     if device.type == "cpu":
         return process_count(wanted, compute.threads)
     return wanted or (BATCHES_PER_GPU * gpu_count(device) if device.type == "cuda" else 1)
+
+
+def work_per_epoch(fingerprint: RunFingerprint) -> int:
+    """Return layers x samples of a run; 1 of an own loop, of which nothing is known before it runs."""
+    run = fingerprint.run
+    return 1 if run.spec.training else run.depth * _samples(PREPARED / run.data, fingerprint.data)
+
+
+@functools.lru_cache(maxsize=64)
+def _samples(folder: Path, checksum: str) -> int:
+    return len(read_prepared(folder).train)
 
 
 def groups(fingerprints: Sequence[RunFingerprint]) -> list[Batch]:
@@ -93,13 +106,7 @@ def split_batch(fingerprints: Batch, device: torch.device, workers: int, parts: 
     if run.spec.training:  # of which nothing is known before it runs
         return [[fingerprint] for fingerprint in fingerprints]
     data = read_prepared(PREPARED / run.data)
-    check_memory(run, data, device, dtype)
-    try:
-        need = bytes_per_run(run, data, device, dtype)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise one_run_does_not_fit(run, device) from None
+    need = check_memory(run, data, device, dtype)
     return batches_that_fit(fingerprints, need, device, workers, parts)
 
 
@@ -108,14 +115,12 @@ def train_batches(
     workers: int,
     checkpoint_seconds: float,
     progress: Progress,
-    work_per_epoch: Callable[[RunFingerprint], float],
     keep_going: bool = False,
     stop: threading.Event | None = None,
 ) -> dict[str, InputError]:
     """Train every batch, `workers` at the same time, and put the runs' folders into the store.
 
-    Runs that another process trains, or has trained by now, are left out. work_per_epoch: of a run, in the
-    unit of `progress`.
+    Runs that another process trains, or has trained by now, are left out. progress: by `work_per_epoch`.
     keep_going: whether to train the other batches after an error and return the errors, by the fingerprints
     of the runs. Otherwise the first error is raised, after the batches in training have written checkpoints.
     stop: when it is set, batches write checkpoints and Stopped is raised. Ctrl-C does the same.
@@ -125,7 +130,7 @@ def train_batches(
         device = prepare_device(batches[0][0].compute)
         workers = min(workers, gpu_count(device)) if device.type != "cpu" else workers
     errors: dict[str, InputError] = {}
-    trainer = _Trainer(checkpoint_seconds, progress, work_per_epoch, stop)
+    trainer = _Trainer(checkpoint_seconds, progress, stop)
     numbers = itertools.count()
 
     def start() -> None:
@@ -160,7 +165,6 @@ class _Trainer:
 
     checkpoint_seconds: float
     progress: Progress
-    work_per_epoch: Callable[[RunFingerprint], float]
     stop: threading.Event
 
     def train(self, batch: Batch) -> None:
@@ -176,8 +180,7 @@ class _Trainer:
         first, run = fingerprints[0], fingerprints[0].run
         check_code(first, Reading())  # whoever edited the code wants no more runs of the code before
         if run.spec.training:
-            work = self.work_per_epoch(first)
-            train_elsewhere(first, self.checkpoint_seconds, self.progress, work, self.stop, claim)
+            train_elsewhere(first, self.checkpoint_seconds, self.progress, self.stop, claim)
             return []
         data = read_prepared(PREPARED / run.data)
         if data.checksum != first.data:
@@ -198,7 +201,7 @@ class _Trainer:
                 raise  # otherwise leave the block, because the error keeps the frame's memory alive
         if results is None:
             if len(fingerprints) == 1:
-                raise one_run_does_not_fit(run, device)
+                raise NotEnoughMemory(f"{run.name}: one run does not fit on {device}; make {LEVERS} smaller")
             half = len(fingerprints) // 2
             say(f"train {run.name}: out of memory on {device}, retrying with batches of {half}")
             return self._train_some(fingerprints[:half], claim) + fingerprints[half:]
@@ -218,7 +221,7 @@ class _Trainer:
     ) -> list[Trained]:
         """Train runs side by side, and report each epoch to the claim and to the progress."""
         runs = [fingerprint.run for fingerprint in fingerprints]
-        work = sum(map(self.work_per_epoch, fingerprints))
+        work = sum(map(work_per_epoch, fingerprints))
         last_epoch = None
 
         def on_epoch(epoch: int, loss: Callable[[], float]) -> None:
@@ -230,11 +233,6 @@ class _Trainer:
 
         starts, precision = starts_of(runs, data), fingerprints[0].compute.precision
         return train_batch(runs, data, device, precision, on_epoch, checkpoints, self.stop.is_set, starts)
-
-
-def one_run_does_not_fit(run: Run, device: torch.device) -> NotEnoughMemory:
-    """Return the error of a run that takes more memory than the device has."""
-    return NotEnoughMemory(f"{run.name}: one run does not fit on {device}; make {LEVERS} smaller")
 
 
 def _announcement(fingerprints: Batch, data: Prepared, device: str) -> str:

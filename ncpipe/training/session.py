@@ -1,25 +1,47 @@
 """Train runs of one shape, epoch by epoch, and keep what is left of it: history, snapshots, checkpoints.
 
-`ncpipe.training.loop` drives it; `ncpipe.training.state` is what trains, `steps` what moves it.
+`ncpipe.training.loop` drives it; `ncpipe.training.state` is what trains, `descent` and `line_search` move it.
 
 S  runs
 """
 
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ncpipe.config.loss_specs import SupCon
+from ncpipe.config.optimizer_specs import Lbfgs
 from ncpipe.config.run import Run
+from ncpipe.config.specs import OwnOptimizer
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.training.checkpoints import State
 from ncpipe.training.derived_state import refresh_bn_statistics, set_nearest_means
+from ncpipe.training.descent import Descent
+from ncpipe.training.line_search import LineSearch
+from ncpipe.training.muon import muon
 from ncpipe.training.objective import compares_samples, concatenate, fit_times_samples, penalty
+from ncpipe.training.optimizers import AdamState, ByRun, LionState, SgdState
 from ncpipe.training.state import TrainingState
-from ncpipe.training.steps import steps_of
+from ncpipe.training.torch_optimizers import TorchState
+
+# The state of an optimizer's steps, by its name in params.yaml; `lbfgs` takes steps of another kind.
+METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "sgd": SgdState,
+        "adam": AdamState,
+        "adamw": AdamState,
+        "lion": LionState,
+        "sign_sgd": LionState,
+        "muon": functools.partial(ByRun, muon),
+        "torch": TorchState,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -190,3 +212,14 @@ class Session(TrainingState):
             )
             for index, (run, diverged) in enumerate(zip(self.runs, self.diverged_at.tolist(), strict=True))
         ]
+
+
+def steps_of(session: TrainingState) -> Descent | LineSearch:
+    """Return the steps of the runs' optimizer, which may be one of study.py."""
+    optimizer = session.spec.optimizer
+    if isinstance(optimizer, OwnOptimizer):
+        seeds = [run.seed for run in session.runs]
+        return Descent(session, functools.partial(ByRun, optimizer.study_entry, seeds=seeds))
+    if isinstance(optimizer, Lbfgs):
+        return LineSearch(session)
+    return Descent(session, METHODS[optimizer.name])

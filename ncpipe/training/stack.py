@@ -78,7 +78,7 @@ class Stack:
         self.seeds, self.step = seeds, ""
         self._draws: bool | None = None  # whether the network does; None before its first pass
         # Whether vmap takes the network; None if it has to be tried.
-        self._together = False if device.type in ("cpu", "meta") else None
+        self._together = False if device.type == "cpu" else None
 
     def __len__(self) -> int:
         return len(self.values)

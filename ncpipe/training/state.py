@@ -1,6 +1,6 @@
 """Hold runs of one shape while they train: weights, data, the streams they draw from, and which still train.
 
-`ncpipe.training.stack` is the networks, `objective` their loss; `ncpipe.training.steps` has what moves them.
+`ncpipe.training.stack` is the networks, `objective` their loss; `session` chooses the steps.
 
 S  runs    P  numbers per run    B  samples of a batch    N  training samples
 """

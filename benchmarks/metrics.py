@@ -17,13 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import ModuleType
 from typing import TypeVar
-from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ncpipe.metrics import statistics as statistics_module
 from ncpipe.metrics.collapse import cdnv
 from ncpipe.metrics.ranks import weight_spectrum
 from ncpipe.metrics.statistics import class_statistics
@@ -117,12 +115,6 @@ def our_statistics(features: Tensor, labels: Tensor, classes: int) -> float:
     return float(class_statistics(features, labels, classes).squares.sum() / len(labels))
 
 
-def our_tensors(features: Tensor, labels: Tensor, classes: int) -> float:
-    """The same by PyTorch's operations, as without numba."""
-    with patch.object(statistics_module, "COMPILER", False):
-        return our_statistics(features, labels, classes)
-
-
 def our_metrics(features: Tensor, labels: Tensor, classes: int) -> float:
     """Every metric of the table, with a classifier: two passes."""
     weight = features[[int((labels == k).int().argmax()) for k in range(classes)]]
@@ -132,7 +124,6 @@ def our_metrics(features: Tensor, labels: Tensor, classes: int) -> float:
 FEW_ROWS = {outer_products, kowalski}
 CONTENDERS: dict[str, Callable[[Tensor, Tensor, int], float]] = {
     "ours: class statistics, one pass": our_statistics,
-    "ours: the same without numba": our_tensors,
     "ours: every metric, two passes": our_metrics,
     "class loop: tr Sigma_W": class_loop,
     "outer products: tr Sigma_W": outer_products,

@@ -91,7 +91,7 @@ def test_data_that_change_before_they_are_read_train_nothing(
 
     monkeypatch.setattr(batches, "read_prepared", read_other)
     with pytest.raises(InputError, match="data/prepared/one: changed while the command ran"):
-        train_batches([[first]], 1, 60.0, Progress("train", 1, 1.0), lambda fingerprint: 1.0)
+        train_batches([[first]], 1, 60.0, Progress("train", 1, 1.0))
     assert not has(first.key())
 
 
@@ -181,10 +181,10 @@ def test_what_trains_one_at_a_time_is_stored_one_at_a_time(
 
     progress = Watched("train", 4, 1.0)
     with pytest.raises(Stopped):
-        train_batches(groups(fingerprints), 1, 60.0, progress, lambda fingerprint: 1.0, stop=stop)
+        train_batches(groups(fingerprints), 1, 60.0, progress, stop=stop)
     assert [has(fingerprint.key()) for fingerprint in fingerprints] == [True, True, False, False]
     assert [saved_epochs(fingerprint) for fingerprint in fingerprints] == [0, 0, 5, 0]
-    train_batches(groups(fingerprints[2:]), 1, 60.0, Progress("train", 2, 1.0), lambda fingerprint: 1.0)
+    train_batches(groups(fingerprints[2:]), 1, 60.0, Progress("train", 2, 1.0))
     assert all(has(fingerprint.key()) for fingerprint in fingerprints)
 
 

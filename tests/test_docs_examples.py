@@ -13,8 +13,7 @@ from ncpipe.commands.cli import app
 from ncpipe.features.run_metrics import terms_of
 from ncpipe.metrics.catalogue import ENTRIES, GAPS, TRANSFERS
 from ncpipe.metrics.study_metrics import entry
-from ncpipe.metrics.table import measure
-from ncpipe.metrics.transfer import transfer_metrics
+from ncpipe.metrics.table import measure, transfer_metrics
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 

@@ -219,7 +219,7 @@ def test_out_of_memory_halves_a_batch_and_frees_it(
     cuda.fault = more_than(2, when, OUT_OF_MEMORY[error])
     gc.disable()
     try:
-        batches.train_batches([fingerprints], 1, 1e9, Progress("train", 4, 1.0), lambda fingerprint: 1.0)
+        batches.train_batches([fingerprints], 1, 1e9, Progress("train", 4, 1.0))
         assert not cuda.graphs
         assert not [thing for thing in gc.get_objects() if type(thing) is Session]
     finally:
@@ -419,9 +419,7 @@ def test_every_gpu_of_a_machine_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches._Trainer, "_train_some", lambda *_: wait.wait(60) and [])
     wait = threading.Barrier(2)
     fingerprints = [RunFingerprint(run, "", compute, "code") for run in rn()]
-    batches.train_batches(
-        [[each] for each in fingerprints], 2, 1e9, Progress("train", 4, 1.0), lambda fingerprint: 1.0
-    )
+    batches.train_batches([[each] for each in fingerprints], 2, 1e9, Progress("train", 4, 1.0))
     assert sorted(cuda.chosen) == [0, 1]
     monkeypatch.setattr(batches, "free_bytes", lambda device: 1000)
     sizes = [len(batch) for batch in batches.batches_that_fit([fingerprints[0]] * 12, 100, CUDA, 2, 1)]

@@ -149,7 +149,6 @@ def test_the_records_of_a_run_need_no_pydantic() -> None:
 
 
 # What users of the metrics alone may not have, hidden from the imports of a process of its own.
-# Without numba the metrics are computed by PyTorch's operations.
 ABSENT = [
     *("pandas", "scipy", "pydantic", "pydantic_core", "annotated_types", "dvc", "typer", "sklearn"),
     *("transformers", "yaml", "matplotlib", "networkx", "numba"),
@@ -157,7 +156,7 @@ ABSENT = [
 METRIC_MODULES = [
     f"ncpipe.metrics.{path.stem}"
     for path in sorted((PACKAGE / "metrics").glob("*.py"))
-    if path.stem not in ("__init__", "compiled")  # compiled: for numba, imported only where it is installed
+    if path.stem != "__init__"
 ]
 
 

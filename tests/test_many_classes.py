@@ -8,10 +8,9 @@ from conftest import normal, rotation, split_values
 from torch import Tensor, nn
 
 from ncpipe.metrics.hooks import measure_model
-from ncpipe.metrics.softmax_codes import weight_margin
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.table import measure
-from ncpipe.metrics.uniformity import means_uniformity, unc3_cosine, weight_uniformity
+from ncpipe.metrics.uniformity import means_uniformity, unc3_cosine, weight_margin, weight_uniformity
 from ncpipe.system.errors import MeasurementWarning
 
 # The last of a code that is not known.

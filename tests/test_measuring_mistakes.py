@@ -293,9 +293,6 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
         rows(nc.measure_regression_model, h, test_loader=3),
         "test_loader: give a DataLoader or a list of batche",
     ),
-    (model(LOADER, targets=True), "targets: no argument of measure_model; take nc.measure_regression_model"),
-    (model([(h, t)], tags=True), "tags: no argument of measure_model; take nc.measure_multilabel_model"),
-    (model(LOADER, layer=["0"]), "layer: no argument of measure_model"),
     (
         rows(nc.collect_features, y, targets="vector"),
         "targets: 'vector' is unknown; take classes, vectors, ta",

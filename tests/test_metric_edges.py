@@ -5,7 +5,6 @@ among them. The conformance suite has coinciding classes, ties and most scales e
 """
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,22 +12,9 @@ import torch
 from conftest import normal, split_values
 from torch import Tensor
 
-from ncpipe.metrics import statistics
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, class_statistics
 from ncpipe.metrics.table import Measurement, measure, measure_batches
 from ncpipe.system.errors import InputError
-
-NEVER = 10**9
-
-
-@pytest.fixture(scope="module", autouse=True, params=["tensors", "compiled"])
-def loop(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Both ways of the first pass."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "compiled":
-            pytest.importorskip("numba")
-        patch.setattr(statistics, "COMPILED_FROM", 0 if request.param == "compiled" else NEVER)
-        yield
 
 
 def by_key(rows: list[Measurement]) -> dict[tuple[str, str], float]:

@@ -21,9 +21,9 @@ from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.extraction import extract
-from ncpipe.features.layer_samples import WeightsAndData
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.features.run_metrics import describe
+from ncpipe.features.trained_run import TrainedRun
 from ncpipe.models.build import build_network
 from ncpipe.runs.study_check import check_study
 from ncpipe.system.errors import InputError
@@ -193,7 +193,7 @@ def test_a_parameter_without_a_gradient_is_frozen() -> None:
 def measured(run: Run, data: Prepared) -> dict[tuple[str, str, str], float]:
     (result,) = train_batch([run], data, CPU, "float32")
     features = extract(run, result.state, data, CPU)
-    rows = own_measurements(run, features, WeightsAndData(result.state, lambda: data))
+    rows = own_measurements(run, features, TrainedRun(run, result.state, prepared=data))
     return {(row.layer, row.split, row.metric): row.value for row in rows}
 
 

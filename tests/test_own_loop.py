@@ -32,13 +32,14 @@ from ncpipe.config.run import Run
 from ncpipe.config.study import load_study
 from ncpipe.datasets.own_loaders import store_loaders
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.features.layer_samples import WeightsAndData, measure_samples
+from ncpipe.features.layer_samples import measure_samples
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.features.own_network import extract_own, roles
-from ncpipe.features.run_metrics import describe, measure_run
+from ncpipe.features.run_metrics import measure_run
+from ncpipe.features.trained_run import TrainedRun
 from ncpipe.metrics.few_shot import transfer_ncc_error
 from ncpipe.metrics.hooks import measure_model
-from ncpipe.metrics.transfer import episode_generator
+from ncpipe.metrics.table import episode_generator
 from ncpipe.runs import own_runs, pool
 from ncpipe.runs.code_digests import training_digests
 from ncpipe.runs.fingerprint import code_digest, fingerprint_of
@@ -206,10 +207,7 @@ def test_what_is_measured_is_what_measure_model_measures(study: Path) -> None:
     other = "DataLoader(TensorDataset(samples(2).tensors[0] + 3, torch.full((60,), -7)), 25)"
     run = changed("DataLoader(test, 25)", f"DataLoader(test, 25), {other}")
     trained = train_own(run, CPU)
-    features = extract_own(run, trained.state, CPU)
-    described = describe(run, features, {"finished": True, "diverged_at_epoch": None})
-    own = WeightsAndData(trained.state, lambda: None)  # type: ignore[arg-type, return-value]
-    rows = measure_run(run, features, own, described)
+    rows = measure_run(TrainedRun(run, trained.state))
     found = {(row.layer, row.split, row.metric): row.value for row in rows}
     model = build_own(run)
     model.load_state_dict(trained.state)
@@ -234,7 +232,7 @@ def test_few_shot_errors_are_of_the_fifth_loader(study: Path) -> None:
     run = write(STUDY.replace("DataLoader(test, 25)", f"DataLoader(test, 25), None, {target}"), params)
     trained = train_own(run, CPU)
     features = extract_own(run, trained.state, CPU)
-    rows = list(measure_samples(run, features, WeightsAndData(trained.state, lambda: None)))  # type: ignore[arg-type, return-value]
+    rows = list(measure_samples(TrainedRun(run, trained.state, seen=features)))
     values = {(row.layer, row.metric): row.value for row in rows if row.split == "target"}
     model = build_own(run)
     model.load_state_dict(trained.state)
@@ -252,8 +250,7 @@ def test_few_shot_errors_are_of_the_fifth_loader(study: Path) -> None:
 
     params = params.replace("[2, 5]", "[15]")
     run = write(STUDY.replace("DataLoader(test, 25)", f"DataLoader(test, 25), None, {target}"), params)
-    given = (run, features, WeightsAndData(trained.state, lambda: None))  # type: ignore[arg-type, return-value]
-    assert refused_by(lambda: list(measure_samples(*given))) == (
+    assert refused_by(lambda: list(measure_samples(TrainedRun(run, trained.state, seen=features)))) == (
         "plain L=2 seed=0: transfer.shots: class 0 has 15 samples; 15 shots leave none to decide"
     )
 
@@ -263,7 +260,7 @@ def test_an_own_metric_reads_the_samples(study: Path) -> None:
     run = write(STUDY)
     trained = train_own(run, CPU)
     features = extract_own(run, trained.state, CPU)
-    found = list(own_measurements(run, features, WeightsAndData(trained.state, lambda: None)))  # type: ignore[arg-type, return-value]
+    found = list(own_measurements(run, features, TrainedRun(run, trained.state)))
     train_last = next(row for row in found if (row.layer, row.split) == ("last", "train"))
     assert train_last.value == pytest.approx(features.train.inputs.square().sum().item(), rel=1e-12)
     assert len(found) == 3 * 2  # layers and splits

@@ -14,7 +14,8 @@ from ncpipe.commands.code import write_code
 from ncpipe.commands.new import render
 from ncpipe.config.params import load_params
 from ncpipe.features.extraction import extract
-from ncpipe.features.own_metrics import WeightsAndData, own_measurements
+from ncpipe.features.own_metrics import own_measurements
+from ncpipe.features.trained_run import TrainedRun
 from ncpipe.figures.sweep import sweep_figures
 from ncpipe.runs.study_check import check_study
 from ncpipe.system.errors import InputError
@@ -41,7 +42,7 @@ def test_the_starters_three_metrics_are_their_formulas() -> None:
     features = extract(run, trained.state, data, CPU)
     found = {
         (row.layer, row.split, row.metric): row.value
-        for row in own_measurements(run, features, WeightsAndData(trained.state, lambda: data))
+        for row in own_measurements(run, features, TrainedRun(run, trained.state, prepared=data))
     }
     state = {name: value.double().numpy() for name, value in trained.state.items()}
     assert set(found) == {
@@ -79,7 +80,7 @@ def test_logits_and_labels_are_those_of_the_split() -> None:
     data = vector_data()
     (trained,) = train_batch([run], data, CPU, "float32")
     features = extract(run, trained.state, data, CPU)
-    rows = own_measurements(run, features, WeightsAndData(trained.state, lambda: data))
+    rows = own_measurements(run, features, TrainedRun(run, trained.state, prepared=data))
     found = {row.split: row.value for row in rows if row.metric == "nc0" and row.layer == "last"}
     end = trained.history[-1]
     assert found == pytest.approx({"train": end.train_error, "test": end.test_error})

@@ -39,15 +39,18 @@ from ncpipe.config.study import load_study
 from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared, VectorSplit, read_prepared, write_prepared
-from ncpipe.metrics.deep_nrc import (
+from ncpipe.metrics.hooks import measure_model, measure_regression_model
+from ncpipe.metrics.nrc import (
     feature_spectrum,
     intrinsic_dimension,
+    nrc1,
+    nrc2,
     nrc2_cka,
+    nrc3,
     nrc3_alignment,
     nrc4_linear_mse,
+    principal_axes,
 )
-from ncpipe.metrics.hooks import measure_model, measure_regression_model
-from ncpipe.metrics.nrc import nrc1, nrc2, nrc3, principal_axes
 from ncpipe.metrics.regression import measure_regression, measure_vectors
 from ncpipe.metrics.table import Measurement
 from ncpipe.system.errors import InputError

@@ -1,7 +1,5 @@
 """Class statistics against a two-pass twin, for every way of cutting, ordering and storing the samples."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -12,17 +10,6 @@ from torch import Tensor
 from ncpipe.metrics import statistics
 from ncpipe.metrics.sample_statistics import SampleAccumulator, SampleStatistics
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, class_statistics
-
-
-@pytest.fixture(scope="module", autouse=True, params=["tensors", "compiled", "both"])
-def loop(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Everything here holds for the pass by tensor operations, by the compiled loop, and by both in turn."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param != "tensors":
-            pytest.importorskip("numba")
-            patch.setattr(statistics, "COMPILED_FROM", 0 if request.param == "compiled" else 60)
-            patch.setattr(statistics, "COMPILED_CHUNK", 1)  # 64 rows a chunk
-        yield
 
 
 def samples(
@@ -93,17 +80,6 @@ def test_any_float_type_and_chunk_size(dtype: torch.dtype, monkeypatch: pytest.M
     assert_same(class_statistics(stored, labels, 3), expected, 1e-12)
     monkeypatch.setitem(statistics.CHUNK_ENTRIES, "cpu", 1)  # 64 rows a chunk
     assert_same(class_statistics(stored.T.contiguous().T, labels.int(), 3), expected, 1e-12)
-
-
-def test_many_samples_take_the_compiled_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red where the threshold counts one batch and not all of them."""
-    compiled = pytest.importorskip("ncpipe.metrics.compiled")
-    taken = []
-    monkeypatch.setattr(compiled, "add_rows", lambda rows, *_: taken.append(len(rows)))
-    monkeypatch.setattr(statistics, "COMPILED_FROM", 100)
-    features, labels = samples(5, 2, 38, 4)
-    accumulate(features, labels, [20, 25, 26])  # 80, 20, 4 and 56 entries
-    assert taken == [1, 14]
 
 
 def test_equal_samples_give_exactly_zero() -> None:

@@ -31,7 +31,7 @@ from ncpipe.metrics.collapse import cdnv
 from ncpipe.metrics.few_shot import draw_shots, nearest_shots, ridge_shots
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.metrics.study_metrics import entry
-from ncpipe.metrics.transfer import transfer_metrics
+from ncpipe.metrics.table import transfer_metrics
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 

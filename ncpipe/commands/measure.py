@@ -13,9 +13,7 @@ import torch
 from ncpipe.commands.options import Experiment, Processes
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
-from ncpipe.datasets.prepared import read_prepared
 from ncpipe.features.files import features_at, read_features
-from ncpipe.features.layer_samples import WeightsAndData
 from ncpipe.features.run_metrics import (
     GRAM_COLUMNS,
     gram_rows,
@@ -29,7 +27,7 @@ from ncpipe.runs.grid import read_grid
 from ncpipe.runs.measured import Kept, taken_too
 from ncpipe.runs.pool import process_count, share
 from ncpipe.runs.run_folder import read_history, read_state
-from ncpipe.system.artifacts import FEATURES, METRICS, PREPARED, RUNS, publish_folder, read_json, sha256_of
+from ncpipe.system.artifacts import FEATURES, METRICS, RUNS, publish_folder, read_json, sha256_of
 from ncpipe.system.console import plural, say
 from ncpipe.training.device import fix_sums
 
@@ -86,9 +84,8 @@ def rows_of_run(fingerprint: RunFingerprint) -> Rows:
     diverged = read_json(RUNS / run.path / RUN_RECORD)["outcome"]["diverged_at_epoch"]
     trained = TrainedRun(run, state, fingerprint.compute.double(), seen=features, diverged_at=diverged)
     description = {**trained.row, **study_columns(trained, {*key, *trained.row})}
-    weights = WeightsAndData(state, lambda: read_prepared(PREPARED / run.data))
     return {
-        "measurements": [key | asdict(row) for row in measure_run(run, features, weights, description)],
+        "measurements": [key | asdict(row) for row in measure_run(trained)],
         "runs": [key | description],
         "history": [key | row | _metrics_at(run, row["epoch"]) for row in _history(run)],
         "gram": [key | row for row in gram_rows(features)],

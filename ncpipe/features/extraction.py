@@ -3,9 +3,7 @@
 N  samples    K  classes    d  width
 """
 
-import collections
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -16,9 +14,7 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.forward import layer_positions, layers_by_batch, load_network
 from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.rank_bound import MatrixRank, matrix_ranks
-from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass
-from ncpipe.metrics.sample_statistics import LayerOnSplit, first_pass, second_pass
-from ncpipe.metrics.statistics import ClassStatistics
+from ncpipe.metrics.kept_pass import KEEP, KeptPass, LayerOnSplit, both_passes, first_pass, joined
 from ncpipe.metrics.table import LAST_LAYER, TEST, TRAIN
 from ncpipe.models.build import prepare_split
 from ncpipe.models.network import Network, Role
@@ -68,10 +64,9 @@ class Features:
 
 def last_layer_of(features: Features) -> Features:
     """Return what metrics of the last layer need: without the samples themselves, if they have classes."""
+    layers = {name: splits for name, splits in features.layers.items() if name == LAST_LAYER}
     if features.train.row:
-        layers = {name: each for name, each in features.layers.items() if name == LAST_LAYER}
         return replace(features, layers=layers)
-    layers = {LAST_LAYER: features.layers[LAST_LAYER]}
     test = None if features.test is None else features.test[:0]
     return replace(features, train=features.train[:0], test=test, layers=layers, target=None, ood=None)
 
@@ -106,33 +101,21 @@ def extract(
         return KeptPass(layers, f"{run.name}, {name}", keep)
 
     runs = {name: layers_of(split, name) for name, split in splits.items()}
-    kept: dict[str, list[Tensor]] = {split: [] for split in splits}
-    squares: dict[str, list[float]] = {split: [] for split in splits}  # |h|^2 of what may be penalised
-    for split, run_through in runs.items():
-        run_through.select = functools.partial(
-            _keeping, kept=kept[split], entry=entry, squares=squares[split]
-        )
-    if data.train.row:  # not all samples have a class, or none has
-        for run_through in runs.values():
-            collections.deque(run_through(), maxlen=0)
-        runs = {n: layers_of(some, n) for n, split in splits.items() if (some := split.of_classes())}
-    layers: dict[str, dict[str, LayerOnSplit]] = {}
-    learned: dict[str, ClassStatistics] | None = None
-    for split, run_through in runs.items():
-        seen = first_pass(run_through(), data.classes)
-        learned = learned or seen  # of the training samples, which come first
-        about = learned if split == TEST else None
-        samples = second_pass(run_through(), seen, {LAST_LAYER: (weight, bias)}, about)
-        for name in seen:
-            layers.setdefault(name, {})[split] = LayerOnSplit(seen[name], samples[name])
+    last_layer = {name: joined(layers(), LAST_LAYER)[0][LAST_LAYER] for name, layers in runs.items()}
     roles = network.roles()
     last_penalty, inner_penalty = penalties(run.spec.penalty, run.depth, roles, state)
     if strength := head_input_strength(run.spec, run.depth):
-        inner_penalty += strength / 2 * sum(squares[TRAIN])
+        inner_penalty += strength / 2 * sum(rows[entry].square().sum().item() for rows, _ in runs[TRAIN]())
+    if data.train.row:  # not all samples have a class, or none has
+        runs = {n: layers_of(some, n) for n, split in splits.items() if (some := split.of_classes())}
+    layers: dict[str, dict[str, LayerOnSplit]] = {}
+    if runs:
+        learned = first_pass(runs[TRAIN](), data.classes)
+        layers = both_passes(runs, learned, {LAST_LAYER: (weight, bias)})
     one = prepare_split(data.train[:1], data.kind, run.spec.model, device, torch.float64)
     return Features(
-        _with_features(data.train, kept[TRAIN]),
-        None if data.test is None else _with_features(data.test, kept[TEST]),
+        _with_features(data.train, last_layer[TRAIN]),
+        None if data.test is None else _with_features(data.test, last_layer[TEST]),
         weight,
         bias,
         last_penalty,
@@ -148,27 +131,12 @@ def extract(
     )
 
 
-def _with_features(split: Split, parts: list[Tensor]) -> Split:
+def _with_features(split: Split, features: Tensor) -> Split:
     """Return features (N, d) as inputs, with the labels (N,), vectors or tags (N, K) of a split."""
-    return (type(split) if split.row else Split)(torch.cat(parts), split.targets)
+    return (type(split) if split.row else Split)(features, split.targets)
 
 
 def _last_layer(network: Network, run: Run, data: Prepared, split: Split, device: torch.device) -> Split:
     """Return last-layer features (N, d) of a split as inputs, with its labels."""
-    parts = [layers[LAST_LAYER].cpu() for layers, _ in layers_by_batch(network, run, data, split, device)]
-    return Split(torch.cat(parts), split.targets)
-
-
-def _keeping(
-    batches: Iterator[Batch], kept: list[Tensor], entry: str, squares: list[float]
-) -> Iterator[Batch]:
-    """Yield the same batches, and keep of each what is asked for later.
-
-    The last layer's features (B, d) go into `kept`; `squares` gets the sum of |h|^2 at the layer `entry`.
-    """
-    kept.clear()  # of the pass before
-    squares.clear()
-    for layers, labels in batches:
-        kept.append(layers[LAST_LAYER].cpu())
-        squares.append(layers[entry].square().sum().item())
-        yield layers, labels
+    features, _ = joined(layers_by_batch(network, run, data, split, device, (LAST_LAYER,)))
+    return Split(features[LAST_LAYER], split.targets)

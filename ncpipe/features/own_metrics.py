@@ -4,7 +4,7 @@ B  samples of a block    N  samples    K  classes    d  width
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,10 +16,10 @@ from ncpipe.config.run import Run
 from ncpipe.config.study import call, mistake
 from ncpipe.config.study_files import MEASURE
 from ncpipe.features.extraction import Features
-from ncpipe.features.layer_samples import WeightsAndData, split_batches
+from ncpipe.features.layer_samples import Trained, split_batches
 from ncpipe.metrics.catalogue import Metric
+from ncpipe.metrics.kept_pass import Batch
 from ncpipe.metrics.losses import logits_of
-from ncpipe.metrics.sample_statistics import Batches
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, LAST_ALONE, of_samples, own_metrics
 from ncpipe.metrics.table import LAST_LAYER, TARGET, TEST, TRAIN, WEIGHTS, Measurement
@@ -33,7 +33,7 @@ SAMPLES = frozenset({"samples", "train_samples"})  # what a function reads by a 
 class Blocks:
     """A layer's samples: each iteration gives features (B, d) in float64 with labels (B,), block by block."""
 
-    batches: Callable[[], Batches]  # of all layers of a split
+    batches: Callable[[], Iterable[Batch]]  # of all layers of a split
     layer: str
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -41,12 +41,12 @@ class Blocks:
             yield layers[self.layer].double(), labels
 
 
-def own_measurements(run: Run, features: Features, whole: WeightsAndData | None) -> Iterator[Measurement]:
+def own_measurements(run: Run, features: Features, trained: Trained | None = None) -> Iterator[Measurement]:
     """Yield every metric of study.py, wherever what it names is known.
 
     Of a function that names statistics, samples or a split's labels: on each layer and split; on the last
-    layer alone if it names what only that has. Of any other: once, as of the weights. whole: None on the way
-    through training, where metrics that need more than `catalogue.KEPT_ON_THE_WAY` are left out.
+    layer alone if it names what only that has. Of any other: once, as of the weights. trained: None on the
+    way through training, where metrics that need more than `study_metrics.KEPT_ON_THE_WAY` are left out.
     """
     metrics = own_metrics(run.study)
     if not metrics:
@@ -54,14 +54,14 @@ def own_measurements(run: Run, features: Features, whole: WeightsAndData | None)
     named = {name for function in metrics.values() for name in argument_names(function)}
     shared: dict[str, Any] = {"weight": features.weight, "bias": features.bias}
     shared |= {"roles": features.metadata.roles, "spec": run.spec, "depth": run.depth}
-    batches: Callable[[str], Batches] | None = None
-    if whole is not None:
-        shared["weights"] = {name: value.double() for name, value in whole.state.items()}
+    batches: Callable[[str], Iterable[Batch]] | None = None
+    if trained is not None:
+        shared["weights"] = {name: value.double() for name, value in trained.weights.items()}
         if not SAMPLES.isdisjoint(named):
-            batches = split_batches(run, whole)
+            batches = split_batches(trained)
     for metric, function in metrics.items():
         names = set(argument_names(function))
-        if whole is None and not names <= KEPT_ON_THE_WAY:
+        if trained is None and not names <= KEPT_ON_THE_WAY:
             continue
         if not of_samples(function):
             value = number_of(metric, function, shared, run.seed)

@@ -4,7 +4,6 @@ N  samples    K  classes    d  width
 """
 
 import contextlib
-import functools
 import math
 from collections.abc import Iterator
 
@@ -16,9 +15,8 @@ from ncpipe.datasets.own_loaders import REPEAT, measured_loaders
 from ncpipe.datasets.prepared import Split
 from ncpipe.features.extraction import Features, NetworkMetadata
 from ncpipe.metrics.classifier import Classifier
-from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass, both_passes
+from ncpipe.metrics.kept_pass import KEEP, KeptPass, both_passes, check_passes, first_pass, joined
 from ncpipe.metrics.loaders import passes
-from ncpipe.metrics.sample_statistics import first_pass
 from ncpipe.metrics.table import LAST_LAYER, OOD, TARGET, TEST, TRAIN
 from ncpipe.models.network import Role, embedding_parameters
 from ncpipe.system.errors import InputError
@@ -53,8 +51,8 @@ def own_passes(
             with passes(
                 model, measure.classifier, loaders, measure.layers, device, keep=keep,
                 names={split: f"the {split} loader" for split in loaders}, progress=False,
-            ) as (head, found):  # fmt: skip
-                yield model, head, found
+            ) as (head, runs):  # fmt: skip
+                yield model, head, runs
         except InputError as error:
             raise InputError(f"experiments.{run.experiment}.measure: {error}") from None
 
@@ -65,22 +63,18 @@ def extract_own(run: Run, state: dict[str, Tensor], device: torch.device, keep: 
     What no loop of study.py says is NaN: its penalty, and the gradient of its objective.
     keep: as in `KeptPass`.
     """
-    with own_passes(run, state, device, keep=keep) as (model, head, found):
-        others = {split: found.pop(split) for split in (OOD, TARGET) if split in found}
-        kept: dict[str, list[tuple[Tensor, Tensor]]] = {split: [] for split in found}
-        for split, run_through in found.items():
-            run_through.select = functools.partial(_keeping, kept=kept[split])
-        learned = first_pass(found[TRAIN](), head.classes, TRAIN)
+    with own_passes(run, state, device, keep=keep) as (model, head, runs):
+        classified = {split: run for split, run in runs.items() if split not in (OOD, TARGET)}
+        learned = first_pass(classified[TRAIN](), head.classes, TRAIN)
         weight, bias = head.weight.detach(), None if head.bias is None else head.bias.detach()
         again = f"the {{}} loader gave other samples in a second pass; {REPEAT}"
-        last = {LAST_LAYER: (weight, bias)}
-        layers = both_passes(found, learned, last, again, head.rounding(model))
+        layers = both_passes(classified, learned, {LAST_LAYER: (weight, bias)})
+        check_passes(classified, layers, again, head.rounding(model))
         layers[LAST_LAYER] = layers.pop(LAST_LAYER)
-        for split, run_through in others.items():
-            kept[split] = [
-                (layers[LAST_LAYER].cpu().double(), labels.cpu()) for layers, labels in run_through()
-            ]
-        splits = {split: Split(*map(torch.cat, zip(*parts, strict=True))) for split, parts in kept.items()}
+        splits = {}
+        for split, batches in runs.items():
+            values, labels = joined(batches(), LAST_LAYER)
+            splits[split] = Split(values[LAST_LAYER].double(), labels)
         return Features(
             splits[TRAIN],
             splits.get(TEST),
@@ -102,28 +96,20 @@ def extract_own(run: Run, state: dict[str, Tensor], device: torch.device, keep: 
 
 def own_batches(run: Run, state: dict[str, Tensor], split: str) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
     """Pass over a split: per batch, layers by name, (B, d), and labels (B,)."""
-    with own_passes(run, state, torch.device("cpu")) as (_, _, found):
-        yield from found[split]()
+    with own_passes(run, state, torch.device("cpu")) as (_, _, runs):
+        yield from runs[split]()
 
 
 def roles(model: nn.Module, classifier: nn.Module) -> dict[str, Role]:
     """Return what each parameter of any module is: of the classifier, an embedding, or all between."""
     last = {id(parameter) for parameter in classifier.parameters()}
     embeddings = embedding_parameters(model)
-    found: dict[str, Role] = {}
+    by_name: dict[str, Role] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if not parameter.requires_grad:
-            found[name] = "frozen"
+            by_name[name] = "frozen"
         elif id(parameter) in last:
-            found[name] = "last"
+            by_name[name] = "last"
         else:
-            found[name] = "embedding" if id(parameter) in embeddings else "inner"
-    return found
-
-
-def _keeping(batches: Iterator[Batch], kept: list[tuple[Tensor, Tensor]]) -> Iterator[Batch]:
-    """Yield the same batches, and keep the last layer's features (N, d) and the labels, of one pass."""
-    kept.clear()
-    for layers, labels in batches:
-        kept.append((layers[LAST_LAYER].cpu().double(), labels.cpu()))
-        yield layers, labels
+            by_name[name] = "embedding" if id(parameter) in embeddings else "inner"
+    return by_name

@@ -17,7 +17,7 @@ from ncpipe.config.study import call, mistake, mistake_of
 from ncpipe.datasets.prepared import TagSplit, VectorSplit
 from ncpipe.datasets.stored import read_facts
 from ncpipe.features.extraction import Features
-from ncpipe.features.layer_samples import WeightsAndData, measure_all_tokens, measure_samples
+from ncpipe.features.layer_samples import Trained, measure_all_tokens, measure_samples
 from ncpipe.features.objective import fit_of
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.metrics.catalogue import MINORITY, one_of_a_spectrum, series_name
@@ -27,6 +27,7 @@ from ncpipe.metrics.losses import logits_of, unregularised_loss
 from ncpipe.metrics.regression import measure_vectors
 from ncpipe.metrics.table import (
     LAST_LAYER,
+    MEANS_SPECTRUM,
     OF_SAMPLES,
     OF_STATISTICS,
     OF_WEIGHT,
@@ -36,7 +37,6 @@ from ncpipe.metrics.table import (
     Measurement,
     measure_layer,
     measure_matrix,
-    measure_means,
     measure_tags,
     measure_weights,
     rows_of,
@@ -52,20 +52,19 @@ from ncpipe.theory.regression import regression_optimum
 OWN_LOOP = "own loop"  # in place of what only a packaged run is known by
 
 
-def measure_run(
-    run: Run, features: Features, whole: WeightsAndData, description: Mapping[str, Any]
-) -> Iterator[Measurement]:
-    """Yield every metric of a finished run; description: its row by `describe`."""
-    yield from _measure(features, whole.state)
-    yield from own_measurements(run, features, whole)
-    yield from measure_samples(run, features, whole)
+def measure_run(trained: Trained) -> Iterator[Measurement]:
+    """Yield every metric of a finished run."""
+    run, features = trained.run, trained.features
+    yield from _measure(features, trained.weights)
+    yield from own_measurements(run, features, trained)
+    yield from measure_samples(trained)
     if run.spec.training:
         return
-    yield from measure_all_tokens(run, whole)
+    yield from measure_all_tokens(trained)
     if run.spec.data.targets == "vectors":
-        yield from _of_features_model(run, features, description)
+        yield from _of_features_model(run, features, trained.row)
         return
-    yield from terms_of(run.depth, description)
+    yield from terms_of(run.depth, trained.row)
     yield from _by_size(run, features)
     yield from ranks_of(features)
     yield from _of_tokens(run, features)
@@ -85,7 +84,7 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
     for name, splits in features.layers.items():
         train = splits["train"].statistics
         if name not in features.metadata.positions:
-            yield from measure_means(name, "train", train)
+            yield from rows_of(name, TRAIN, values_of(MEANS_SPECTRUM, statistics=train))
             continue
         weight = features.weight if name == LAST_LAYER else None
         for split, layer in splits.items():
@@ -104,7 +103,7 @@ def last_layer_metrics(run: Run, features: Features, names: Sequence[str], key: 
 
     key: what a mistake in the names is called by.
     """
-    measured = [*_measure(features, {}), *own_measurements(run, features, None)]
+    measured = [*_measure(features, {}), *own_measurements(run, features)]
     for name in names:
         if not any(row.metric == name for row in measured):
             raise InputError(f"{key}: {name} is none of the last layer's")
@@ -286,12 +285,11 @@ def objective_of(run: Run, features: Features) -> Objective:
     return Objective(fit, features.last_penalty, features.inner_penalty)
 
 
-def study_columns(trained: Any, taken: Collection[str]) -> dict[str, Any]:
+def study_columns(trained: Trained, taken: Collection[str]) -> dict[str, Any]:
     """Return a run's values in the columns that RUN_COLUMNS of study.py adds to runs.csv.
 
-    trained: a TrainedRun. taken: the columns that exist already. Raises InputError for one of these, for a
-    dict without the columns that it has to have, and for a value that is no number, text, truth value or
-    None.
+    taken: the columns that exist already. Raises InputError for one of these, for a dict without the columns
+    that it has to have, and for a value that is no number, text, truth value or None.
     """
     row: dict[str, Any] = {}
     name_of_run = trained.run.name

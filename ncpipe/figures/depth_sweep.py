@@ -48,6 +48,8 @@ TRIANGLE_STYLE: dict[str, Any] = {
 LEGEND_ROOM = 0.22  # of a panel
 DAGGER = r"$^{\dagger}$"
 
+ColumnsOf = Callable[[pd.DataFrame, pd.DataFrame], tuple[Column, ...]]  # of a row's runs, and all points
+
 
 def depth_sweep(
     points: pd.DataFrame,
@@ -55,7 +57,7 @@ def depth_sweep(
     slopes: pd.DataFrame,
     runs: pd.DataFrame,
     labels: Mapping[str, str],
-    columns: Callable[[pd.DataFrame, pd.DataFrame], tuple[Column, ...]] = paper_columns,
+    columns: ColumnsOf = paper_columns,
 ) -> Figure:
     """Draw log10 of last-layer metrics against L (log axis): mean ± 1 std over the seeds used, and the fit.
 
@@ -159,7 +161,7 @@ def _draw_panel(
         return marks
     marks |= {"mean"} if used["converged"].all() else {"mean", "moved"}
     marks |= {"groups"} if _grouped(used) else set()
-    if (used["log10"] <= _log10(float32_level_of(used["metric"].iloc[0]))).all():
+    if (10 ** used["log10"] <= float32_level_of(used["metric"].iloc[0])).all():
         _note(axes, "size of float32 rounding")
         return marks
     marks |= _draw_fit(axes, slopes, x_axis, used)
@@ -224,10 +226,6 @@ def _within_reach(failed: pd.Series, used: pd.Series) -> pd.Series:
         return failed
     reach = max(used.max() - used.min(), LEAST_REACH)
     return failed.clip(used.min() - reach, used.max() + reach)
-
-
-def _log10(value: float) -> float:
-    return math.log10(value) if value else -math.inf
 
 
 def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, used: pd.DataFrame) -> set[str]:

@@ -54,7 +54,7 @@ def layer_profiles(
     """Draw NC1, NC2 of the class means and nearest-class-mean error against the relative layer position.
 
     Further panels hold the collapse of all tokens, scores of other data and few-shot errors, where layers
-    have such. Of vectors these are the metrics of `ncpipe.metrics.deep_nrc`.
+    have such. Of vectors these are the metrics of `ncpipe.metrics.nrc`.
 
     profile, law: of `tables.profiles`. runs: with selected. labels: experiment -> row label, in the order of
     the rows. The position is divided by that of the last layer: 1 is h, so that networks of all depths end at

@@ -61,7 +61,7 @@ class CollapseMonitor:
         """
         if epoch is not None and not (isinstance(epoch, Real) and math.isfinite(epoch)):
             raise InputError(f"epoch: a number, not {shown(epoch)}")
-        options = with_forward(self.options, forward)
+        options = self.options if forward is None else self.options | {"forward": forward}
         values = named(self.measure(model, self.classifier, self.loader, self.test_loader, **options))
         if epoch is not None:
             self.history[epoch] = dict(values)
@@ -108,13 +108,8 @@ class CausalCollapseMonitor:
 
         forward: replaces that of `options`.
         """
-        options = with_forward(self.options, forward)
+        options = self.options if forward is None else self.options | {"forward": forward}
         return named(measure_causal_lm(model, self.loader, **options))
-
-
-def with_forward(options: dict[str, Any], forward: Forward | None) -> dict[str, Any]:
-    """Return the options, with this `forward` where there is one."""
-    return options if forward is None else options | {"forward": forward}
 
 
 def check_period(name: str, value: object, unit: str) -> None:

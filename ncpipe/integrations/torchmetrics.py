@@ -12,7 +12,8 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ncpipe.metrics.catalogue import one_of_a_spectrum
-from ncpipe.metrics.sample_statistics import SampleAccumulator, SampleStatistics, same_samples
+from ncpipe.metrics.kept_pass import same_samples
+from ncpipe.metrics.sample_statistics import SampleAccumulator, SampleStatistics
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, measured_entries, select_classes, widened
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator
 from ncpipe.metrics.table import measure_weights, one_pass_metrics, two_pass_metrics

@@ -11,14 +11,12 @@ from types import MappingProxyType
 from ncpipe.metrics import (
     class_sizes,
     collapse,
-    deep_nrc,
     few_shot,
     geometry,
     nrc,
     outliers,
     ranks,
     samples,
-    softmax_codes,
     tags,
     token_collapse,
     uniformity,
@@ -41,7 +39,7 @@ def _entries(families: tuple[Family, ...]) -> tuple[Metric, ...]:
 
 
 # What is computed of every layer and classifier, in the order in which it is.
-FAMILIES = families_of((samples, geometry, collapse, uniformity, softmax_codes, ranks), GROUPS)
+FAMILIES = families_of((samples, geometry, collapse, uniformity, ranks), GROUPS)
 ENTRIES = _entries(FAMILIES)
 # Of the pipeline's runs alone, which know their loss and penalty.
 GAPS = (
@@ -135,7 +133,7 @@ SOURCES = (
     ),
 )  # fmt: skip
 # Where the targets are vectors (`ncpipe.metrics.regression`), in place of all that needs classes.
-REGRESSION_FAMILIES = families_of((nrc, deep_nrc), GROUPS)
+REGRESSION_FAMILIES = families_of((nrc,), GROUPS)
 REGRESSION = (
     *_entries(REGRESSION_FAMILIES),
     Metric(

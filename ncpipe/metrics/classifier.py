@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ncpipe.metrics.sample_statistics import pass_rounding
+from ncpipe.metrics.kept_pass import pass_rounding
 from ncpipe.models.hook_points import (
     SHOWN,
     find_module,

@@ -8,10 +8,9 @@ from typing import Literal
 from torch import Tensor
 
 from ncpipe.datasets.array_files import Names, read_arrays
-from ncpipe.metrics.checks import check_arrays, count_classes
 from ncpipe.metrics.measurements import Measurements
 from ncpipe.metrics.regression import measure_regression
-from ncpipe.metrics.table import TEST, TRAIN, measure
+from ncpipe.metrics.table import TRAIN, measure
 from ncpipe.metrics.vocabulary import DECISIONS, measure_token_arrays
 from ncpipe.system.errors import InputError, suggest, warn
 
@@ -32,7 +31,7 @@ NAMES = Names(
     ("features",),
     (*LABELS[:1], *OPTIONAL, *LABELS[1:], OUTLIERS, *VECTORS, *TAGS),
     PIPELINE,
-    passed_over=("penalty.", "gradient.", "target.", "layers/"),
+    passed_over=("penalty.", "gradient.", "target.", "ood.labels", "layers/", "ranks/"),
 )
 
 
@@ -73,10 +72,10 @@ def measure_file(
     """
     if classes not in ("all", "present"):
         raise InputError(f"classes: {classes!r} is unknown; take 'all' or 'present'")
-    found = measure_named(Path(path), (min_per_class, decisions) if classes == "present" else None, shots)
-    for message in found.warnings:
+    measured = measure_named(Path(path), (min_per_class, decisions) if classes == "present" else None, shots)
+    for message in measured.warnings:
         warn(message)
-    return found.values
+    return measured.values
 
 
 def measure_named(
@@ -90,11 +89,10 @@ def measure_named(
     arrays, ignored = read_arrays(path, NAMES)
     answers = _answers(path, arrays, ignored, present)
     if shots and (answers != LABELS or present is not None):
-        what = answers[0] if answers != LABELS else "`present` classes"
+        given = answers[0] if answers != LABELS else "`present` classes"
         raise InputError(
-            f"{path}: shots need labels of classes that are all there; they were given with {what}"
+            f"{path}: shots need labels of classes that are all there; they were given with {given}"
         )
-    found: list[str] = []
     try:
         if answers == VECTORS:
             values = measure_regression(*_in_order(arrays, VECTORS))
@@ -102,7 +100,6 @@ def measure_named(
             values = measure(*_in_order(arrays, TAGS))
         elif present is None:
             values = measure(*_in_order(arrays, LABELS), shots=shots, ood=arrays.get(OUTLIERS))
-            found = _warnings(arrays)
         else:
             least, decisions = present
             values = measure_token_arrays(
@@ -111,16 +108,17 @@ def measure_named(
     except InputError as error:
         hint = f"; nothing reads {ignored[0]!r}; {suggest(ignored[0], NAMES.known)}" if ignored else ""
         raise InputError(f"{path}: {error}{hint}") from None
+    warnings = list(values.warnings)
     if ignored:
-        found.insert(0, f"ignored {', '.join(ignored)}; the known arrays are {', '.join(NAMES.known)}")
+        warnings.insert(0, f"ignored {', '.join(ignored)}; the known arrays are {', '.join(NAMES.known)}")
     samples, width = arrays["features"].shape
     if present is not None:
         counted = values.select(split=TRAIN)
         samples, classes = int(counted["tokens"]), int(counted["classes"])
     else:
-        classes = _count_classes(arrays) if answers == LABELS else arrays[answers[0]].shape[1]
-    what = "target_length" if answers == VECTORS else "classes"
-    return MeasuredFile(values, found, {"samples": samples, "width": width, what: classes})
+        classes = len(values.by_class()["class"]) if answers == LABELS else arrays[answers[0]].shape[1]
+    count = "target_length" if answers == VECTORS else "classes"
+    return MeasuredFile(values, warnings, {"samples": samples, "width": width, count: classes})
 
 
 def _answers(
@@ -147,16 +145,3 @@ def _in_order(
     """Return the arrays in the order of `measure` and `measure_regression`."""
     optional = (arrays.get(name) for name in (*OPTIONAL, targets[1]))
     return arrays["features"], arrays[targets[0]], *optional
-
-
-def _warnings(arrays: dict[str, Tensor]) -> list[str]:
-    classifier = arrays.get("weight"), arrays.get("bias")
-    classes = _count_classes(arrays)
-    found = check_arrays(arrays["features"], arrays["labels"], *classifier, classes, TRAIN)
-    if "test_features" in arrays:
-        found += check_arrays(arrays["test_features"], arrays["test_labels"], *classifier, classes, TEST)
-    return list(dict.fromkeys(found))  # those about classes and width appear for both splits
-
-
-def _count_classes(arrays: dict[str, Tensor]) -> int:
-    return len(arrays["weight"]) if "weight" in arrays else count_classes(arrays["labels"])

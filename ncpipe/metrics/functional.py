@@ -30,8 +30,7 @@ from ncpipe.metrics.entry import OF_CLASSIFIER, Family
 from ncpipe.metrics.few_shot import decision_axes
 from ncpipe.metrics.sample_statistics import SampleAccumulator
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
-from ncpipe.metrics.table import TEST, TRAIN
-from ncpipe.metrics.transfer import EPISODES, episode_generator
+from ncpipe.metrics.table import EPISODES, TEST, TRAIN, episode_generator
 from ncpipe.system.errors import InputError
 
 Split = tuple[Array, Array]

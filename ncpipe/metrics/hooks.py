@@ -5,7 +5,7 @@ N  samples    n  samples of a batch    K  classes    d  feature width    T  posi
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Never
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +13,20 @@ from torch import Tensor, nn
 
 from ncpipe.metrics.checks import check_finite, check_outliers, data_warnings
 from ncpipe.metrics.classifier import Classifier
-from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass, both_passes
+from ncpipe.metrics.kept_pass import (
+    KEEP,
+    Batch,
+    KeptPass,
+    accumulate,
+    both_passes,
+    check_passes,
+    first_pass,
+    joined,
+)
 from ncpipe.metrics.loaders import ARGUMENTS, ARRAYS, Forward, Mask, Targets, passes
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
 from ncpipe.metrics.regression import measure_regression, measure_vectors
-from ncpipe.metrics.sample_statistics import accumulate, first_pass
 from ncpipe.metrics.selection import IGNORE_INDEX, Classes, present_classes, renumber, select_classes
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.metrics.table import LAST_LAYER, OOD, TEST, TRAIN, measure, measure_layers
@@ -29,10 +37,6 @@ AGAIN = (
     "the {} loader gave other samples in its second pass; turn off random augmentation, sampling with "
     "replacement and drop_last, in low precision shuffling too, or raise `keep`"
 )
-MOVED = {
-    "targets": "; take nc.measure_regression_model",
-    "tags": "; take nc.measure_multilabel_model",
-}
 
 
 def measure_model(
@@ -53,7 +57,6 @@ def measure_model(
     keep: float = KEEP,
     by_sample: bool = False,
     progress: bool | None = None,
-    **moved: Never,
 ) -> Measurements:
     """Return every metric of the features h (N, d) that enter `classifier`, and of its weight and bias.
 
@@ -85,8 +88,6 @@ def measure_model(
     Raises InputError, and warns of what can be measured but says little (MeasurementWarning), as
     `ncpipe metrics` does.
     """
-    for name in moved:
-        raise InputError(f"{name}: no argument of measure_model{MOVED.get(name, '')}")
     if ood_loader is not None and (test_loader is None or ood_loader is loader or ood_loader is test_loader):
         raise InputError(
             "ood_loader: its scores tell other data from test samples; give test_loader too, each of its own"
@@ -117,7 +118,7 @@ def measure_regression_model(
     """
     loaders = {TRAIN: loader, TEST: test_loader}
     with passes(model, classifier, loaders, layers, targets="vectors", keep=0, **options) as (head, runs):
-        splits = {split: _joined(run()) for split, run in runs.items()}
+        splits = {split: joined(run()) for split, run in runs.items()}
         weight, bias = head.weight.cpu(), None if head.bias is None else head.bias.cpu()
     (train, targets), (test, test_targets) = splits[TRAIN], splits.get(TEST, ({}, None))
     last = measure_regression(train[LAST_LAYER], targets, weight, bias, test.get(LAST_LAYER), test_targets)
@@ -176,7 +177,7 @@ def collect_features(
         labels_key=labels_key, keep=0, progress=progress,
     ) as (head, runs):  # fmt: skip
         for split, run in runs.items():
-            values, labels = _joined(run())
+            values, labels = joined(run())
             for name, tensor in (("features", values[LAST_LAYER]), (ARRAYS[targets], labels)):
                 arrays[name if split == TRAIN else f"{split}_{name}"] = _to_numpy(tensor)
         arrays["weight"] = _to_numpy(head.weight)
@@ -225,10 +226,14 @@ def _measure(
     for split in runs.keys() & {TRAIN, TEST} if len(chosen) < total else ():
         runs[split].select = functools.partial(_of_classes, name=ARGUMENTS[split], chosen=chosen, total=total)
     learned = learned or first_pass(runs[TRAIN](), len(chosen), TRAIN)
-    weight, bias = _rows(head, chosen)
+    rows = chosen.to(head.weight.device)
+    weight, bias = head.weight[rows], None if head.bias is None else head.bias[rows]
+    check_finite("the classifier's weight", weight)
+    check_finite("the classifier's bias", bias)
     classified = {split: run for split, run in runs.items() if split != OOD}
     classifiers = {LAST_LAYER: (weight, bias)}
-    layers = both_passes(classified, learned, classifiers, AGAIN, head.rounding(model), by_sample)
+    layers = both_passes(classified, learned, classifiers, by_sample)
+    check_passes(classified, layers, AGAIN, head.rounding(model))
     for split, last in layers[LAST_LAYER].items():
         for message in data_warnings(split, last.statistics.counts, weight.shape[1], chosen):
             warn(message)
@@ -243,28 +248,12 @@ def _outliers(
     passes: Iterable[Iterable[Batch]], weight: Tensor, bias: Tensor | None
 ) -> Iterator[Measurement]:
     """Yield how well scores tell samples of other data from test samples; passes: of train, test and ood."""
-    (train, labels), (test, _), (ood, _) = map(_joined, passes)
+    (train, labels), (test, _), (ood, _) = map(joined, passes)
     for layer, features in train.items():
         check_outliers(ood[layer], features, test[layer])
         classifier = (weight, bias) if layer == LAST_LAYER else (None, None)
         values = outlier_metrics(features, labels, test[layer], ood[layer], *classifier)
         yield from rows_of(layer, OOD, values)
-
-
-def _joined(batches: Iterable[Batch]) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the values of all batches by layer, and their labels, on the CPU."""
-    values, labels = zip(*batches, strict=True)
-    features = {layer: torch.cat([batch[layer].cpu() for batch in values]) for layer in values[0]}
-    return features, torch.cat([batch.cpu() for batch in labels])
-
-
-def _rows(head: Classifier, chosen: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the classifier's weight (K', d) and bias (K',) of the measured classes; both are finite."""
-    rows = chosen.to(head.weight.device)
-    weight, bias = head.weight[rows], None if head.bias is None else head.bias[rows]
-    check_finite("the classifier's weight", weight)
-    check_finite("the classifier's bias", bias)
-    return weight, bias
 
 
 def _to_numpy(tensor: Tensor) -> np.ndarray:

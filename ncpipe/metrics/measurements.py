@@ -14,14 +14,14 @@ from ncpipe.system.errors import InputError, cut
 from ncpipe.system.text_table import aligned
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from ncpipe.metrics.parts import Arrays
-
 FIELDS = ("layer", "split", "metric", "value")
 Key = str | tuple[str, str, str]
-Parts = Mapping[tuple[str, str], tuple["Arrays", "Arrays"]]  # of classes and of samples, by layer and split
+Arrays = dict[str, "np.ndarray"]
+Parts = Mapping[tuple[str, str], tuple[Arrays, Arrays]]  # of classes and of samples, by layer and split
 SPECTRA = "Singular values are in to_pandas() and to_dict(), and in --json and --csv."
 
 
@@ -45,12 +45,15 @@ class Measurements:
 
     `values["nc1_trace_ratio"]` is a value where only one layer and split has that metric, and
     `values["last", "test", "nc1_trace_ratio"]` is one in any case. Printed, it is a table for each layer;
-    notebooks show it with each metric's meaning.
+    notebooks show it with each metric's meaning. `warnings` are of arrays of which some metrics say little.
     """
 
-    def __init__(self, records: Iterable[Measurement], parts: Parts | None = None) -> None:
+    def __init__(
+        self, records: Iterable[Measurement], parts: Parts | None = None, warnings: Iterable[str] = ()
+    ) -> None:
         self.records = tuple(records)
         self._parts = dict(parts or {})
+        self.warnings = tuple(dict.fromkeys(warnings))
 
     def __iter__(self) -> Iterator[Measurement]:
         return iter(self.records)
@@ -100,11 +103,11 @@ class Measurements:
             },
         )
 
-    def with_records(self, records: Iterable[Measurement]) -> "Measurements":
-        """Return these records with the classes' and samples' parts that are here."""
-        return Measurements(records, self._parts)
+    def with_records(self, records: Iterable[Measurement], warnings: Iterable[str] = ()) -> "Measurements":
+        """Return these records and warnings with the classes' and samples' parts that are here."""
+        return Measurements(records, self._parts, warnings)
 
-    def by_class(self, layer: str = "last", split: str = "train") -> "Arrays":
+    def by_class(self, layer: str = "last", split: str = "train") -> Arrays:
         """Return arrays (K,) by name, of one value a class: class, samples, nc1_trace_ratio, mean_length.
 
         nc1_trace_ratio is a class's mean squared distance to its mean over tr(Sigma_B), mean_length
@@ -115,7 +118,7 @@ class Measurements:
         """
         return self._parts_of("by_class", layer, split)[0]
 
-    def by_sample(self, layer: str = "last", split: str = "train") -> "Arrays":
+    def by_sample(self, layer: str = "last", split: str = "train") -> Arrays:
         """Return arrays (N,) by name, of one value a sample: label, nc1_trace_ratio, nc3_cosine, margin.
 
         Samples are in the order in which the loader or array gave them; the mean of each array is the metric
@@ -126,7 +129,7 @@ class Measurements:
             raise InputError("by_sample: single samples were not kept; measure with by_sample=True")
         return samples
 
-    def _parts_of(self, what: str, layer: str, split: str) -> tuple["Arrays", "Arrays"]:
+    def _parts_of(self, what: str, layer: str, split: str) -> tuple[Arrays, Arrays]:
         if (layer, split) not in self._parts:
             known = ", ".join(f"{layer!r}, {split!r}" for layer, split in self._parts)
             there = f"there is {known}" if known else "these values are not of classes"

@@ -26,22 +26,15 @@ Score = TypeVar("Score", bound=Callable[..., Tensor])
 def auroc(inside: Tensor, outside: Tensor) -> float:
     """Return the share of pairs in which the score of a test sample (n,) is above that of an outlier (m,).
 
-    Ties count half. NaN of NaN.
+    Ties count half.
     """
-    if bool(inside.isnan().any() or outside.isnan().any()):
-        return math.nan
     ordered = outside.sort().values
     below = torch.searchsorted(ordered, inside) + torch.searchsorted(ordered, inside, right=True)
     return int(below.sum()) / (2 * len(inside) * len(outside))
 
 
 def fpr95(inside: Tensor, outside: Tensor) -> float:
-    """Return the share of outliers (m,) that score as high as the best 95 % of test samples (n,), at least.
-
-    NaN of NaN.
-    """
-    if bool(inside.isnan().any() or outside.isnan().any()):
-        return math.nan
+    """Return the share of outliers (m,) that score at least as high as the best 95 % of test samples (n,)."""
     accepted = -(-19 * len(inside) // 20)
     threshold = inside.sort(descending=True).values[accepted - 1]
     return int((outside >= threshold).sum()) / len(outside)
@@ -209,8 +202,9 @@ def outlier_metrics(
     means = class_statistics(train, labels, classes).in_unit(0).means
     for name, score in outlier_scores(train, labels, means, scored, weight, bias).items():
         inside, outside = score[: len(test)], score[len(test) :]
+        known = finite and not bool(score.isnan().any())
         for separate, *_ in SEPARATIONS:
-            yield f"{name}_{separate.__name__}", separate(inside, outside) if finite else math.nan
+            yield f"{name}_{separate.__name__}", separate(inside, outside) if known else math.nan
     yield "nc5_orthogonality", nc5_orthogonality(means, scored[len(test) :]) if finite else math.nan
 
 

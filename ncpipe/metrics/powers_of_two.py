@@ -24,6 +24,11 @@ def unit_exponent(exponent: int) -> int:
     return exponent if abs(exponent) > SAFE_EXPONENT else 0
 
 
+def unit_of(array: Tensor) -> int:
+    """Return the exponent of the unit for the entries of an array."""
+    return unit_exponent(size_exponent(largest_entry(array)))
+
+
 def largest_entry(array: Tensor) -> float:
     """Return max |entry|; 0 for an empty tensor, NaN where an entry is NaN."""
     if not array.numel():

@@ -6,7 +6,7 @@ K  classes    d  feature width
 from collections.abc import Iterator
 
 from ncpipe.metrics.entry import EVERY, S24, WEIGHTS, Metric, family
-from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.metrics.powers_of_two import times_two_to, unit_of
 from ncpipe.metrics.spectrum import effective_rank, numerical_rank, singular_values, stable_rank
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.system.lazy_torch import Tensor
@@ -36,7 +36,7 @@ def _entries(matrix: str, name: str, which: str, where: str) -> Iterator[Metric]
 @family(*_entries("weights", "weights", "W", WEIGHTS))
 def weight_spectrum(weight: Tensor) -> Spectrum:
     """Return ranks and singular values of a matrix."""
-    unit = unit_exponent(size_exponent(largest_entry(weight)))
+    unit = unit_of(weight)
     return _spectrum(singular_values(times_two_to(weight.double(), -unit)), unit)
 
 

@@ -1,27 +1,19 @@
 """Accumulate, in float64, what needs single samples and final class means, in a second pass over a split.
 
-`first_pass` and `second_pass` run the passes from which all metrics follow, for several layers together.
-
 B  samples of a batch    b  samples of a chunk of it    K  classes    d  feature width
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ncpipe.metrics.geometry import unit_rows
 from ncpipe.metrics.nearest import LargestLogits, NearestMeans
 from ncpipe.metrics.powers_of_two import largest_entry, row_scales, size_exponent, times_two_to, unit_exponent
-from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, check_batch, chunks
+from ncpipe.metrics.statistics import ClassStatistics, check_batch, chunks
 from ncpipe.system.errors import InputError
 from ncpipe.system.lazy_torch import Tensor, torch
 
-Batches = Iterable[tuple[Mapping[str, Tensor], Tensor]]  # features (B, d) by layer, labels (B,)
-Classifiers = Mapping[str, tuple[Tensor | None, Tensor | None]]  # weight (K, d) and bias (K,) by layer
-# Relative errors of a deep network's features that other batches make, of TF32 products in some of them.
-FLOAT32_ROUNDING, FLOAT64_ROUNDING = 1e-5, 1e-12
-SUM_ROUNDING = 1e-9  # relative, of a sum of squares about class means
 FAR = 2.0**20
 # Lengths whose squares, and those of 1e-16 of them, float64 holds.
 SHORTEST, LONGEST = 2.0**-400, 2.0**500
@@ -58,14 +50,6 @@ class SampleStatistics:
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields by name, for a file; `SampleStatistics(**tensors)` reads them back."""
         return {name: value for name, value in vars(self).items() if value is not None}
-
-
-@dataclass(frozen=True)
-class LayerOnSplit:
-    """One layer on one split: its classes, and how its samples lie about them and the train means."""
-
-    statistics: ClassStatistics
-    samples: SampleStatistics
 
 
 class SampleAccumulator:
@@ -175,71 +159,6 @@ class SampleAccumulator:
     def _keep_samples(self, name: str, values: Tensor) -> None:
         if self._by_sample:
             self._samples.setdefault(name, []).append(values)
-
-
-def first_pass(batches: Batches, classes: int, split: str = "") -> dict[str, ClassStatistics]:
-    """Return each layer's ClassStatistics, in the layers' order; {} without batches.
-
-    split: its name, if any, for the message. Raises InputError for an empty class, and for batches that
-    `StatisticsAccumulator.update` refuses.
-    """
-    return {layer: accumulator.result(split) for layer, accumulator in accumulate(batches, classes).items()}
-
-
-def accumulate(batches: Batches, classes: int) -> dict[str, StatisticsAccumulator]:
-    """Return each layer's accumulator of all batches, on the device of the layer's first one."""
-    accumulators: dict[str, StatisticsAccumulator] = {}
-    for layers, labels in batches:
-        for layer, features in layers.items():
-            if layer not in accumulators:
-                accumulators[layer] = StatisticsAccumulator(classes, features.shape[-1], features.device)
-            accumulators[layer].update(features, labels)
-    return accumulators
-
-
-def second_pass(
-    batches: Batches,
-    own: Mapping[str, ClassStatistics],
-    classifiers: Classifiers,
-    train: Mapping[str, ClassStatistics] | None = None,
-    by_sample: bool = False,
-) -> dict[str, SampleStatistics]:
-    """Return each layer's SampleStatistics about the means that the first pass found.
-
-    own: the same samples' first pass; train: the train split's, where `own` is another's. classifiers: of
-    the layers that have one. by_sample: as in `SampleAccumulator`.
-    """
-    accumulators = {}
-    for layer, seen in own.items():
-        weight, bias = classifiers.get(layer, (None, None))
-        about = None if train is None else train[layer]
-        accumulators[layer] = SampleAccumulator(seen, weight, bias, about, by_sample=by_sample)
-    for layers, labels in batches:
-        for layer, features in layers.items():
-            accumulators[layer].update(features, labels)
-    return {layer: accumulator.result() for layer, accumulator in accumulators.items()}
-
-
-def same_samples(seen: ClassStatistics, again: SampleStatistics, rounding: float = FLOAT32_ROUNDING) -> bool:
-    """Return whether both passes had the same samples: the same N and sum |h - mu_y|^2.
-
-    rounding: relative size of the errors e of features h that come in other batches. They change the sum by
-    2 (h - mu_y) e + |e|^2, at most 2 sqrt(sum |h - mu_y|^2 sum |e|^2) + sum |e|^2 (Cauchy-Schwarz). So the
-    tolerance falls with the spread within classes: random augmentation of a collapsed network is more than
-    it, though little beside the features themselves.
-    """
-    within = seen.squares.sum()
-    errors = rounding**2 * (within + (seen.counts * seen.means.square().sum(1)).sum())
-    allowed = SUM_ROUNDING * within + 2 * (within.clamp(min=0) * errors).sqrt() + errors
-    return bool(again.samples == seen.samples) and not bool((again.within - within).abs() > allowed)
-
-
-def pass_rounding(eps: float) -> float:
-    """Return the relative error of a network's features in other batches, of its coarsest type's epsilon.
-
-    Most samples round alike in a batch of the same size, so that errors of coarse types are rare.
-    """
-    return FLOAT64_ROUNDING if eps < 2.0**-40 else max(FLOAT32_ROUNDING, eps / 8)
 
 
 def logit_margins(logits: Tensor, labels: Tensor) -> Tensor:

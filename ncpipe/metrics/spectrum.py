@@ -6,7 +6,7 @@ Low-rank bias shows as a rank of the uncentred class means below K, their rank a
 import math
 from collections.abc import Sequence
 
-from ncpipe.metrics.powers_of_two import EPS, largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.metrics.powers_of_two import EPS, times_two_to, unit_of
 from ncpipe.system.lazy_torch import Tensor, torch
 
 RANK_TOLERANCE = 1e-3  # `rank` counts singular values above this share of the largest
@@ -16,7 +16,7 @@ def singular_values(matrix: Tensor) -> Tensor:
     """Return the singular values (min(m, n),) of a matrix (m, n), largest first; NaN for NaN or inf."""
     if not bool(torch.isfinite(matrix).all()):
         return torch.full((min(matrix.shape),), math.nan, dtype=torch.float64, device=matrix.device)
-    exponent = unit_exponent(size_exponent(largest_entry(matrix)))
+    exponent = unit_of(matrix)
     values = torch.linalg.svdvals(times_two_to(matrix.double(), -exponent))
     return times_two_to(values, exponent)
 

@@ -13,16 +13,12 @@ from functools import cached_property
 from ncpipe.metrics.pairs import tiles
 from ncpipe.metrics.powers_of_two import EPS, largest_entry, size_exponent, times_two_to, unit_exponent
 from ncpipe.metrics.spectrum import singular_values
-from ncpipe.system.compile import can_compile
 from ncpipe.system.errors import InputError
 from ncpipe.system.lazy_torch import Tensor, torch
 
 # Two float64 copies of a CPU chunk are 4 MiB: half of that and less costs more in calls than it saves in
 # the cache, and makes threads wait for each other more often.
 CHUNK_ENTRIES = {"cpu": 2**18, "cuda": 2**25}
-# Entries on the CPU from which on a compiled loop, if numba is there, is worth the time its loading takes.
-COMPILED_FROM = 2**24
-COMPILED_CHUNK = 2**20  # entries
 SHOWN = 12  # labels in an error
 REGRESSION = "; numbers to be predicted take nc.measure_regression"
 
@@ -158,17 +154,11 @@ class StatisticsAccumulator:
         self._sums = torch.zeros(classes, width, dtype=torch.float64, device=device)  # of h - origin
         self._squares = torch.zeros(classes, dtype=torch.float64, device=device)  # of |h - origin|^2
         self._size, self._exponent = 0.0, 0  # largest entry so far; what is held is in units of 2^exponent
-        self._empty = classes  # number of classes without a sample
-        self._entries = 0
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Add features (B, d) of any float type with labels (B,) in 0..K-1; raises InputError on others."""
         check_batch(features, labels, self.classes, self.width)
-        self._entries += features.numel()
-        if self.device.type == "cpu" and self._entries > COMPILED_FROM and can_compile():
-            self._add_compiled(features.detach(), labels)
-            return
-        # Elsewhere one-hot labels (c, b) of the c classes in a chunk are made, at most b of them.
+        # On a GPU one-hot labels (c, b) of the c classes in a chunk are made, at most b of them.
         classes = 1 if self.device.type == "cpu" else min(self.classes, math.isqrt(CHUNK_ENTRIES["cuda"]))
         for chunk in chunks(features, labels, classes, self.device):
             self._add(*chunk)
@@ -188,7 +178,6 @@ class StatisticsAccumulator:
         self._sums += sums + counts * shift
         squares = times_two_to(other._squares, 2 * change)
         self._squares += squares + (shift * (2 * sums + counts * shift)).sum(1)
-        self._empty = int((self._counts == 0).sum())
 
     def tensors(self) -> dict[str, Tensor]:
         """Return copies of the state by name, of fixed shapes; `from_tensors` restores it."""
@@ -210,7 +199,6 @@ class StatisticsAccumulator:
         accumulator._sums, accumulator._squares = sums.clone(), squares.clone()
         accumulator._size = size.item()
         accumulator._exponent = unit_exponent(size_exponent(accumulator._size))
-        accumulator._empty = int((counts == 0).sum())
         return accumulator
 
     def result(self, split: str = "") -> ClassStatistics:
@@ -241,26 +229,11 @@ class StatisticsAccumulator:
             for state, power in ((self._origins, 1), (self._sums, 1), (self._squares, 2)):
                 state.copy_(times_two_to(state, power * change))
 
-    def _add_compiled(self, features: Tensor, labels: Tensor) -> None:
-        from ncpipe.metrics.compiled import add_rows  # only now: brings a compiler
-
-        state = [t.numpy() for t in (self._counts, self._origins, self._sums, self._squares)]
-        labels = labels.to(self.device, torch.int64).contiguous()
-        size = max(64, COMPILED_CHUNK // max(1, self.width))
-        for rows, row_labels in zip(features.split(size), labels.split(size), strict=True):
-            if rows.dtype not in (torch.float32, torch.float64):
-                rows = rows.float()  # exact
-            self._fit_unit(largest_entry(rows) if rows.dtype == torch.float64 else 1.0)
-            rows = times_two_to(rows, -self._exponent)
-            add_rows(rows.to(self.device).contiguous().numpy(), row_labels.numpy(), *state)
-        self._empty = int((self._counts == 0).sum())
-
     def _add(self, rows: Tensor, labels: Tensor, buffer: Tensor) -> None:
         """Add rows (b, d) of float64; both (b, d) tensors are overwritten."""
         self._fit_unit(largest_entry(rows))
         rows = times_two_to(rows, -self._exponent)
-        if self._empty:
-            self._set_origins(rows, labels)
+        self._set_origins(rows, labels)
         rows.sub_(torch.index_select(self._origins, 0, labels, out=buffer))
         self._counts.index_add_(0, labels, torch.ones_like(labels))
         squares = torch.linalg.vector_norm(rows, dim=1).square_()
@@ -277,7 +250,6 @@ class StatisticsAccumulator:
         fresh, numbers = torch.unique(labels[places], return_inverse=True)
         first = torch.full_like(fresh, len(labels)).scatter_reduce_(0, numbers, places, "amin")
         self._origins[fresh] = rows[first]
-        self._empty -= len(fresh)
 
 
 def class_statistics(features: Tensor, labels: Tensor, classes: int) -> ClassStatistics:

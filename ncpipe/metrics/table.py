@@ -4,6 +4,7 @@ N  samples    K  classes    d  feature width
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from ncpipe.datasets.targets import check_tags, wrong_tags
 from ncpipe.datasets.tensors import Array, as_tensor
+from ncpipe.metrics import few_shot
 from ncpipe.metrics.catalogue import FAMILIES, TAG_FAMILIES
 from ncpipe.metrics.checks import (
     as_tensors,
@@ -24,19 +26,29 @@ from ncpipe.metrics.checks import (
     count_classes,
     is_count,
 )
+from ncpipe.metrics.collapse import between_trace
 from ncpipe.metrics.entry import Family
 from ncpipe.metrics.geometry import simplex_fits
-from ncpipe.metrics.kept_pass import KEEP, Batch, KeptPass, both_passes
+from ncpipe.metrics.kept_pass import (
+    KEEP,
+    Batch,
+    KeptPass,
+    LayerOnSplit,
+    both_passes,
+    check_passes,
+    first_pass,
+)
 from ncpipe.metrics.losses import logits_of
-from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
+from ncpipe.metrics.measurements import Arrays, Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
-from ncpipe.metrics.parts import parts_of
+from ncpipe.metrics.powers_of_two import times_two_to
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
-from ncpipe.metrics.sample_statistics import LayerOnSplit, SampleStatistics, first_pass
-from ncpipe.metrics.statistics import REGRESSION, ClassStatistics
+from ncpipe.metrics.sample_statistics import SampleStatistics
+from ncpipe.metrics.statistics import REGRESSION, ClassStatistics, class_statistics
 from ncpipe.metrics.token_collapse import TokenMeans
-from ncpipe.metrics.transfer import EPISODES, transfer_metrics
+from ncpipe.metrics.uniformity import alignments
 from ncpipe.system.errors import InputError
+from ncpipe.system.randomness import seeded_generator
 
 LAST_LAYER = "last"
 WEIGHTS = "weights"  # the split of metrics that look at no sample
@@ -44,6 +56,7 @@ TRAIN, TEST = "train", "test"
 TRUE = "true_labels"  # the training samples by their true labels, where those that they are given are noisy
 TARGET = "target"  # samples of classes that the network was not trained on
 OOD = "ood"  # samples of other data, told from test samples
+EPISODES = 100  # of few shots
 OF_WEIGHT = [family for family in FAMILIES if family.needs == {"weight"}]
 OF_STATISTICS = [family for family in FAMILIES if family.needs == {"statistics"}]
 OF_SAMPLES = [family for family in FAMILIES if family not in (*OF_WEIGHT, *OF_STATISTICS)]
@@ -96,10 +109,10 @@ def measure(
             raise InputError(f"{options}: need one class a sample, not tags (N, K); leave them out")
         return _measure_tagged(splits, weight, bias, batch_size, layer)
     outliers = None if ood is None else check_outliers(ood, features, test_features)
-    classes = count_classes(train[1], weight)
+    classes, warnings = count_classes(train[1], weight), list[str]()
     for split, arrays in splits.items():
         check_widths([train[0], arrays[0]])
-        check_arrays(*arrays, weight, bias, classes, split)
+        warnings += check_arrays(*arrays, weight, bias, classes, split)
         if shots:
             check_shots(shots, episodes, arrays[1])
     batches = {split: _batches_of(*arrays, batch_size) for split, arrays in splits.items()}
@@ -111,7 +124,7 @@ def measure(
         rows += rows_of(layer, split, transfer_metrics(*arrays, shots, episodes, ["ncc"], None, seed))
     if outliers is not None:
         rows += rows_of(layer, OOD, outlier_metrics(*train, splits[TEST][0], outliers, weight, bias))
-    return measured.with_records(rows)
+    return measured.with_records(rows, warnings)
 
 
 def _measure_tagged(
@@ -156,6 +169,42 @@ def measure_tokens(
     means = TokenMeans(count_classes(labels))
     means.update(tokens, labels, None if lengths is None else as_tensor(lengths, "lengths"))
     return Measurements(rows_of(layer, TRAIN, means.values()))
+
+
+def transfer_metrics(
+    features: Tensor,
+    labels: Tensor,
+    shots: Sequence[int],
+    episodes: int,
+    heads: Sequence[str],
+    ridge: float | None,
+    seed: int,
+) -> Iterator[tuple[str, float]]:
+    """Yield directional CDNV, and for each number of shots the errors of the heads and their bounds.
+
+    features (N, d), labels (N,) in 0..t-1. All heads see the same episodes. NaN of NaN features.
+    """
+    rows, labels = features.double().cpu(), labels.long().cpu()
+    finite = bool(rows.isfinite().all())
+    statistics = class_statistics(rows, labels, int(labels.max()) + 1)
+    axes = few_shot.decision_axes(rows, labels, statistics)
+    yield "directional_cdnv", few_shot.directional_cdnv(axes)
+    errors: dict[str, Callable[..., float]] = {
+        "ncc": few_shot.transfer_ncc_error,
+        "ridge": functools.partial(few_shot.transfer_ridge_error, ridge=ridge or 0.0),
+    }
+    for count in shots:
+        for head in heads:
+            draws = (rows, labels, count, episodes, episode_generator(seed, count))
+            yield f"transfer_{head}_error_{count:03d}", errors[head](*draws) if finite else math.nan
+        bound = few_shot.transfer_bound(statistics, count) if finite else math.nan
+        yield f"transfer_bound_{count:03d}", bound
+        yield f"transfer_directional_bound_{count:03d}", few_shot.transfer_directional_bound(axes, count)
+
+
+def episode_generator(seed: int, shots: int) -> torch.Generator:
+    """Return the draws of the episodes with so many shots, the same for every head."""
+    return seeded_generator(seed, f"transfer episodes {shots}")
 
 
 def measure_tags(
@@ -203,7 +252,8 @@ def measure_batches(
     }
     learned = first_pass(passes[TRAIN](), num_classes, TRAIN)
     again = "{}(): its second pass gave other samples; start the same pass each time, or raise `keep`"
-    layers = both_passes(passes, learned, {layer: (weight, bias)}, again, by_sample=by_sample)
+    layers = both_passes(passes, learned, {layer: (weight, bias)}, by_sample)
+    check_passes(passes, layers, again)
     return measure_layers(layers, {} if weight is None else {layer: weight})
 
 
@@ -251,11 +301,6 @@ def measure_weights(weight: Tensor, layer: str = LAST_LAYER) -> Iterator[Measure
 def measure_matrix(layer: str, weight: Tensor) -> Iterator[Measurement]:
     """Yield ranks and singular values of an inner layer's weights [S24 sec. 6]."""
     return rows_of(layer, WEIGHTS, values_of(WEIGHT_SPECTRUM, weight=weight))
-
-
-def measure_means(layer: str, split: str, statistics: ClassStatistics) -> Iterator[Measurement]:
-    """Yield ranks and singular values of class means alone, as of pre-activations [S24 sec. 6]."""
-    return rows_of(layer, split, values_of(MEANS_SPECTRUM, statistics=statistics))
 
 
 def one_pass_metrics(statistics: ClassStatistics) -> Iterator[tuple[str, float]]:
@@ -306,3 +351,59 @@ def _batches_of(features: Tensor, labels: Tensor, batch_size: int) -> Batches:
         return zip(torch.split(features, batch_size), torch.split(labels, batch_size), strict=True)
 
     return batches
+
+
+def parts_of(
+    statistics: ClassStatistics,
+    samples: SampleStatistics,
+    weight: Tensor | None = None,
+    numbers: Tensor | None = None,
+) -> tuple[Arrays, Arrays]:
+    """Return arrays (K,) of the measured classes, and (N,) of the samples, in the order of reading.
+
+    weight (K, d): of the classifier. numbers (K,): of the classes; 0 to K-1 by default. Samples have {}
+    unless they were kept.
+
+    class and samples: a class's number and size. nc1_trace_ratio: its mean of |h - mu_k|^2 over tr(Sigma_B);
+    the mean over all samples is the metric. mean_length: |mu_k - mu_G|. unc3_cosine:
+    cos(w_k, mu_k - mu_G), with a classifier. nc3_cosine: its mean of 1 - cos(h, w_k), where single samples
+    were kept too.
+
+    label: the number of a sample's class. nc1_trace_ratio: |h - mu_y|^2 over tr(Sigma_B). nc3_cosine:
+    1 - cos(h, w_y); margin: f_y less the largest other logit; both with a classifier. The mean of each is the
+    metric of that name.
+    """
+    numbers = torch.arange(statistics.classes, device="cpu") if numbers is None else numbers
+    counts, between = statistics.counts, between_trace(statistics)
+    lengths = torch.linalg.vector_norm(statistics.centred_means, dim=1)
+    of_classes: dict[str, Tensor | None] = {
+        "class": numbers,
+        "samples": counts,
+        "nc1_trace_ratio": _over(statistics.squares / counts, between),
+        "mean_length": times_two_to(lengths, statistics.exponent),
+    }
+    if weight is not None:
+        of_classes["unc3_cosine"] = alignments(statistics, weight.to(counts.device))
+    if samples.labels is None or samples.squares is None:
+        return _arrays(of_classes), {}
+    of_samples = {
+        "label": numbers.to(samples.labels.device)[samples.labels],
+        "nc1_trace_ratio": _over(samples.squares, between),
+        "nc3_cosine": samples.cosines,
+        "margin": samples.margins,
+    }
+    if samples.cosines is not None:
+        # On the CPU: a GPU adds in another order every time.
+        sums = torch.zeros(len(counts), dtype=torch.float64, device="cpu")
+        sums.index_add_(0, samples.labels.cpu(), samples.cosines.cpu())
+        of_classes["nc3_cosine"] = sums / counts.cpu()
+    return _arrays(of_classes), _arrays(of_samples)
+
+
+def _over(values: Tensor, between: Tensor) -> Tensor:
+    """Return values over tr(Sigma_B); inf where it is 0, as the metric."""
+    return values / between if between != 0 else torch.full_like(values, torch.inf)
+
+
+def _arrays(parts: Mapping[str, Tensor | None]) -> Arrays:
+    return {name: values.cpu().numpy() for name, values in parts.items() if values is not None}

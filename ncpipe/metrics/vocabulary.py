@@ -17,9 +17,9 @@ from torch import Tensor
 from ncpipe.datasets.tensors import Array
 from ncpipe.metrics.checks import as_tensors, by_split, check_finite, check_integers, check_widths, is_count
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
-from ncpipe.metrics.powers_of_two import largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.metrics.powers_of_two import times_two_to, unit_of
 from ncpipe.metrics.sample_statistics import SampleAccumulator, check_classifier
-from ncpipe.metrics.selection import IGNORE_INDEX, measured_entries
+from ncpipe.metrics.selection import IGNORE_INDEX, measured_entries, renumber
 from ncpipe.metrics.statistics import ClassStatistics, StatisticsAccumulator, check_statistics
 from ncpipe.metrics.table import (
     LAST_LAYER,
@@ -235,15 +235,12 @@ def _decision_values(
     """Return NC4, NC3 and margins of the kept positions, among the classes (K,) and by the train means."""
     features, labels = tokens.kept
     device = learned.means.device
-    numbers = torch.full((len(tokens.accumulator.counts),), -1, device=device)
-    numbers[classes] = torch.arange(len(classes), device=device)
-    labels = numbers[labels.to(device, torch.int64)]
+    labels = renumber(labels.to(device), classes, len(tokens.accumulator.counts))
     features, labels = features.to(device)[labels >= 0], labels[labels >= 0]
     if not len(labels):
         return {"decisions": 0}
     features = features.double()
-    unit = unit_exponent(size_exponent(largest_entry(features)))  # test features may be far larger
-    about = learned.in_unit(max(learned.exponent, unit))
+    about = learned.in_unit(max(learned.exponent, unit_of(features)))  # test features may be far larger
     accumulator = SampleAccumulator(
         _with_wide_spreads(about, features, labels),
         None if weight is None else weight[classes.to(weight.device)],

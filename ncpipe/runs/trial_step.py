@@ -23,9 +23,9 @@ from ncpipe.datasets.own_loaders import loader_digests
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared, Split, TagSplit, TokenSplit, read_prepared
 from ncpipe.features.extraction import extract
-from ncpipe.features.layer_samples import WeightsAndData
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.features.own_network import own_passes
+from ncpipe.features.trained_run import TrainedRun
 from ncpipe.metrics.study_metrics import own_metrics, wrong_place
 from ncpipe.models.build import build_network, build_uninitialised_network, prepare_split
 from ncpipe.models.network import Network, Role
@@ -116,7 +116,8 @@ def check_runs(runs: list[Run]) -> None:
     if run.study.metrics:
         state = session.results()[0].state
         features = extract(run, state, data, cpu)
-        pair = [list(own_measurements(run, features, WeightsAndData(state, lambda: data))) for _ in range(2)]
+        trained = TrainedRun(run, state, prepared=data)
+        pair = [list(own_measurements(run, features, trained)) for _ in range(2)]
         for one, two in zip(*pair, strict=True):
             if one.value != two.value and not (math.isnan(one.value) and math.isnan(two.value)):
                 raise mistake("METRICS", f"the metric {one.metric} {OTHER}; {DRAW}")

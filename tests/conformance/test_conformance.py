@@ -9,7 +9,7 @@ from exact_metrics import all_metrics
 from make_expected import EXPECTED, FOLDER, expected_of, layer_of, text
 
 from ncpipe.datasets.array_files import read_arrays
-from ncpipe.metrics import pairs, statistics
+from ncpipe.metrics import pairs
 from ncpipe.metrics.conformance import suite
 from ncpipe.metrics.conformance.suite import conforms
 from ncpipe.metrics.file import NAMES as READ
@@ -42,20 +42,16 @@ def failures(name: str, rows: list[Measurement]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if suite.kind_of(name) == "classes"])
-def test_ncpipe_conforms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By PyTorch's operations, the compiled loop and in batches; of arrays, and as the command reads them."""
+def test_ncpipe_conforms(name: str) -> None:
+    """At once and in batches; of arrays, and as the command reads them."""
     arrays = suite.arrays_of(name)
     if name == suite.ONE_CLASS:
         with pytest.raises(InputError, match="1 class; collapse needs at least 2"):
             measure(*map(arrays.get, ORDER))
         return
     small = 3 if len(arrays["labels"]) < 1000 else 997
-    monkeypatch.setattr(statistics, "can_compile", lambda: False)
     assert failures(name, measure(*map(arrays.get, ORDER))) == []
     assert failures(name, measure(*map(arrays.get, ORDER), batch_size=small)) == []
-    pytest.importorskip("numba")
-    monkeypatch.setattr(statistics, "can_compile", lambda: True)
-    monkeypatch.setattr(statistics, "COMPILED_FROM", 0)
     if name not in suite.GENERATED:
         arrays, _ = read_arrays(FOLDER / f"{name}.npz", READ)
     assert failures(name, measure(*map(arrays.get, ORDER), batch_size=2 * small + 1)) == []

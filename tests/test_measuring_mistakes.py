@@ -207,6 +207,10 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
         batches((h, y), again=(h + 9 * torch.from_numpy(W)[y], y), keep=0),
         "train(): its second pass gave other samples;",
     ),
+    (
+        batches((torch.from_numpy(W)[y], y), again=(torch.from_numpy(W)[y[1:]], y[1:]), keep=0),
+        "train(): its second pass gave other samples;",  # of no spread: only their number tells
+    ),
     # Other data
     (arrays(H, Y, ood=OTHER), NO_TEST),
     (arrays(*ALL, ood=OTHER[:, 1:]), "ood features are (8, 4); they must be (samples, 5)"),

@@ -290,14 +290,6 @@ def test_a_step_that_cannot_be_recorded_trains_all_the_same(
     assert (cuda.captures, cuda.current_stream(), cuda.recording) == (0, cuda.default, [])
 
 
-def test_a_loss_whose_shapes_depend_on_data_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    """x[labels == 0], as on the CPU. Red: vmap's error."""
-    runs = of_study("-own + own[labels == 0].square().mean()")
-    there = train(FakeCuda(monkeypatch), runs, VECTORS)
-    for one, other in zip(there, train_batch(runs, VECTORS, CPU, "float32"), strict=True):
-        assert one.history[-1].loss == pytest.approx(other.history[-1].loss, rel=1e-4)
-
-
 def test_forty_sessions_share_no_stream_with_one_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch has 32 streams for a GPU. Red: the 33rd session on the stream of one that still trains."""
     cuda = FakeCuda(monkeypatch)

@@ -213,7 +213,9 @@ def driven(runs: int, dry: bool) -> tuple[int, list[float]]:
         assert train_by_slurm(fingerprints, Slurm(array=4), settings) == set()
         lap()
         if not dry:
-            assert take_stored(["--experiment", *params.sweep.experiments])
+            for run in params.grid():
+                names = {"experiment": run.experiment, "depth": run.depth, "seed": run.seed}
+                assert take_stored([word for name in names for word in (f"--{name}", str(names[name]))])
         lap()
         sweep_states()
         lap()

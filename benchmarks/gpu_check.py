@@ -473,7 +473,7 @@ def safety(found: Findings, cuda: torch.device) -> None:
         said: list[str] = []
         original, batches.say = batches.say, said.append  # type: ignore[assignment]
         try:
-            batches.train_batches([fingerprints], 1, 1e9, Progress("train", 4, 1.0), lambda fingerprint: 1.0)
+            batches.train_batches([fingerprints], 1, 1e9, Progress("train", 4, 1.0))
         finally:
             batches.say = original
             torch.cuda.set_per_process_memory_fraction(1.0)

@@ -64,30 +64,17 @@ def _run() -> None:
                 f"ncpipe: {checkout / 'ncpipe'}: cannot be imported, {PACKAGE} was; see git status there"
             )
         _start_again(checkout)
-    if "DVC_STAGE" in os.environ and sys.argv[1:2] == ["train"] and _takes_stored():
-        return
-    _read_code()
-    from ncpipe.commands.cli import run_cli
+    if "DVC_STAGE" in os.environ and sys.argv[1:2] == ["train"]:
+        from ncpipe.runs.fast_path import take_stored
+
+        if take_stored(sys.argv[2:]):
+            print(f"train {' '.join(sys.argv[3:])}: taken from the store", file=sys.stderr)
+            return
+    from ncpipe.runs import code_digests  # noqa: F401  # reads the package's files, before others are imported
+
+    from ncpipe.commands.cli import run_cli  # isort: skip
 
     run_cli()
-
-
-def _read_code() -> None:
-    """Read the package's files, whose digests name runs, before other modules are imported from them."""
-    from ncpipe.runs import code_digests  # noqa: F401
-
-
-def _takes_stored() -> bool:
-    """Whether the runs that DVC asks for were stored, and are in their places now.
-
-    DVC asks for every run: this takes a tenth of the time that the command line needs.
-    """
-    from ncpipe.runs.fast_path import take_stored
-
-    if (said := take_stored(sys.argv[2:])) is None:
-        return False
-    print(f"train {said}: taken from the store", file=sys.stderr)
-    return True
 
 
 def checkout_above(folder: Path) -> tuple[Path | None, list[str]]:

@@ -219,7 +219,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-TRAIN = [sys.executable, "-m", "ncpipe", "train", "one", "3"]
+TRAIN = [sys.executable, "-m", "ncpipe", "train", "--experiment", "one", "--depth", "3"]
 
 
 def wait_for_epochs(process: subprocess.Popen[str], runs: int) -> None:

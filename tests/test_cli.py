@@ -25,11 +25,12 @@ from ncpipe.tables.files import TEXT
 
 ROOT = Path(__file__).resolve().parent.parent
 SWEPT = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]  # of every sweep
+TRAIN = "train --experiment one --depth"
 STEPS = (
     "grid",
     "fetch --experiment one",
-    "train one 2 0",
-    "train one 2 1",
+    f"{TRAIN} 2 --seed 0",
+    f"{TRAIN} 2 --seed 1",
     "extract --experiment one",
     "measure --experiment one",
     "aggregate",
@@ -92,29 +93,21 @@ def files() -> dict[str, bytes]:
     ("arguments", "message"),
     [
         ("fetch --experiment onne", "experiment 'onne' is not in params.yaml; did you mean 'one'"),
-        ("train onne 2 0", "experiment 'onne' is not in params.yaml; did you mean 'one'"),
-        ("train one 1 0", "depth: 1 does not suit one"),
-        ("train one 0 0", "depth: 0 is out of range"),
-        ("train one 2 4294967296", "seed: 4294967296 is out of range; it must be <= 4294967295"),
-        ("train one 2 -- -1", "seed: -1 is out of range"),
-        ("train one 2 0", "data/prepared/one/facts.json: not found"),
+        ("fetch --experiment a;b", "experiment 'a;b' is not in params.yaml"),
+        ("train --experiment onne", "experiment 'onne' is not in params.yaml; did you mean 'one'"),
+        (f"{TRAIN} 1 --seed 0", "depth: 1 does not suit one"),
+        (f"{TRAIN} 0 --seed 0", "depth: 0 is out of range"),
+        (f"{TRAIN} 2 --seed 4294967296", "seed: 4294967296 is out of range; it must be <= 4294967295"),
+        (f"{TRAIN}=2 --seed -1", "seed: -1 is out of range"),  # a negative number is no option
+        (f"{TRAIN} 2 --value 0.5 --seed 0", "value 0.5: sweep.axis"),
+        (f"{TRAIN} -2", "train one depth=-2: no such runs"),
+        (f"{TRAIN} 2 --seed 0", "data/prepared/one/facts.json: not found"),
         ("extract --experiment one", "data/grid/one.csv: not found"),
         ("measure --experiment one", "data/grid/one.csv: not found"),
         ("aggregate", "data/grid/one.csv: not found"),
         ("plot", "data/results/runs.csv: not found"),
         ("fill", "fill: the data of one are not prepared; run dvc repro fetch"),
         ("report --to .", ".: is a folder; give a file"),
-        ("report --times", "report: --times needs --to"),
-        # Options as DVC writes an item of a matrix; a negative number is no option.
-        ("fetch --experiment a;b", "experiment 'a;b' is not in params.yaml"),
-        ("train --experiment one --depth 1 --seed 0", "depth: 1 does not suit one"),
-        ("train --experiment=one --depth=2 --seed -1", "seed: -1 is out of range"),
-        ("train --experiment one --depth 2 --value 0.5 --seed 0", "value 0.5: sweep.axis"),
-        # Words, then options. Red: `--depth -2` that is taken for a seed, and trains other runs.
-        ("train one --depth -2", "train one depth=-2: no such runs"),
-        ("train --depth=-2 --workers 2 one", "train one depth=-2: no such runs"),
-        ("train one --seed -1", "train one seed=-1: no such runs"),
-        ("train one 1 --seed 0", "depth: 1 does not suit one"),
     ],
 )
 def test_what_is_missing_or_wrong_is_named(arguments: str, message: str, fail: Fail) -> None:
@@ -124,8 +117,8 @@ def test_what_is_missing_or_wrong_is_named(arguments: str, message: str, fail: F
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("data/prepared/one/tensors.safetensors", "train one 2 7"),  # that has no result yet
-        ("data/prepared/one/facts.json", "train one 2 0"),
+        ("data/prepared/one/tensors.safetensors", f"{TRAIN} 2 --seed 7"),  # that has no result yet
+        ("data/prepared/one/facts.json", f"{TRAIN} 2 --seed 0"),
         ("data/prepared/one/tensors.safetensors", "extract --experiment one"),
         ("data/grid/one.csv", "extract --experiment one"),
         ("data/features/one/L2/s1.safetensors", "measure --experiment one"),
@@ -171,7 +164,7 @@ def test_facts_of_a_wrong_kind_are_damaged(content: str, finished: Path, fail: F
     flipped = whole.replace('"classes": 3', '"classes": 2')
     assert flipped != whole
     path.write_text(content.replace("SUM", json.loads(whole)["checksum"]).replace("FLIPPED", flipped))
-    for arguments in ("train one 2 7", "extract --experiment one"):
+    for arguments in (f"{TRAIN} 2 --seed 7", "extract --experiment one"):
         assert "data/prepared/one/facts.json: damaged" in fail(arguments)
 
 
@@ -195,7 +188,7 @@ def test_every_command_reads_an_experiment_that_is_called_none(
     name = "None"
     write_small_params([2, 3], [0, 1], **{name: experiment_tree()})
     Path("claims.yaml").write_text(NAMED.format(json.dumps(name)))
-    steps = ["code", "grid", "fetch --experiment None", "fill", "train None"]
+    steps = ["code", "grid", "fetch --experiment None", "fill", "train --experiment None"]
     steps += [
         "extract --experiment None",
         "measure --experiment None",
@@ -239,10 +232,8 @@ def test_a_folder_without_a_study_is_one_line(
     "arguments",
     [
         "train --experiment one --depth",
-        "train one 2 0 --seed 0",
-        "train 2 --experiment one",
-        "train one 2 0 1",
-        "train one two",
+        "train one",
+        "train --experiment one --seed two",
         "train --depth 2",
         "fetch --experiment",
     ],
@@ -311,12 +302,16 @@ def test_the_shell_completes_commands_and_experiments(
     monkeypatch.chdir(tmp_path)
     write_params()
     monkeypatch.setenv("_NCPIPE_COMPLETE", "complete_bash")
-    for words, offered in (("ncpipe swe", "sweep"), ("ncpipe train o", "one"), ("ncpipe train x", "")):
+    for words, offered in (
+        ("ncpipe swe", "sweep"),
+        ("ncpipe train --experiment o", "one"),
+        ("ncpipe train --experiment x", ""),
+    ):
         monkeypatch.setenv("COMP_WORDS", words)
         monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
         assert shown().strip() == offered
     Path("params.yaml").unlink()
-    monkeypatch.setenv("COMP_WORDS", "ncpipe train o")
+    monkeypatch.setenv("COMP_WORDS", "ncpipe train --experiment o")
     assert shown().strip() == ""
 
 

@@ -219,7 +219,7 @@ def test_out_of_memory_halves_a_batch_and_frees_it(
     cuda.fault = more_than(2, when, OUT_OF_MEMORY[error])
     gc.disable()
     try:
-        batches.train_batches([fingerprints], 1, 1e9, Progress("train", 4, 1.0), lambda fingerprint: 1.0)
+        batches.train_batches([fingerprints], 1, 1e9, Progress("train", 4, 1.0))
         assert not cuda.graphs
         assert not [thing for thing in gc.get_objects() if type(thing) is Session]
     finally:
@@ -288,14 +288,6 @@ def test_a_step_that_cannot_be_recorded_trains_all_the_same(
     assert said.count("no CUDA graph of this step") == 1
     assert "operation not permitted when stream is capturing" in said
     assert (cuda.captures, cuda.current_stream(), cuda.recording) == (0, cuda.default, [])
-
-
-def test_a_loss_whose_shapes_depend_on_data_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    """x[labels == 0], as on the CPU. Red: vmap's error."""
-    runs = of_study("-own + own[labels == 0].square().mean()")
-    there = train(FakeCuda(monkeypatch), runs, VECTORS)
-    for one, other in zip(there, train_batch(runs, VECTORS, CPU, "float32"), strict=True):
-        assert one.history[-1].loss == pytest.approx(other.history[-1].loss, rel=1e-4)
 
 
 def test_forty_sessions_share_no_stream_with_one_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,9 +419,7 @@ def test_every_gpu_of_a_machine_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches._Trainer, "_train_some", lambda *_: wait.wait(60) and [])
     wait = threading.Barrier(2)
     fingerprints = [RunFingerprint(run, "", compute, "code") for run in rn()]
-    batches.train_batches(
-        [[each] for each in fingerprints], 2, 1e9, Progress("train", 4, 1.0), lambda fingerprint: 1.0
-    )
+    batches.train_batches([[each] for each in fingerprints], 2, 1e9, Progress("train", 4, 1.0))
     assert sorted(cuda.chosen) == [0, 1]
     monkeypatch.setattr(batches, "free_bytes", lambda device: 1000)
     sizes = [len(batch) for batch in batches.batches_that_fit([fingerprints[0]] * 12, 100, CUDA, 2, 1)]

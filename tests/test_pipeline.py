@@ -298,7 +298,8 @@ class TestBadEnds:
             "resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))\n"
             "os.execvp(sys.argv[1], sys.argv[1:])"
         )
-        command = [sys.executable, "-c", program, "ncpipe", "train", "alpha", "2", "9"]
+        run = ["--experiment", "alpha", "--depth", "2", "--seed", "9"]
+        command = [sys.executable, "-c", program, "ncpipe", "train", *run]
         output = clone.run(*command, check=False, env={"PYTHONDONTWRITEBYTECODE": "1"})
         assert output.code == 1
         *_, announcement, line = output.err.splitlines()

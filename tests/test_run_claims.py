@@ -25,7 +25,7 @@ from ncpipe.runs import fill as fill_module
 from ncpipe.runs import run_claims
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.fill import fill
-from ncpipe.runs.run_claims import FOLDER, STALE, Claim, ClaimWriter, claimed, claimed_keys, claims, machine
+from ncpipe.runs.run_claims import FOLDER, STALE, ClaimWriter, claimed, claimed_keys, claims, machine
 from ncpipe.runs.store_layout import begin_store, store_folder
 from ncpipe.training.checkpoints import Stopped
 
@@ -237,7 +237,7 @@ def test_what_is_no_claim_counts_until_it_is_old(
     assert left_behind() == []
 
 
-WHOLE: dict[str, Any] = {"epochs": 20, "host": "elsewhere", "process": 1, "epoch": 3, "began": 0}
+WHOLE: dict[str, Any] = {"epochs": 20, "host": "elsewhere", "process": 1, "epoch": 3}
 TEXTS: dict[str, str | bytes] = {
     "nothing": "",
     "half": json.dumps(WHOLE)[:9],
@@ -249,8 +249,8 @@ TEXTS: dict[str, str | bytes] = {
     **{
         f"{key}: {json.dumps(value)[:20]}": json.dumps(WHOLE | {key: value})
         for key, value in (
-            ("epochs", "a"), ("epochs", 10**400), ("epoch", -5), ("epoch", 1.5), ("began", []),
-            ("seconds", float("nan")), ("whole", float("inf")), ("host", None), ("process", "a"),
+            ("epochs", "a"), ("epochs", 10**400), ("epoch", -5), ("epoch", 1.5), ("left", []),
+            ("left", float("nan")), ("whole", float("inf")), ("host", None), ("process", "a"),
         )
     },
 }  # fmt: skip
@@ -466,10 +466,16 @@ def test_a_system_without_proc_goes_by_age(project: Path, monkeypatch: pytest.Mo
         machine.cache_clear()
 
 
-def test_the_time_left_is_at_the_pace_since_it_began() -> None:
-    claim = Claim(("a",), epochs=100, host="", process=1, epoch=30, began=10, seconds=40.0)
-    assert claim.left == pytest.approx(140)
-    assert Claim(("a",), 100, "", 1, epoch=10, began=10).left is None
+def test_the_time_left_is_at_the_pace_since_it_began(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_claims, "INTERVAL", 0.0)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with claimed(fingerprints()[:1]) as writer:  # of 20 epochs
+        writer.beat(4)
+        assert claims()[0].left is None
+        now += 30.0
+        writer.beat(10)
+        assert claims()[0].left == pytest.approx(50.0)
 
 
 def test_two_fills_of_one_store_train_each_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -327,7 +327,7 @@ def test_a_network_that_fails_is_one_line(
     fetch("own")
     line = line_of(text, 'yield Layer("last"')
     mistake = rf"study\.py: line {line}: Square\.layers: RuntimeError: .+"
-    monkeypatch.setattr("sys.argv", ["ncpipe", "train", "own", "2", "0", "--workers", "1"])
+    monkeypatch.setattr("sys.argv", ["ncpipe", "train", "--experiment", "own", "--workers", "1"])
     with pytest.raises(SystemExit) as stop:
         run_cli()
     assert re.fullmatch(f"ncpipe: {mistake}", str(stop.value.code)), stop.value.code
@@ -337,9 +337,7 @@ def test_a_network_that_fails_is_one_line(
     assert planned == []
     [failed] = set(failures.values())
     assert re.fullmatch(mistake, str(failed))
-    errors = train_batches(
-        [fingerprints], 1, 60.0, Progress("train", 2, 1.0), lambda fingerprint: 1.0, keep_going=True
-    )
+    errors = train_batches([fingerprints], 1, 60.0, Progress("train", 2, 1.0), keep_going=True)
     assert errors.keys() == {fingerprint.key() for fingerprint in fingerprints}
     [error] = set(errors.values())
     assert re.fullmatch(mistake, str(error))

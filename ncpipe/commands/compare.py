@@ -5,7 +5,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +22,7 @@ from ncpipe.system.text_table import aligned
 from ncpipe.tables.compare import Results, compare_results
 from ncpipe.tables.files import read_keyed
 from ncpipe.tables.headlines import paper_series
-from ncpipe.tables.keys import run_keys, symbol
-from ncpipe.tables.points import SERIES
+from ncpipe.tables.keys import symbol
 
 FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
 GAP = ("loss_gap", "train")
@@ -65,7 +64,7 @@ def compare(
         return
     rows = different_parameters(trees)
     differ = aligned([["parameter", *trees], *([key, *values] for key, values in rows.items())])
-    print(*(differ if rows else ["No parameter differs."]), *what_is_identical(results, tables), sep="\n")
+    print(*(differ if rows else ["No parameter differs."]), sep="\n")
     for experiment, table in tables.items():
         heading = [experiment, *result_columns(revisions)]
         print("", *aligned([heading, *result_rows(table, revisions)]), sep="\n")
@@ -86,29 +85,6 @@ def read_revisions(revisions: Sequence[str]) -> tuple[dict[str, Tree], dict[str,
     for revision in revisions:
         trees[revision], results[revision] = _read(revision)
     return trees, results
-
-
-def what_is_identical(results: dict[str, Results], experiments: Iterable[str]) -> Iterator[str]:
-    """Yield a line for each experiment whose runs have the same numbers in several revisions."""
-    first, *others = results
-    for experiment in experiments:
-        if same := [name for name in others if _equal(results[first], results[name], experiment)]:
-            yield (
-                f"{experiment} is identical in {', '.join([first, *same])}: every run has the same numbers, "
-                "so its curves lie on each other."
-            )
-
-
-def _equal(one: Results, other: Results, experiment: str) -> bool:
-    """Return whether an experiment has the same runs with the same values of every metric in both."""
-    columns = [*run_keys(one.points), *SERIES, "value"]
-    first, second = (
-        tables.points[tables.points["experiment"] == experiment]
-        .reindex(columns=columns)
-        .sort_values(columns, ignore_index=True)
-        for tables in (one, other)
-    )
-    return bool(first.equals(second))
 
 
 def _read(revision: str) -> tuple[Tree, Results]:

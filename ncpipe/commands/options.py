@@ -88,14 +88,15 @@ def _number(text: str) -> float:
         raise typer.BadParameter(str(error)) from None
 
 
-_EXPERIMENT = typer.Option(
-    "--experiment",
-    metavar="NAME",
-    help="Name under `experiments` in params.yaml.",
-    autocompletion=complete_experiment,
-)
-Experiment = Annotated[str, _EXPERIMENT]
-ExperimentIfAny = Annotated[str | None, _EXPERIMENT]
+Experiment = Annotated[
+    str,
+    typer.Option(
+        "--experiment",
+        metavar="NAME",
+        help="Name under `experiments` in params.yaml.",
+        autocompletion=complete_experiment,
+    ),
+]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"] | None,
     typer.Option(help="Overrides compute.device in params.yaml."),

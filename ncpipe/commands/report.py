@@ -19,25 +19,21 @@ from ncpipe.tables.stage_tables import DATA
 
 def report(
     target: Annotated[
-        Path | None, typer.Option("--to", help="File to write instead, with commit and machine.")
+        Path | None,
+        typer.Option("--to", help="File to write instead, with commit, machine and time of training."),
     ] = None,
-    times: Annotated[bool, typer.Option("--times", help="With --to: add the time of training.")] = False,
 ) -> None:
     """Write the report, data/report.html: figures, tables and claims in one file that needs no network.
 
     Equal results give equal bytes on the same machine, but not with --to.
     """
-    if times and target is None:
-        raise InputError("report: --times needs --to, because data/report.html has no times")
     if target is None:
         _write(REPORT, {})
         return
     if target.is_dir():
         raise InputError(f"{target}: is a folder; give a file, for example {target / 'report.html'}")
-    if times and PARAMS_FILE.is_file():
-        facts = provenance(load_params())
-    else:
-        facts = {"source": source(), "machine": machine()}
+    untrained = {"source": source(), "machine": machine()}
+    facts = provenance(load_params()) if PARAMS_FILE.is_file() else untrained
     here = {
         "Written on": ", ".join(f"{key} {value}" for key, value in facts["machine"].items()),
         "Written with": ", ".join(f"{name} {number}" for name, number in versions().items()),

@@ -45,15 +45,6 @@ def sweep(
             help="Where to train; overrides `engine` in engine.yaml (docs/clusters.md).",
         ),
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            "-o",
-            metavar="KEY=VALUE",
-            help="Option of Slurm, as in engine.yaml; can be repeated.",
-        ),
-    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Submit jobs to Slurm and exit; the jobs continue.")
     ] = False,
@@ -67,7 +58,7 @@ def sweep(
     """
     if dry_run + detach + cancel > 1:
         raise InputError("sweep: give one of --dry-run, --detach and --cancel")
-    options = load_options(engine, option or ())
+    options = load_options(engine)
     if dry_run:
         params = load_params()
         print_plan(params, params.compute_on(device), workers, options)

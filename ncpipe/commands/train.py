@@ -11,14 +11,7 @@ from typing import Annotated
 import typer
 
 from ncpipe.commands.code import check_params_unedited
-from ncpipe.commands.options import (
-    CheckpointSeconds,
-    Device,
-    ExperimentIfAny,
-    Value,
-    Workers,
-    complete_experiment,
-)
+from ncpipe.commands.options import CheckpointSeconds, Device, Experiment, Value, Workers
 from ncpipe.config.bounds import Number
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.run import Run
@@ -32,16 +25,8 @@ from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError
 
 
-def train_named(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAME DEPTH SEED",
-            help="Short for --experiment NAME --depth DEPTH --seed SEED.",
-            autocompletion=complete_experiment,
-        ),
-    ] = None,
-    experiment: ExperimentIfAny = None,
+def train(
+    experiment: Experiment,
     depth: Annotated[int | None, typer.Option(help="Depth of the network.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights and mini-batches.")] = None,
     device: Device = None,
@@ -51,52 +36,10 @@ def train_named(
 ) -> None:
     """Take an experiment's runs from the store, or train exactly these; write them to data/runs. Without
     --depth, --seed or --value, this means all of the sweep.
-    """
-    experiment, depth, seed = _named_runs(words, experiment, depth, seed)
-    train(experiment, depth, seed, device, workers, checkpoint_seconds, value)
 
-
-def _named_runs(
-    words: Sequence[str] | None, experiment: str | None, depth: int | None, seed: int | None
-) -> tuple[str, int | None, int | None]:
-    """Return experiment, depth and seed of `train NAME DEPTH SEED`; options may stand for the last words.
-
-    DVC writes options. It quotes their values, so that no shell runs what follows a semicolon in them.
-    """
-    words = words or ()
-    options: tuple[str | int | None, ...] = (experiment, depth, seed)
-    if len(words) > len(options) or any(option is not None for option in options[: len(words)]):
-        raise typer.BadParameter("give experiment, depth and seed once: ncpipe train NAME DEPTH SEED")
-    settings: list[str | int | None] = [*words, *options[len(words) :]]
-    if settings[0] is None:
-        raise typer.BadParameter("which experiment? ncpipe train NAME DEPTH SEED")
-    try:
-        depth, seed = [None if number is None else int(number) for number in settings[1:]]
-    except ValueError:
-        raise typer.BadParameter(f"{' '.join(words[1:])}: depth and seed are whole numbers") from None
-    return str(settings[0]), depth, seed
-
-
-def train(
-    experiment: str,
-    depth: int | None = None,
-    seed: int | None = None,
-    device: Device = None,
-    workers: int | None = None,
-    checkpoint_seconds: float = 60.0,
-    value: Number | None = None,
-) -> None:
-    """Write runs of params.yaml to data/runs/EXPERIMENT/L<depth>/s<seed>, from the store or by training.
-
-    In a study with an axis the path is data/runs/EXPERIMENT/L<depth>/x<value>/s<seed>. Stored runs are taken
-    without torch. Stopped runs resume from their checkpoint. A run that diverges is stored too.
-
-    Args:
-        depth, seed, value: None for all of the sweep.
-        device: overrides compute.device.
-        workers: batches that train at the same time; None for one per core, or one on a GPU.
-
-    Raises InputError in a stage of DVC if params.yaml was edited after the stage `code` ran.
+    The path is data/runs/EXPERIMENT/L<depth>/s<seed>, in a study with an axis L<depth>/x<value>/s<seed>.
+    Stored runs are taken without torch. Stopped runs resume from their checkpoint. A run that diverges is
+    stored too. Raises InputError in a stage of DVC if params.yaml was edited after the stage `code` ran.
     """
     params = load_params()
     runs = _select_runs(params, experiment, depth, seed, value)

@@ -59,10 +59,10 @@ class Network(nn.Module, ABC):
     """A classifier W_L h + b_L, `last`, on features h (N, d) that the other layers compute.
 
     fixed_last: whether the last layer is set and not learned, which makes its parameters frozen. on_sphere:
-    whether features are scaled to length sqrt(d) before the last layer sees them (`ncpipe.models.heads`).
+    whether features are scaled to length sqrt(d) before the last layer sees them (`ncpipe.models.build`).
     cosines: whether logits are the cosines of features and rows of W_L; they need `on_sphere`, and no bias.
     batched: whether its layers also take parameters with a leading run axis (`ncpipe.models.layers`); other
-    networks are stacked by vmap (`ncpipe.training.stack`). bounded: whether |h| <= sqrt(d) for all weights
+    networks take one run after another. bounded: whether |h| <= sqrt(d) for all weights
     and data, as after LN. head_input_layer: name of the layer whose values enter the head, '' without one.
     """
 

@@ -4,10 +4,12 @@
 """
 
 import concurrent.futures
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -29,9 +31,8 @@ from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
 from ncpipe.training.cost import LEVERS, check_memory
 from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, prepare_device, take_gpu
-from ncpipe.training.loop import train_batch
+from ncpipe.training.loop import starts_of, train_batch
 from ncpipe.training.session import Trained
-from ncpipe.training.starts import starts_of
 
 MEMORY_SHARE = 0.7  # of the free memory, for all runs that train at the same time
 BATCHES_PER_GPU = 4  # at the same time, each on a stream of its own: one small batch leaves a GPU idle
@@ -44,6 +45,17 @@ def worker_count(compute: Compute, device: torch.device, wanted: int | None) -> 
     if device.type == "cpu":
         return process_count(wanted, compute.threads)
     return wanted or (BATCHES_PER_GPU * gpu_count(device) if device.type == "cuda" else 1)
+
+
+def work_per_epoch(fingerprint: RunFingerprint) -> int:
+    """Return layers x samples of a run; 1 of an own loop, of which nothing is known before it runs."""
+    run = fingerprint.run
+    return 1 if run.spec.training else run.depth * _samples(PREPARED / run.data, fingerprint.data)
+
+
+@functools.lru_cache(maxsize=64)
+def _samples(folder: Path, checksum: str) -> int:
+    return len(read_prepared(folder).train)
 
 
 def groups(fingerprints: Sequence[RunFingerprint]) -> list[Batch]:
@@ -102,14 +114,12 @@ def train_batches(
     workers: int,
     checkpoint_seconds: float,
     progress: Progress,
-    work_per_epoch: Callable[[RunFingerprint], float],
     keep_going: bool = False,
     stop: threading.Event | None = None,
 ) -> dict[str, InputError]:
     """Train every batch, `workers` at the same time, and put the runs' folders into the store.
 
-    Runs that another process trains, or has trained by now, are left out. work_per_epoch: of a run, in the
-    unit of `progress`.
+    Runs that another process trains, or has trained by now, are left out. progress: by `work_per_epoch`.
     keep_going: whether to train the other batches after an error and return the errors, by the fingerprints
     of the runs. Otherwise the first error is raised, after the batches in training have written checkpoints.
     stop: when it is set, batches write checkpoints and Stopped is raised. Ctrl-C does the same.
@@ -119,7 +129,7 @@ def train_batches(
         device = prepare_device(batches[0][0].compute)
         workers = min(workers, gpu_count(device)) if device.type != "cpu" else workers
     errors: dict[str, InputError] = {}
-    trainer = _Trainer(checkpoint_seconds, progress, work_per_epoch, stop)
+    trainer = _Trainer(checkpoint_seconds, progress, stop)
     numbers = itertools.count()
 
     def start() -> None:
@@ -154,7 +164,6 @@ class _Trainer:
 
     checkpoint_seconds: float
     progress: Progress
-    work_per_epoch: Callable[[RunFingerprint], float]
     stop: threading.Event
 
     def train(self, batch: Batch) -> None:
@@ -170,8 +179,7 @@ class _Trainer:
         first, run = fingerprints[0], fingerprints[0].run
         check_code(first, Reading())  # whoever edited the code wants no more runs of the code before
         if run.spec.training:
-            work = self.work_per_epoch(first)
-            train_elsewhere(first, self.checkpoint_seconds, self.progress, work, self.stop, claim)
+            train_elsewhere(first, self.checkpoint_seconds, self.progress, self.stop, claim)
             return []
         data = read_prepared(PREPARED / run.data)
         if data.checksum != first.data:
@@ -212,7 +220,7 @@ class _Trainer:
     ) -> list[Trained]:
         """Train runs side by side, and report each epoch to the claim and to the progress."""
         runs = [fingerprint.run for fingerprint in fingerprints]
-        work = sum(map(self.work_per_epoch, fingerprints))
+        work = sum(map(work_per_epoch, fingerprints))
         last_epoch = None
 
         def on_epoch(epoch: int, loss: Callable[[], float]) -> None:

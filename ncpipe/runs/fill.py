@@ -12,7 +12,7 @@ from ncpipe.config.run import Device
 from ncpipe.runs.batches import train_batches, worker_count
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.fingerprint import RunFingerprint
-from ncpipe.runs.plan import plan
+from ncpipe.runs.plan import plan, work_of
 from ncpipe.runs.run_claims import FOLDER, claimed_keys
 from ncpipe.runs.store import lacking, missing_of, sweep_fingerprints
 from ncpipe.runs.store_layout import store_folder
@@ -69,22 +69,14 @@ def _train(
         if error := failed.get(fingerprint.key()):
             log_failure([fingerprint.run], error)
     if planned:
-        runs = plural(sum(len(batch.fingerprints) for batch in planned), "run")
+        runs = plural(sum(map(len, planned)), "run")
         batches = plural(len(planned), "batch")
         say(f"{settings.name}: {runs} to train in {batches} on {device}, {workers} at a time")
-    work = {key: batch.work_per_epoch for batch in planned for key in batch.keys}
-    done, left = (sum(getattr(batch, name) for batch in planned) for name in ("work_done", "work_left"))
+    done, left = (sum(part) for part in zip((0, 0), *map(work_of, planned), strict=True))
     progress = Progress(settings.name, settings.runs, done + left, settings.runs - len(fingerprints), done)
     try:
-        failed |= train_batches(
-            [batch.fingerprints for batch in planned],
-            workers,
-            settings.checkpoint_seconds,
-            progress,
-            lambda fingerprint: work[fingerprint.key()],
-            settings.keep_going,
-            stop,
-        )
+        seconds = settings.checkpoint_seconds
+        failed |= train_batches(planned, workers, seconds, progress, settings.keep_going, stop)
     finally:
         progress.close()
     return failed

@@ -34,7 +34,6 @@ def train_elsewhere(
     fingerprint: RunFingerprint,
     checkpoint_seconds: float,
     progress: Progress,
-    work_per_epoch: float,
     stop: threading.Event,
     claim: ClaimWriter,
 ) -> None:
@@ -61,8 +60,8 @@ def train_elsewhere(
                 epoch, loss = int(state[0]), state[1]
                 claim.beat(epoch, progress.left())
                 if epoch > done:
-                    work = work_per_epoch * (epoch - done)
-                    progress.add(work, run.name, f"{epoch} of {epochs}", functools.partial(float, loss))
+                    at = f"{epoch} of {epochs}"
+                    progress.add(epoch - done, run.name, at, functools.partial(float, loss))
                     done = epoch
             line = future.result()
         except BrokenProcessPool:

@@ -53,8 +53,7 @@ class Claim:
     """Holds runs that one process trains together, and how far they are.
 
     keys: of the runs. epoch, epochs: epochs done, and in total. host, process: of the machine that trains.
-    began: epochs that were done when the process started; None before. seconds: since then.
-    whole: seconds until all batches of the process are done; None if unknown.
+    left: seconds until these runs are done; whole: until all batches of the process are; None if unknown.
     """
 
     keys: tuple[str, ...]
@@ -62,16 +61,8 @@ class Claim:
     host: str
     process: int
     epoch: Done = 0
-    began: Done | None = None
-    seconds: NonNegative = 0.0
+    left: NonNegative | None = None
     whole: NonNegative | None = None
-
-    @property
-    def left(self) -> float | None:
-        """Return the seconds left at the rate so far; None before the first epoch."""
-        if self.began is None or self.epoch <= self.began:
-            return None
-        return self.seconds / (self.epoch - self.began) * (self.epochs - self.epoch)
 
 
 class ClaimWriter:
@@ -83,6 +74,7 @@ class ClaimWriter:
         self.claim = Claim((), epochs, socket.gethostname(), os.getpid())
         number, born = secrets.token_hex(NUMBER // 2), _born(self.claim.process) or 0
         self.file = self.folder / f"{number}-{machine()}-{self.claim.process}-{born}-{job_id()}"
+        self.began: int | None = None  # epochs that were done when training started
         self.start = self.written = time.monotonic()
         self.released = threading.Event()
 
@@ -135,12 +127,14 @@ class ClaimWriter:
     def beat(self, epoch: int, whole: float | None = None) -> None:
         """Record that `epoch` epochs are done, and that all batches here take `whole` more seconds."""
         now = time.monotonic()
-        if self.claim.began is None:
-            self.claim.began, self.start = epoch, now
+        if self.began is None:
+            self.began, self.start = epoch, now
         elif now - self.written < INTERVAL:
             return
         self.written = now
-        self.claim.epoch, self.claim.seconds, self.claim.whole = epoch, now - self.start, whole
+        if epoch > self.began:
+            self.claim.left = (now - self.start) / (epoch - self.began) * (self.claim.epochs - epoch)
+        self.claim.epoch, self.claim.whole = epoch, whole
         with contextlib.suppress(OSError):  # a full disk stops no training
             self._write()
 

@@ -3,7 +3,6 @@
 import math
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -13,7 +12,7 @@ from pydantic import BeforeValidator
 from ncpipe.config.bounds import Bound
 from ncpipe.config.records import read
 from ncpipe.config.run import Compute
-from ncpipe.config.yaml_file import parse_yaml, read_yaml
+from ncpipe.config.yaml_file import read_yaml
 from ncpipe.system.errors import InputError, cut, shown, suggest
 
 ENGINE_FILE = Path("engine.yaml")
@@ -178,12 +177,10 @@ class Settings:
             raise InputError("NCPIPE_CHECKPOINT_SECONDS or --checkpoint-seconds: nan; give 0 or more")
 
 
-def load_options(
-    engine: str | None = None, overrides: Sequence[str] = (), path: Path = ENGINE_FILE
-) -> Options:
-    """Return the options of engine.yaml and the command line; InputError has one line per mistake.
+def load_options(engine: str | None = None, path: Path = ENGINE_FILE) -> Options:
+    """Return the options of engine.yaml, with the engine of the command line if that names one.
 
-    engine: the name given as --engine. overrides: KEY=VALUE for Slurm. Both override the file.
+    Raises InputError with one line per mistake.
     """
     tree: Any = {}
     if path.is_file():
@@ -197,15 +194,5 @@ def load_options(
         if engine not in (engines := get_args(EngineName)):
             raise InputError(f"--engine: {shown(engine)} is unknown; {suggest(engine, engines)}")
         tree["engine"] = engine
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals:
-            raise InputError(f"--option {shown(override)}: write it as KEY=VALUE")
-        if tree.get("engine") != "slurm":
-            raise InputError(f"--option {shown(override)}: an option of Slurm; use --engine slurm")
-        try:
-            tree.setdefault("slurm", {})[key] = parse_yaml(text)
-        except InputError as error:
-            raise InputError(f"--option {key}: {error}") from None
     options: Options = read(Options, tree)
     return options

@@ -43,8 +43,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from ncpipe.config.architectures.paper import TWO_LAYER_MLPS
-from ncpipe.config.architectures.resnet import ResNetModel
+from ncpipe.config.architectures.paper import TWO_LAYER_MLPS, ResNetModel
 from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.run import Compute, Run

@@ -71,39 +71,22 @@ def loglog_slope(x: list[float], y: list[float]) -> float:
 
 
 @pytest.mark.parametrize("through", [False, True])
-def test_an_arc_joins_its_ends_on_the_sphere(through: bool) -> None:
-    start, end, middle = sphere_points(3, 7)
-    arc = arc_between(start, end, middle if through else None)
-    points = arc.at(torch.linspace(0, arc.angle, 2001, dtype=torch.float64))
-    assert torch.allclose(points.norm(dim=1), torch.full((2001,), 7**0.5, dtype=torch.float64), atol=1e-12)
-    assert points.sum(1).abs().max() < 1e-12
-    assert torch.allclose(points[0], start)
-    assert torch.allclose(points[-1], end)
-    assert arc.length <= 2 * math.pi * 7**0.5
-    length = points.diff(dim=0).norm(dim=1).sum().item()
-    assert length == pytest.approx(arc.length, rel=1e-6)
-    nearest = (points - middle).norm(dim=1).min().item()
-    assert (nearest < 1e-2) == through
-    if not through:
-        assert arc.length == pytest.approx(7**0.5 * math.acos((start @ end).item() / 7))
-
-
-@pytest.mark.parametrize("through", [False, True])
-def test_nearest_products_are_those_of_a_dense_walk(through: bool) -> None:
-    start, end, middle, *others = sphere_points(40, 6, seed=1)
+def test_an_arc_joins_its_ends_on_the_sphere_and_is_cut_on_the_rim(through: bool) -> None:
+    """Against a dense walk along it."""
+    start, end, middle, *others = sphere_points(40, 7)
     arc = arc_between(start, end, middle if through else None)
     walk = arc.at(torch.linspace(0, arc.angle, 20001, dtype=torch.float64))
-    expected = (walk @ torch.stack(others).T).amax(0)
-    assert torch.allclose(arc.nearest_products(torch.stack(others)), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("through", [False, True])
-def test_a_cut_arc_ends_on_the_rim(through: bool) -> None:
-    start, end, middle = sphere_points(3, 8, seed=2)
-    level = 8 * 0.7
+    torch.testing.assert_close(on_sphere(walk), walk, rtol=0, atol=1e-12)
+    torch.testing.assert_close(walk[[0, -1]], torch.stack([start, end]))
+    assert arc.length <= 2 * math.pi * 7**0.5
+    assert walk.diff(dim=0).norm(dim=1).sum().item() == pytest.approx(arc.length, rel=1e-6)
+    assert ((walk - middle).norm(dim=1).min().item() < 1e-2) == through
+    nearest = (walk @ torch.stack(others).T).amax(0)
+    torch.testing.assert_close(arc.nearest_products(torch.stack(others)), nearest, rtol=0, atol=1e-6)
+    level = 7 * 0.7
     assert start @ end < level
-    arc = cut_at(arc_between(start, end, middle if through else None), end, level)
-    walk = arc.at(torch.linspace(0, arc.angle, 1001, dtype=torch.float64))
+    cut = cut_at(arc, end, level)
+    walk = cut.at(torch.linspace(0, cut.angle, 1001, dtype=torch.float64))
     assert (walk[-1] @ end).item() == pytest.approx(level)
     assert ((walk[:-1] @ end) < level).all()
 

@@ -24,7 +24,7 @@ from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
 from ncpipe.config.run import Run
-from ncpipe.config.sources.free import FreeData
+from ncpipe.config.sources.generated import FreeData
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import read_prepared, write_prepared
 from ncpipe.features.trained_run import TrainedRun

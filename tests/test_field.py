@@ -16,7 +16,7 @@ from scipy.linalg import block_diag
 from scipy.special import i0
 
 from ncpipe.config.sources.generated import ModularData
-from ncpipe.datasets.modular_addition import prepare_modular
+from ncpipe.datasets.generated import prepare_modular
 from ncpipe.papers.k23.orthoplex import orthoplex_value
 from ncpipe.system.errors import InputError
 

@@ -19,7 +19,6 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
-from paper_figure_cases import PAPER_CASES
 
 from ncpipe.config.experiment import Data
 from ncpipe.config.params import Slopes
@@ -47,7 +46,7 @@ KNOWN = json.loads(STORED.read_text(encoding="utf-8"))
 SAVED = "sweep, one experiment"
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in PAPER_CASES])
+@pytest.mark.parametrize("case", CASES)
 def test_a_figure_has_the_words_lines_and_axes_that_are_stored(case: str) -> None:
     """If the change is meant: `python tests/figure_cases.py`, and look at the difference."""
     assert stored(case) == KNOWN[case]
@@ -200,7 +199,8 @@ def test_labels_of_rows_and_titles(change: dict[str, Any], plain: str, label: st
 
 
 def test_experiments_whose_labels_would_be_the_same_are_named() -> None:
-    """Red: rows that nothing tells apart, or a name where the label says enough."""
+    """Red: rows that nothing tells apart, or a name where the label says enough; `resnet on own loaders`,
+    where `about` says what the network and its images are."""
     other = USUAL | {"loss_name": "mse"}
     rows = [{"experiment": name} | run for name, run in (("a", USUAL), ("b", other), ("c", USUAL))]
     labels = by_experiment(row_label, pd.DataFrame(rows))
@@ -210,6 +210,13 @@ def test_experiments_whose_labels_would_be_the_same_are_named() -> None:
     assert [text.split("\n")[0] for text in named.values()] == ["first", "L-RN1 on CIFAR-10", "c"]
     with pytest.raises(InputError, match="runs: no column 'source'; run the stages measure and"):
         by_experiment(row_label, pd.DataFrame(rows).drop(columns="source"))
+    own = pd.DataFrame(rows).assign(source=["own loaders", "digits", "mnist"])
+    named = by_experiment(row_label, own, {"a": "ResNet on own images", "b": "never"})
+    assert [text.split("\n")[0] for text in named.values()] == [
+        "ResNet on own images",
+        "L-RN1 on digits",
+        "L-RN1 on MNIST",
+    ]
 
 
 def test_each_data_set_has_its_own_name() -> None:
@@ -309,15 +316,6 @@ def test_a_band_stays_within_the_runs() -> None:
     assert corners[:, 1].min() == 0
     spread = np.std([0.2, 0.3, 0.4, 0.5, 0.6], ddof=1)
     assert {round(y, 6) for x, y in corners if x == 2} == {round(0.4 - spread, 6), round(0.4 + spread, 6)}
-
-
-def test_an_own_loop_has_the_label_of_its_study() -> None:
-    """Red: `resnet on own loaders`, where `about` says what the network and its images are."""
-    runs = pd.DataFrame([USUAL | {"experiment": name, "architecture": "resnet"} for name in ("a", "b")])
-    runs["source"] = ["own loaders", "digits"]
-    labels = by_experiment(row_label, runs, {"a": "ResNet on augmented CIFAR-10", "b": "never"})
-    assert labels["a"] == "ResNet on augmented CIFAR-10"
-    assert labels["b"].startswith("resnet on digits")
 
 
 def test_marks_have_the_colour_of_their_depth_and_names_lie_on_rows() -> None:

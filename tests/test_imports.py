@@ -48,7 +48,7 @@ FORBIDDEN = {
     "integrations/transformers": DATA - {"transformers"} | PIPELINE,
     "integrations/lightning": DATA - {"transformers"} | PIPELINE,
     "papers/k23/flows/features_model": {"torch", *DATA, *PIPELINE},
-    "config/architectures/resnet": {"torch", "pydantic"},
+    "config/architectures/paper": {"torch", "pydantic"},
     "metrics/catalogue": {"torch"},  # tables, figures and the report read it
     "metrics/conformance/suite": {"torch", "pandas", *PIPELINE},
     "metrics/measurements": {"torch", *PIPELINE},

@@ -118,11 +118,6 @@ def test_small_classes_are_part_of_the_balanced_draw(resample: str, small: int) 
     assert data.true_labels is None
 
 
-def test_a_ratio_of_one_is_the_balanced_draw() -> None:
-    assert torch.equal(kept_samples(LABELS, 6, Imbalance(3, 1.0, "none")), torch.arange(300))
-    assert torch.equal(kept_samples(LABELS, 6, Imbalance(3, 1.0, "over")), torch.arange(300))
-
-
 def test_metrics_on_the_true_labels_are_those_of_arrays(tmp_path: Path) -> None:
     """Every metric of the last layer. Red: given labels for true ones."""
     data = vector_data(per_class=12)

@@ -52,8 +52,7 @@ from ncpipe.config.run import Compute, Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.extraction import extract
 from ncpipe.metrics.losses import logits_of, unregularised_loss
-from ncpipe.models.build import build_network
-from ncpipe.models.heads import simplex_rows
+from ncpipe.models.build import build_network, simplex_rows
 from ncpipe.models.loss_functions import LOSSES, cross_entropy, half_squared_error
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError

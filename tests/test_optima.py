@@ -18,7 +18,7 @@ from ncpipe.models.loss_functions import LOSSES
 from ncpipe.papers.k23 import orthoplex, supcon, two_linear
 from ncpipe.papers.k23.calls import CALLS as K23
 from ncpipe.papers.k23.flows.features_model import Flow, aligned_start, integrate
-from ncpipe.papers.s24 import dufm, dufm_numerical, dufm_shapes
+from ncpipe.papers.s24 import dufm, dufm_shapes
 from ncpipe.papers.s24.dufm import Dufm, equal_decays
 from ncpipe.papers.s24.dufm_relaxed import relaxed_relu
 from ncpipe.papers.s24.dufm_solutions import dnc_solution
@@ -315,7 +315,7 @@ def test_half_the_width_ends_at_an_orthoplex() -> None:
     assert orthoplex.orthoplex_value(6, 2, 0.01) > wide.value
 
 
-SE, FEW = Flow("se", 3, 4, 0.0, 0.0, True), equal_decays(4, 2, 3, 0.01)
+SE = Flow("se", 3, 4, 0.0, 0.0, True)
 ONES = torch.ones(3)
 
 
@@ -352,15 +352,11 @@ ONES = torch.ones(3)
         (lambda: Dufm(3, 5, 0.0, (0.1, 0.1)), "must be positive"),
         (lambda: Dufm(3, 5, 0.1, (0.1, math.nan)), "must be positive"),
         (lambda: dufm.srg_loss(equal_decays(5, 5, 4, 0.1)), "from 6 classes on"),
-        (lambda: dufm_shapes.srg_constants(3), "r: 3"),
+        (lambda: dufm_shapes.srg_constants(3), "points: 3"),
         (lambda: dufm_shapes.srg_shape(5, 4), "minus: 4; expected 2 to r - 2 = 3"),
         (lambda: dnc_solution(equal_decays(6, 5, 4, 1e-3), width=5), "width: 5 is below 6"),
         (lambda: dufm_objective(equal_decays(2, 3, 2, 0.1), torch.ones(4, 2), []), "features of 4 samples"),
         (lambda: relaxed_relu(torch.ones(1), 0.0), "epsilon: 0"),
-        (lambda: dufm_numerical.minimise(FEW, 5, starts=0, seed=0), "starts 0, width 5"),
-        (lambda: dufm_numerical.minimise(FEW, 0, starts=1, seed=0), "width 0"),
-        (lambda: dufm_numerical.descend(FEW, [dnc_solution(FEW, width=width) for width in (5, 6)]),
-         "widen solutions to one width"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(call: Callable[[], object], message: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ncpipe.papers.s24 import dufm, dufm_shapes
 from ncpipe.papers.s24.dufm import Dufm, equal_decays
-from ncpipe.papers.s24.dufm_numerical import descend, gradient_into, minimise
+from ncpipe.papers.s24.dufm_numerical import descend, minimise
 from ncpipe.papers.s24.dufm_relaxed import relaxed_relu, within_class_bound
 from ncpipe.papers.s24.dufm_solutions import (
     Solution,
@@ -104,16 +104,6 @@ def test_all_penalties_are_equal_and_zero_is_a_solution_for_strong_decay():
         assert not any(bool(matrix.any()) for matrix in (build(strong).features, *build(strong).weights))
 
 
-def test_numbers_known_from_elsewhere():
-    model = equal_decays(10, 50, 4, 0.004)
-    assert dufm.dnc_loss(model) == pytest.approx(0.214623, abs=5e-7)
-    assert dufm.srg_loss(model) == pytest.approx(0.174826, abs=5e-7)
-    assert dufm.equal_strength(model) == pytest.approx(0.00875, abs=5e-6)
-    assert dufm.srg_loss(equal_decays(15, 50, 4, 0.004), 3) == pytest.approx(0.236664, abs=5e-7)
-    assert dufm.srg_loss(equal_decays(21, 50, 4, 0.002), 3) == pytest.approx(0.154401, abs=5e-7)
-    assert dufm.srg_loss(equal_decays(21, 50, 4, 0.002), 2) == pytest.approx(0.171417, abs=5e-7)
-
-
 # Theorems
 
 
@@ -193,24 +183,6 @@ def hidden(solution):
 def name(solution):
     *_, inner, last, _ = hidden(solution)
     return structure(inner.clamp(min=0), last).name
-
-
-def test_the_gradient_is_autograd_s():
-    model = equal_decays(4, 3, 4, 0.02)
-    found = minimise(model, 5, starts=3, seed=0, steps=1, collapsed=False)
-    assert [tuple(end.features.shape) for end in found.solutions] == [(12, 5)] * 3
-    matrices = [
-        torch.stack(parts)
-        for parts in zip(*((end.features, *end.weights) for end in found.solutions), strict=True)
-    ]
-    targets = torch.eye(4).double().repeat_interleave(3, 0)
-    written = [torch.zeros_like(matrix) for matrix in matrices]
-    gradient_into(matrices, written, targets)
-    for start in range(3):
-        free = [matrix[start].clone().requires_grad_() for matrix in matrices]
-        error = (layers(free[0], free[1:])[-1] - targets).square().sum() / (2 * 12)
-        for expected, slopes in zip(torch.autograd.grad(error, free), written, strict=True):
-            assert torch.allclose(expected, slopes[start], rtol=1e-12, atol=1e-15)
 
 
 def test_unequal_decays_give_the_same_losses_in_the_model_s_own_scale():

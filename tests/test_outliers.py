@@ -19,7 +19,7 @@ from ncpipe.commands.aggregate import aggregate
 from ncpipe.config.records import check, read
 from ncpipe.config.sources.images import ImageData
 from ncpipe.datasets import prepare as sources
-from ncpipe.datasets.digits import prepare_digits
+from ncpipe.datasets.images import prepare_digits
 from ncpipe.datasets.prepared import Prepared, Split, read_prepared
 from ncpipe.features.files import read_features
 from ncpipe.metrics.catalogue import OUTLIERS

@@ -30,7 +30,7 @@ from ncpipe.system.errors import InputError
 from ncpipe.system.tensor_files import load_tensors
 from ncpipe.tables.keys import rows_at
 from ncpipe.tables.stage_tables import stage_table
-from ncpipe.training.starts import starts_of
+from ncpipe.training.loop import starts_of
 
 STUDY = """
 from dataclasses import dataclass

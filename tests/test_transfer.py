@@ -21,7 +21,7 @@ from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
 from ncpipe.config.sources.images import ImageData
 from ncpipe.config.transfer_specs import Transfer
-from ncpipe.datasets.digits import prepare_digits
+from ncpipe.datasets.images import prepare_digits
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared, Split, read_prepared
 from ncpipe.datasets.transfer import split_for_transfer

@@ -15,8 +15,7 @@ from conftest import TEXT, architecture, experiment_tree, image_data, token_data
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
 from ncpipe.config.run import Run
-from ncpipe.config.sources.free import FreeData
-from ncpipe.config.sources.generated import TeacherData
+from ncpipe.config.sources.generated import FreeData, TeacherData
 from ncpipe.config.study import load_study
 from ncpipe.config.unions import specs_of_study
 from ncpipe.datasets.markov import prepare_markov

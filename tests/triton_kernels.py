@@ -10,7 +10,6 @@ import functools
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import test_fake_cuda
@@ -18,19 +17,17 @@ import torch
 import triton
 from conftest import architecture, experiment, image_data, loaded, normal, vector_data
 from fake_cuda import CPU, CUDA, FakeCuda
+from half_blocks import EPS, Given, HalfBlock, assert_close, compiled, definition, double, inputs, results
 from torch import Tensor
 from training_cases import ADAM, assert_same
 
 from ncpipe.config.run import Run
-from ncpipe.models import residual_block, triton_block
-from ncpipe.models.layers import OneLayerMLP, OneMatrixAttention, layer_norm
+from ncpipe.models import triton_block
+from ncpipe.models.layers import layer_norm
 from ncpipe.training import cuda_graph
 from ncpipe.training.loop import train_batch
 
 pytestmark = pytest.mark.usefixtures("cuda_flags")
-
-EPS = 1e-5
-Given = dict[str, Tensor]
 
 
 @pytest.fixture
@@ -41,73 +38,6 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     cuda = FakeCuda(monkeypatch, kernels=True)
     with cuda.here():
         yield cuda
-
-
-def inputs(part: str, norm: str, runs: int, rows: int, width: int) -> Given:
-    """x, the stream if pre-LN, and the parameters, which are views of one buffer as in a stack."""
-    numbers = width * width + (width if part == "mlp" else width * width)
-    values = normal(runs, numbers + 16, seed=1).float() / width**0.5
-    matrix, rest = values[:, : width * width], values[:, width * width : numbers]
-    given = {"x": normal(runs, rows, width).float()}
-    if norm == "pre":
-        given["stream"] = normal(runs, rows, width, seed=2).float()
-    given["first"] = matrix.unflatten(1, (width, width))
-    given["second"] = rest if part == "mlp" else rest.unflatten(1, (width, width))
-    return given
-
-
-def half_block(part: str, given: Given, tokens: int) -> tuple[Tensor, ...]:
-    """LN(t) and, pre-LN, t, by the kernels."""
-    width = given["x"].shape[-1]
-    if part == "mlp":
-        mlp = OneLayerMLP(width)
-        del mlp.lin.weight, mlp.lin.bias
-        mlp.lin.weight, mlp.lin.bias = given["first"], given["second"]
-        assert residual_block.mlp_is_compiled(mlp, given["x"])
-        found = residual_block.add_mlp(given["x"], given.get("stream"), mlp, EPS)
-    else:
-        attention = OneMatrixAttention(width)
-        del attention.qk.weight, attention.vo.weight
-        attention.qk.weight, attention.vo.weight = given["first"], given["second"]
-        assert residual_block.attention_is_compiled(attention, given["x"], tokens)
-        found = residual_block.add_attention(given["x"], given.get("stream"), attention, tokens, EPS)
-    return tuple(tensor for tensor in found if tensor is not None)
-
-
-def definition(part: str, given: Given, tokens: int) -> tuple[Tensor, ...]:
-    """The same, as the paper writes it."""
-    x, first, second = given["x"], given["first"], given["second"]
-    if part == "mlp":
-        added = torch.relu(x @ first.mT + second.unsqueeze(1))
-    else:
-        samples, queries = (each.unflatten(1, (-1, tokens)) for each in (x, x @ first.mT))
-        scores = queries @ samples.mT / math.sqrt(x.shape[-1])
-        mask = torch.full((tokens, tokens), -math.inf, dtype=x.dtype).triu(1)
-        added = (torch.softmax(scores + mask, -1) @ samples).flatten(1, 2) @ second.mT
-    total = given.get("stream", x) + added
-    centred = total - total.mean(-1, keepdim=True)
-    normalised = centred / (centred.square().mean(-1, keepdim=True) + EPS).sqrt()
-    return (normalised, total) if "stream" in given else (normalised,)
-
-
-def results(function: Any, part: str, given: Given, tokens: int) -> dict[str, Tensor]:
-    """Results, and gradients of what they are multiplied with."""
-    own = {name: tensor.detach().requires_grad_() for name, tensor in given.items()}
-    found = function(part, own, tokens)
-    slopes = [
-        normal(*each.shape[1:], seed=seed).to(each.dtype).repeat(len(each), 1, 1)
-        for seed, each in enumerate(found)
-    ]
-    gradients = torch.autograd.grad(found, list(own.values()), slopes)
-    values = {f"result {index}": each.detach() for index, each in enumerate(found)}
-    return values | dict(zip(own, gradients, strict=True))
-
-
-def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], error: float = 2e-6) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        scale = max(float(value.abs().max()), 1e-2)
-        assert float((found[name].double() - value).abs().max()) < error * scale, name
 
 
 SHAPES = [  # part, tokens, samples, runs, width
@@ -131,12 +61,11 @@ def test_half_block_is_its_definition(
 ) -> None:
     """And its gradients. Red: another run's matrix, rows of a tile that are no rows, a sample in two tiles, a
     mask off by one, tiles or programs left out of a weight's gradient."""
-    given = inputs(part, norm, runs, tokens * samples, width)
-    exact = {name: tensor.double() for name, tensor in given.items()}
+    given = inputs(part, norm, runs, tokens * samples, width, torch.float32)
     with cuda.away():
-        expected = results(definition, part, exact, tokens)
+        expected = results(definition, part, double(given), tokens)
     before = cuda.kernels.copy()
-    found = results(half_block, part, given, tokens)
+    found = results(compiled, part, given, tokens)
     assert_close(found, expected)
     launched = cuda.kernels - before
     assert {name: launched[name] for name in launched if part in name} == {
@@ -150,11 +79,11 @@ def test_half_block_is_its_definition(
 @pytest.mark.parametrize(("part", "tokens"), [("mlp", 1), ("attention", 3), ("attention", 40)])
 def test_bytes_are_the_same_twice_and_beside_other_runs(part: str, tokens: int, cuda: FakeCuda) -> None:
     """Red: a number of programs, and so an order of sums, that depends on the runs."""
-    given = inputs(part, "pre", 2, 120, 16)
-    together, again = (results(half_block, part, given, tokens) for _ in "ab")
+    given = inputs(part, "pre", 2, 120, 16, torch.float32)
+    together, again = (results(compiled, part, given, tokens) for _ in "ab")
     for name, value in together.items():
         assert torch.equal(again[name], value), name
-    alone = results(half_block, part, {name: tensor[1:2] for name, tensor in given.items()}, tokens)
+    alone = results(compiled, part, {name: tensor[1:2] for name, tensor in given.items()}, tokens)
     for name, value in alone.items():
         assert torch.equal(value, together[name][1:2]), name
 
@@ -162,9 +91,9 @@ def test_bytes_are_the_same_twice_and_beside_other_runs(part: str, tokens: int, 
 def test_nan_stays_in_its_run(cuda: FakeCuda) -> None:
     """Red: max(NaN, 0) = 0, by which a run that diverges passes for one that does not."""
     for part, tokens in (("mlp", 1), ("attention", 4)):
-        given = inputs(part, "post", 2, 40, 16)
+        given = inputs(part, "post", 2, 40, 16, torch.float32)
         given["second"][0, 3] = math.nan
-        found = results(half_block, part, given, tokens)
+        found = results(compiled, part, given, tokens)
         for value in found.values():
             assert value[0].isnan().any()
             assert not value[1].isnan().any()
@@ -173,11 +102,11 @@ def test_nan_stays_in_its_run(cuda: FakeCuda) -> None:
 @pytest.mark.parametrize("tokens", [4, 40])
 def test_large_scores_do_not_overflow(tokens: int, cuda: FakeCuda) -> None:
     """Red: a largest score that is not that of all rows; scores of a few hundred as NaN."""
-    given = inputs("attention", "post", 1, 80, 16)
+    given = inputs("attention", "post", 1, 80, 16, torch.float32)
     given["first"] = 200 * given["first"]
     with cuda.away():
-        (exact,) = definition("attention", {name: each.double() for name, each in given.items()}, tokens)
-    (found,) = half_block("attention", given, tokens)
+        (exact,) = definition("attention", double(given), tokens)
+    (found,) = compiled("attention", given, tokens)
     assert float((found - exact).abs().max()) < 1e-2
 
 
@@ -188,7 +117,7 @@ def test_second_derivatives_and_gradients_that_are_not_contiguous(
 ) -> None:
     """Red: a second derivative of zero; strides that are taken for those of contiguous rows."""
 
-    def derivatives(function: Any, given: Given) -> dict[str, Tensor]:
+    def derivatives(function: HalfBlock, given: Given) -> dict[str, Tensor]:
         own = {name: tensor.detach().requires_grad_() for name, tensor in given.items()}
         found = function(part, own, 2)
         slopes = [normal(2, 16, 6, seed=seed).to(each.dtype).mT for seed, each in enumerate(found)]
@@ -198,10 +127,10 @@ def test_second_derivatives_and_gradients_that_are_not_contiguous(
         second = torch.autograd.grad(total, list(own.values()))
         return {"not contiguous": turned} | dict(zip(own, second, strict=True))
 
-    given = inputs(part, norm, 2, 6, 16)
+    given = inputs(part, norm, 2, 6, 16, torch.float32)
     with cuda.away():
-        expected = derivatives(definition, {name: tensor.double() for name, tensor in given.items()})
-    assert_close(derivatives(half_block, given), expected, 1e-4)
+        expected = derivatives(definition, double(given))
+    assert_close(derivatives(compiled, given), expected, 1e-4)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 16), (259, 64), (37, 128), (9, 1024)])

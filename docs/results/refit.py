@@ -78,7 +78,7 @@ def refit(folder: Path) -> Iterator[str]:
         nothing = pd.DataFrame(columns=[*run_keys(runs), "layer", "split", "metric", "value", "selected"])
         history = folder / "history.csv"
         kept = pd.read_csv(history) if history.is_file() else nothing
-        all_tables = Tables(points, runs, slopes, leave_out, nothing, nothing, nothing, kept, rule)
+        all_tables = Tables(points, runs, nothing, nothing, nothing, kept, rule)
         yield from rejudge(folder, all_tables)
 
 

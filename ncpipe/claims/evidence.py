@@ -28,15 +28,13 @@ class NoNumberError(Exception):
 
 @dataclass(frozen=True)
 class Tables:
-    """Holds the tables that `aggregate` writes, and the rule by which slopes were fitted.
+    """Holds the tables that `aggregate` writes, and the rule by which slopes are fitted.
 
     `stage` has those of the study's own stages.
     """
 
     points: pd.DataFrame
     runs: pd.DataFrame
-    slopes: pd.DataFrame
-    slopes_leave_out: pd.DataFrame
     separation: pd.DataFrame
     effective_depth: pd.DataFrame
     layer_errors: pd.DataFrame

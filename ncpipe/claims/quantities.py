@@ -36,20 +36,21 @@ from ncpipe.claims.run_calls import RUN_CALLS
 from ncpipe.config.bounds import Count, Index, Number
 from ncpipe.config.study import mistake
 from ncpipe.config.unions import TaggedBy
+from ncpipe.metrics.study_metrics import entry
 from ncpipe.system.errors import InputError, cut, shown, suggest
 from ncpipe.tables.compare import (
     Combination,
     WeightedRuns,
-    difference_error,
     drift_combination,
     size_difference_interval,
     slope_combination,
 )
+from ncpipe.tables.intervals import standard_error
 from ncpipe.tables.keys import run_keys, symbol, x_column
 from ncpipe.tables.points import LAST
 from ncpipe.tables.ranks import rank_correlation
 from ncpipe.tables.rates import p_text
-from ncpipe.tables.slopes import FEWEST_DEPTHS, turns_back
+from ncpipe.tables.slopes import FEWEST_DEPTHS, Replicates, turns_back
 
 OVER_DEPTHS = ("slope", "bend")  # kinds of difference that are computed over all depths
 
@@ -114,21 +115,26 @@ def _few_depths(used: pd.DataFrame, without: int = 0) -> str:
     return f"{count} {noun}, a trend takes {FEWEST_DEPTHS}" if count < FEWEST_DEPTHS else ""
 
 
-def _slope_row(side: Side, tables: Tables, without: int) -> pd.Series:
-    """Return the row of slopes.csv, or of slopes_leave_out.csv where depths are left out."""
-    line = side._replace(value=None)
-    rows = line.of_metric(line.rows(tables.slopes_leave_out if without else tables.slopes))
-    if without:
-        rows = rows[rows["n_left_out"] == without]
-    if len(rows) > 1:
+def _used_series(claim: RunClaim, table: pd.DataFrame, tables: Tables, without: int) -> Replicates:
+    """Return the used runs of a table by x; raise NoNumberError where slopes.csv has no fit of them."""
+    used, x = used_rows(table, "used", without), x_column(table)
+    if x != "depth" and used["depth"].nunique() > 1:
         raise NoNumberError("a study with an axis has a slope for each depth; name one")
-    if rows.empty or math.isnan(rows.iloc[0]["slope"]):
-        raise NoNumberError("too few depths with runs that are used for a slope")
-    return rows.iloc[0]
+    if entry(claim.metric).scale == "linear" or used["log10"].isna().any():
+        raise NoNumberError(f"{claim.metric} follows no power law: it has no slope")
+    groups: dict[Any, pd.Series] = dict(list(used.sort_values([x, "seed"]).groupby(x)["log10"]))
+    if len(groups) - without < (FEWEST_DEPTHS if without else 2) or min(groups) <= 0:
+        raise NoNumberError(f"too few values of {symbol(table)} above 0 with runs that are used for a slope")
+    values = [group.to_numpy() for group in groups.values()]
+    return Replicates(np.array(list(groups)), values, tables.rule.level)
 
 
-def _slope_answer(fit: pd.Series) -> Answer:
-    return Answer(float(fit["slope"]), float(fit["low"]), float(fit["high"]), f"{fit['n_used']:.0f} runs")
+def _fitted(series: Replicates, without: int) -> tuple[Answer, dict[str, Any]]:
+    """Return the slope without the smallest depths, and the columns FIT and TEST of slopes.csv."""
+    fit = series.fit(without)
+    error, freedom = standard_error(series.weights(without), series.groups)
+    ends = fit["slope"], fit["low"], fit["high"]
+    return Answer(*ends, f"{fit['n_used']} runs", error=error, freedom=freedom), fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,36 +154,23 @@ class Slope(Trend):
             yield "over: a number that is not above 0 has no logarithm; take `quantity: spearman`"
 
     def answer(self, tables: Tables) -> Answer:
-        """Return a row of slopes.csv or slopes_leave_out.csv, or a fit over experiments or of onsets."""
+        """Return the slope of the used runs: that of slopes.csv, or of experiments or onsets."""
         table = self.values(tables)
+        table = at_depth(table, self.depth) if self.over else table
+        series, used = _used_series(self, table, tables, self.without), table[table["used"]]
+        number, fit = _fitted(series, self.without)
         if self.over or self.when:
-            return self._fitted(at_depth(table, self.depth) if self.over else table, tables)
-        used = used_rows(table, "used", self.without)
-        fit = _slope_row(self.side, tables, self.without)
-        by_x = dict(list(used.groupby(x_column(used))["log10"])[self.without :])
-        error, freedom = difference_error([], slope_combination(by_x))
-        turns = "" if self.expect.between else _turns(by_x, fit, symbol(used))
-        few = _few_depths(used, self.without)
-        return _slope_answer(fit)._replace(error=error, freedom=freedom, turns=turns, few=few)
-
-    def _fitted(self, table: pd.DataFrame, tables: Tables) -> Answer:
-        """Fit the slope over experiments or depths, whose runs are taken as independent draws."""
-        where = x_column(table)
-        used = used_rows(table, "used", self.without).sort_values([where, "seed"])
-        by_x = dict(list(used.set_index("seed").groupby(where)["log10"])[self.without :])
-        terms = slope_combination(by_x)
-        if not terms:
-            raise NoNumberError(f"too few values of {symbol(table)} with a logarithm")
-        few = "" if self.over else _few_depths(used, self.without)
-        return estimate([], terms, tables.rule, count_text(used, table))._replace(few=few)
+            number = number._replace(runs=count_text(used, table))
+        elif not self.expect.between:
+            number = number._replace(turns=_turns(series, fit, self.without, symbol(used)))
+        return number._replace(few="" if self.over else _few_depths(used, self.without))
 
 
-def _turns(by_x: dict[Any, pd.Series], fit: pd.Series, name: str) -> str:
+def _turns(series: Replicates, fit: dict[str, Any], without: int, name: str) -> str:
     """Return that a line is rejected and that the means turn back at large x; nothing if not."""
-    means = [float(values.mean()) for values in by_x.values()]
+    x, means = series.depths[without:], [float(values.mean()) for values in series.groups[without:]]
     if not fit["rejected"] or not turns_back(means, fit["slope"]):
         return ""
-    x = list(by_x)
     higher = "above" if fit["slope"] < 0 else "below"
     middle = x[(len(x) - 1) // 2]
     return f"a line is rejected, and the mean at {name} = {x[-1]:g} is {higher} that at {name} = {middle:g}"
@@ -201,10 +194,10 @@ class Line(RunClaim):
             yield "when: a line is of the last epoch; take `quantity: slope`"
 
     def answer(self, tables: Tables) -> Answer:
-        """Return a row of slopes_leave_out.csv, with the test of the line."""
-        used_rows(self.side.values(tables), "used", self.without)
-        fit = _slope_row(self.side, tables, self.without)
-        return _slope_answer(fit)._replace(p_value=float(fit["p_value"]), rejected=bool(fit["rejected"]))
+        """Return the fit of slopes_leave_out.csv, with the test of the line."""
+        series = _used_series(self, self.side.values(tables), tables, self.without)
+        number, fit = _fitted(series, self.without)
+        return number._replace(p_value=fit["p_value"], rejected=fit["rejected"])
 
     def decision(self, number: Answer) -> Verdict:
         """Return `disagrees` if a line is rejected, `agrees` if the slope is known to within `expect.within`.

@@ -8,7 +8,6 @@ from ncpipe.claims.evidence import Tables
 from ncpipe.claims.verdicts import Judged, answer, judge
 from ncpipe.tables.keys import run_keys
 from ncpipe.tables.selections import ALL, select_points, selections
-from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 
 
 def judge_by_selection(judged: Sequence[Judged], tables: Tables) -> list[Judged]:
@@ -50,11 +49,10 @@ def _judge(judgement: Judged, by_selection: Mapping[str, Tables]) -> Judged:
 
 
 def tables_by_selection(tables: Tables, metrics: set[str]) -> dict[str, Tables]:
-    """Return the tables under each selection, their points and slopes of the given metrics alone."""
+    """Return the tables under each selection, their points of the given metrics alone."""
     by_selection = {}
     points = tables.points[tables.points["metric"].isin(metrics)]
     keys = run_keys(tables.runs)
-    measured = points[[*keys, "layer", "split", "metric", "value"]]
     for name, selected in selections(tables.runs).items():
         runs = tables.runs.assign(selected=selected)
         errors = tables.layer_errors.drop(columns="selected").merge(runs[[*keys, "selected"]], on=keys)
@@ -62,8 +60,6 @@ def tables_by_selection(tables: Tables, metrics: set[str]) -> dict[str, Tables]:
             tables,
             runs=runs,
             points=select_points(points, runs, selected),
-            slopes=loglog_slopes(measured, runs, tables.rule),
-            slopes_leave_out=leave_out_slopes(measured, runs, tables.rule),
             layer_errors=errors,
         )
     return by_selection

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from ncpipe.config.architectures.conv_net import ConvNetModel
 from ncpipe.config.architectures.mlp import MLPModel
-from ncpipe.config.architectures.resnet import ResNetModel
+from ncpipe.config.architectures.paper import ResNetModel
 from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.config.architectures.transformer import TransformerModel
 from ncpipe.config.bounds import Bound, Count, Epochs
@@ -18,8 +18,7 @@ from ncpipe.config.loss_specs import Loss, is_plain, name_of, objective_incompat
 from ncpipe.config.optimizer_specs import Lbfgs, Optimizer, Schedule
 from ncpipe.config.penalty_specs import Penalty
 from ncpipe.config.sources.arrays import ArraysData
-from ncpipe.config.sources.free import FreeData
-from ncpipe.config.sources.generated import GaussianMixtureData, ModularData, TeacherData
+from ncpipe.config.sources.generated import FreeData, GaussianMixtureData, ModularData, TeacherData
 from ncpipe.config.sources.images import ImageData
 from ncpipe.config.sources.next_tokens import MarkovData, NextTokenData
 from ncpipe.config.sources.reviews import TextData

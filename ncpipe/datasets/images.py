@@ -1,5 +1,6 @@
 """From balanced draws of integer pixels to the float images a network sees."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -102,3 +103,19 @@ def _normalise(pixels: Tensor, largest: int, offset: Tensor, scale: Tensor) -> T
     for channel, table in enumerate(tables):
         images[:, channel] = table[pixels[:, channel].numpy()]
     return torch.from_numpy(images)
+
+
+def prepare_digits(spec: ImageData, *_: object) -> Prepared:
+    """Draw scikit-learn's digits: training images from all 1797, then test images from the others."""
+    from sklearn.datasets import load_digits  # takes a second
+
+    bunch = load_digits()
+    pool = Pool(torch.from_numpy(bunch.images).byte().unsqueeze(1), torch.from_numpy(bunch.target), 10)
+    train = pool.draw(spec.per_class, spec.seed, "train")
+    left = torch.ones(len(pool.labels), dtype=torch.bool)
+    left[train] = False
+    rest = pool[left]
+    test = rest.draw(spec.test_per_class, spec.seed, "test")
+    content = hashlib.sha256(pool.pixels.numpy().tobytes() + bytes(pool.labels.tolist()))
+    raw = {"sklearn.datasets.load_digits": f"sha256:{content.hexdigest()}"}
+    return from_draws(spec, pool[train], rest[test], 16, raw, {"all": len(pool.labels)})

@@ -15,16 +15,18 @@ from ncpipe.config.specs import OwnData
 from ncpipe.config.transfer_specs import OtherImages
 from ncpipe.config.unions import TaggedBy
 from ncpipe.datasets.arrays import prepare_arrays, prepare_own
-from ncpipe.datasets.digits import prepare_digits
-from ncpipe.datasets.free import prepare_free
-from ncpipe.datasets.gaussian_mixture import prepare_gaussian_mixture
+from ncpipe.datasets.generated import (
+    prepare_free,
+    prepare_gaussian_mixture,
+    prepare_modular,
+    prepare_teacher,
+)
+from ncpipe.datasets.images import prepare_digits
 from ncpipe.datasets.labels import with_label_changes
 from ncpipe.datasets.markov import prepare_markov
-from ncpipe.datasets.modular_addition import prepare_modular
 from ncpipe.datasets.next_tokens import prepare_text
 from ncpipe.datasets.outliers import with_other_images
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.datasets.teacher import prepare_teacher
 from ncpipe.datasets.transfer import split_for_transfer
 from ncpipe.system.artifacts import RAW
 from ncpipe.system.errors import InputError

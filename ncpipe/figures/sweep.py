@@ -8,9 +8,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ncpipe.config.unions import metrics_of_study
-from ncpipe.figures.depth_sweep import depth_sweep
+from ncpipe.figures.depth_sweep import ColumnsOf, depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
-from ncpipe.figures.labels import GAP_COLUMNS, Column, by_experiment, caption, row_label, scale_lines
+from ncpipe.figures.labels import (
+    GAP_COLUMNS,
+    Column,
+    by_experiment,
+    caption,
+    paper_columns,
+    row_label,
+    scale_lines,
+)
 from ncpipe.figures.layer_profiles import layer_profiles
 from ncpipe.figures.own_metrics import own_metrics_figure
 from ncpipe.figures.spectra import spectra
@@ -41,18 +49,22 @@ def sweep_figures(
     def table(name: str) -> pd.DataFrame:
         return with_lines(read(name))
 
-    def by_depth() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, pd.DataFrame, Mapping[str, str]]:
-        return table("points"), table("summary"), table("slopes"), runs, labels
+    def by_depth(columns: ColumnsOf) -> Figure:
+        return depth_sweep(points, table("summary"), table("slopes"), runs, labels, columns)
+
+    def by_layer(lines: Mapping[str, str]) -> Figure:
+        profile, law = (
+            frame[frame["experiment"].isin(lines)] for frame in (table("layers"), table("separation"))
+        )
+        return layer_profiles(profile, law, runs, lines)
 
     def curves(line: str) -> Figure:
         history, line_runs = (frame[frame["experiment"] == line] for frame in (table("history"), runs))
         scale = scales.get(str(line_runs["experiment"].iloc[0]), "")
         return training_curves(history, line_runs, captions[line] + (f" ({scale})" if scale else ""))
 
-    def no_simplex(points: pd.DataFrame) -> set[str]:
-        return set(points.loc[points["metric"] == GNC2, "experiment"])
-
-    runs = table("runs")
+    runs, points = table("runs"), table("points")
+    no_simplex = set(points.loc[points["metric"] == GNC2, "experiment"])
     lines = {name: _lines_of(runs, name) for name in order}
     if missing := [name for name, rows in lines.items() if not rows]:
         raise InputError(f"data/results: {missing[0]} is not in it; run dvc repro (stage aggregate)")
@@ -65,37 +77,27 @@ def sweep_figures(
     ]
     figures: dict[str, Callable[[], Figure]] = {}
     if columns:
-        figures["own_metrics"] = lambda: own_metrics_figure(table("points"), runs, labels, columns)
+        figures["own_metrics"] = lambda: own_metrics_figure(points, runs, labels, columns)
     if runs[GAP].notna().any():
-        figures["loss_gap"] = lambda: depth_sweep(*by_depth(), lambda runs, points: GAP_COLUMNS)
-    points = table("points")
+        figures["loss_gap"] = lambda: by_depth(lambda runs, points: GAP_COLUMNS)
     vectors = set(points.loc[points["metric"] == REGRESSION_SERIES[0][0], "experiment"])
     classes = {line: label for line, label in labels.items() if line not in vectors}
-    figures["depth_sweep"] = lambda: depth_sweep(*by_depth())
+    figures["depth_sweep"] = lambda: by_depth(paper_columns)
     if regressions := {line: label for line, label in labels.items() if line in vectors}:
-        figures["regression_layers"] = lambda: layer_profiles(
-            _of(table("layers"), regressions), _of(table("separation"), regressions), runs, regressions
-        )
+        figures["regression_layers"] = lambda: by_layer(regressions)
     if classes:
         figures |= {
-            "layers": lambda: layer_profiles(
-                _of(table("layers"), classes), _of(table("separation"), classes), runs, classes
-            ),
+            "layers": lambda: by_layer(classes),
             "train_test": lambda: train_against_test(
                 table("layers"), table("effective_depth"), runs, classes
             ),
-            "heat_maps": lambda: heat_maps(table("gram"), runs, classes, no_simplex(points)),
+            "heat_maps": lambda: heat_maps(table("gram"), runs, classes, no_simplex),
         }
     return {
         **figures,
-        "spectra": lambda: spectra(table("spectra"), runs, labels, no_simplex(points)),
+        "spectra": lambda: spectra(table("spectra"), runs, labels, no_simplex),
         **{f"curves_{line}": functools.partial(curves, line) for line in labels},
     }
-
-
-def _of(table: pd.DataFrame, lines: Mapping[str, str]) -> pd.DataFrame:
-    """Return the rows of some lines."""
-    return table[table["experiment"].isin(lines)]
 
 
 def _lines_of(runs: pd.DataFrame, experiment: str) -> list[str]:

@@ -1,6 +1,9 @@
 """Build a randomly initialised network from its spec, and reshape a data set's inputs for it.
 
 The specs are in `ncpipe.config.architectures`, what a network must define in `ncpipe.models.network`.
+A spec or a loss may fix the last layer and put features on a sphere.
+
+K  classes    d  feature width
 """
 
 from collections.abc import Mapping
@@ -13,21 +16,22 @@ from torch import Tensor
 from ncpipe.config.architectures.architecture import Architecture
 from ncpipe.config.architectures.conv_net import ConvNetModel
 from ncpipe.config.architectures.mlp import MLPModel
-from ncpipe.config.architectures.resnet import ResNetModel
+from ncpipe.config.architectures.paper import ResNetModel
 from ncpipe.config.architectures.resnet_cifar import CifarResNetModel
 from ncpipe.config.architectures.transformer import TransformerModel
+from ncpipe.config.loss_specs import Loss, has_cosines, ignores_lengths, name_of, too_narrow
 from ncpipe.config.run import Run
 from ncpipe.config.study import mistake
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models import conv_net, resnet_cifar, transformer
 from ncpipe.models.conv_net import ConvNet
-from ncpipe.models.heads import check_simplex_fits, configure_for_loss, set_simplex
 from ncpipe.models.inputs import InputShape, flatten
 from ncpipe.models.mlp import MLP
 from ncpipe.models.network import Family, Network
 from ncpipe.models.resnet import ResNet
 from ncpipe.models.resnet_cifar import CifarResNet
 from ncpipe.models.transformer import Transformer
+from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators, seeded_generator
 
 FAMILIES: Mapping[type[Architecture], Family] = MappingProxyType(
@@ -126,3 +130,40 @@ def build_uninitialised_network(run: Run, data: Prepared) -> Network:
     model = run.spec.model
     network = build_uninitialised(model, input_shape(data, model), data.classes, run.depth)
     return configure_for_loss(network, run.spec.loss)
+
+
+def configure_for_loss(network: Network, loss: Loss) -> Network:
+    """Return the network with what the loss requires: features on a sphere, cosines, a fixed last layer."""
+    network.on_sphere = ignores_lengths(loss)
+    network.cosines = has_cosines(loss)
+    network.fixed_last = network.fixed_last or name_of(loss) == "supcon"
+    return network
+
+
+@torch.no_grad()
+def set_simplex(network: Network, length: float, generator: torch.Generator) -> None:
+    """Set the last layer's rows to a simplex ETF (`simplex_rows`)."""
+    weight = network.last.weight
+    weight.copy_(simplex_rows(weight.shape[0], weight.shape[1], length, generator))
+
+
+def simplex_rows(classes: int, width: int, length: float, generator: torch.Generator) -> Tensor:
+    """Return A = a sqrt(K/(K-1)) V U^T (K, d) float64: rows of length a = `length`, cosines -1/(K-1).
+
+    V (K, K-1): Helmert's orthonormal columns, orthogonal to 1. U (d, K-1): orthonormal columns, uniformly
+    oriented. A A^T = a^2 K/(K-1) (I - 11^T/K) [K23 3.1.6]. Raises InputError where d < K - 1.
+    """
+    check_simplex_fits(classes, width)
+    drawn = torch.randn(width, classes - 1, dtype=torch.float64, generator=generator)
+    orientation, upper = torch.linalg.qr(drawn)
+    orientation = orientation * upper.diagonal().sign()  # uniform only so
+    steps = torch.arange(1, classes, dtype=torch.float64)
+    helmert = torch.ones(classes, classes - 1, dtype=torch.float64).triu() - torch.diag(steps, -1)[:, :-1]
+    rows: Tensor = helmert / (steps * (steps + 1)).sqrt() @ orientation.T
+    return length * (classes / (classes - 1)) ** 0.5 * rows
+
+
+def check_simplex_fits(classes: int, width: int) -> None:
+    """Raise InputError unless a simplex of K rows fits into d dimensions, d >= K - 1."""
+    if problem := too_narrow(classes, width):
+        raise InputError(problem)

@@ -59,7 +59,7 @@ class Network(nn.Module, ABC):
     """A classifier W_L h + b_L, `last`, on features h (N, d) that the other layers compute.
 
     fixed_last: whether the last layer is set and not learned, which makes its parameters frozen. on_sphere:
-    whether features are scaled to length sqrt(d) before the last layer sees them (`ncpipe.models.heads`).
+    whether features are scaled to length sqrt(d) before the last layer sees them (`ncpipe.models.build`).
     cosines: whether logits are the cosines of features and rows of W_L; they need `on_sphere`, and no bias.
     batched: whether its layers also take parameters with a leading run axis (`ncpipe.models.layers`); other
     networks are stacked by vmap (`ncpipe.training.stack`). bounded: whether |h| <= sqrt(d) for all weights

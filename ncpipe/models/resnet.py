@@ -6,7 +6,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor, nn
 
-from ncpipe.config.architectures.resnet import ResNetModel
+from ncpipe.config.architectures.paper import ResNetModel
 from ncpipe.models.inputs import InputShape
 from ncpipe.models.layers import Affine, LayerNorm, OneLayerMLP, TwoLayerMLP, mlp
 from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role, init_weights

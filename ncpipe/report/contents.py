@@ -13,27 +13,13 @@ from ncpipe.config.params import Params, Purpose
 from ncpipe.config.study import Study
 from ncpipe.figures.labels import DATA_NAMES, caption
 from ncpipe.metrics.study_metrics import own_metrics
+from ncpipe.report import first_screen
 from ncpipe.report.chart_data import chart_data, plain
-from ncpipe.report.first_screen import (
-    answer,
-    asked,
-    at_several,
-    findings,
-    how_sure,
-    next_steps,
-    rate_rows,
-    trained,
-)
 from ncpipe.report.grids import Grid, grid
 from ncpipe.report.page import Chapter, Contents, Picture, Provenance, read_pictures
 from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
 from ncpipe.report.words import WORDS, network_words
-from ncpipe.system.artifacts import (
-    CLAIMS,
-    CLAIMS_TABLE,
-    FIGURES,
-    RESULTS,
-)
+from ncpipe.system.artifacts import CLAIMS, CLAIMS_TABLE, FIGURES, RESULTS
 from ncpipe.tables.convergence import failure_lines
 from ncpipe.tables.files import present, read_measured, read_table
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
@@ -46,23 +32,15 @@ COMMANDS = {
     "dvc repro report": "which makes this page",
     "ncpipe report --to FILE": "which adds the commit, the machine and how long training took",
 }
-RUN_COLUMNS = {
-    "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "converged": "converged",
-    "selected": "used", "reason": "reason", "loss": "loss", "loss_gap": "loss gap", "fit": "fit",
-    "inner_penalty": "inner penalty", "last_penalty": "last penalty",
-    "train_error": "train error", "test_error": "test error", "loss_moved": "loss moved",
-    "gradient_norm": "gradient",
-}  # fmt: skip
-FAILED_COLUMNS = {
-    "experiment": "experiment", "depth": "L", "x": "x", "seed": "seed", "selected": "used",
-    "reason": "reason", "last_train_error": "train error",
-    "loss_moved": "loss moved", "gradient_norm": "gradient",
-    "diverged_at_epoch": "diverged at epoch",
-}  # fmt: skip
-OWN_COLUMNS = {
-    "metric": "metric", "experiment": "experiment", "depth": "L", "x": "x", "split": "split",
-    "mean": "mean", "std": "standard deviation", "runs": "runs",
-}  # fmt: skip
+RUN_COLUMNS = (
+    "experiment", "depth", "x", "seed", "converged", "selected", "reason", "loss", "loss_gap", "fit",
+    "inner_penalty", "last_penalty", "train_error", "test_error", "loss_moved", "gradient_norm",
+)  # fmt: skip
+FAILED_COLUMNS = (
+    "experiment", "depth", "x", "seed", "selected", "reason", "last_train_error", "loss_moved",
+    "gradient_norm", "diverged_at_epoch",
+)  # fmt: skip
+OWN_COLUMNS = ("metric", "experiment", "depth", "x", "split", "mean", "std", "runs")
 
 
 def contents(
@@ -76,19 +54,14 @@ def contents(
     params: None for a study without runs. records: run.json of every run of the grid. stages: folders of
     further stages whose tables and figures the page shows. here: facts about this machine and checkout.
     """
-    claims, pictures, grids = _claims(), _stage_pictures(stages), list(_stage_grids(stages))
+    claims = _claims()
     if params is None:
-        return Contents(
-            title="Neural collapse: models without networks",
-            lead=[f"{verdict_counts(claims)}."] if claims else [],
-            claims=claims,
-            pictures=pictures,
-            grids=grids,
-            provenance=Provenance(here=here),
-            again=COMMANDS,
-        )
-    page = _contents_with_runs(params, claims, _provenance(params, records, here))
-    return dataclasses.replace(page, pictures=[*page.pictures, *pictures], grids=[*page.grids, *grids])
+        lead = [f"{verdict_counts(claims)}."] if claims else []
+        page = Contents("Neural collapse: models without networks", lead, provenance=Provenance(here=here))
+    else:
+        page = _contents_with_runs(params, claims, _provenance(params, records, here))
+    pictures, grids = [*page.pictures, *_stage_pictures(stages)], [*page.grids, *_stage_grids(stages)]
+    return dataclasses.replace(page, claims=claims, pictures=pictures, grids=grids, again=COMMANDS)
 
 
 def _contents_with_runs(params: Params, claims: list[Grid], provenance: Provenance) -> Contents:
@@ -111,24 +84,24 @@ def _contents_with_runs(params: Params, claims: list[Grid], provenance: Provenan
     collapse = WORDS["collapse"][kind]
     failed = runs[~runs["converged"]]
     charts = chart_data(runs, points, slopes, history, measurements, places)
-    rows = rate_rows(runs, points, slopes, _line_networks(params, runs))
+    verdicts = verdict_counts(claims) if claims else ""
+    rows = first_screen.rate_rows(runs, points, slopes, _line_networks(params, runs))
     return Contents(
-        title=f"{collapse['name']} {f'against {against}' if at_several(runs) else ''}".strip(),
+        title=f"{collapse['name']} {f'against {against}' if first_screen.at_several(runs) else ''}".strip(),
         lead=[collapse["means"]],
         collapse=kind,
         summary={
-            "Asked": asked(runs, {chapter.name: chapter.question for chapter in chapters}),
-            "Trained": [trained(runs)],
-            "Found": findings(runs, points, slopes),
-            "How sure": how_sure(runs, params.slopes.level, verdict_counts(claims) if claims else ""),
-            "Next": next_steps(runs, rows),
+            "Asked": first_screen.asked(runs, {chapter.name: chapter.question for chapter in chapters}),
+            "Trained": [first_screen.trained(runs)],
+            "Found": first_screen.findings(runs, points, slopes),
+            "How sure": first_screen.how_sure(runs, params.slopes.level, verdicts),
+            "Next": first_screen.next_steps(runs, rows),
         },
         rates=rows,
         headline=headline,
         networks=_networks(runs),
         metrics={plain(series["metric"]): series["means"] for series in charts["series"]},
         chapters=chapters,
-        claims=claims,
         pictures=pictures,
         charts=charts,
         failures=failure_lines(runs, params.convergence),
@@ -140,7 +113,6 @@ def _contents_with_runs(params: Params, claims: list[Grid], provenance: Provenan
             grid("runs", "Runs", runs, RUN_COLUMNS, csv=_bytes("runs")),
         ],
         provenance=provenance,
-        again=COMMANDS,
     )
 
 
@@ -157,10 +129,10 @@ def _chapters(
         purpose = (params.about or {}).get(name, Purpose(""))
         runs_of_name = runs[runs["experiment"] == name]
         of_name = (rates["line"] == name) | rates["line"].str.startswith(f"{name} at L = ")
+        of_lines = {line.get("depth"): line for line in lines if line["experiment"] == name}
         answers = [
-            (f"L = {line['depth']}: " if "depth" in line else "") + answer(line, points, slopes, runs)
-            for line in lines
-            if line["experiment"] == name
+            f"L = {depth}: " * (depth is not None) + first_screen.answer(line, points, slopes, runs)
+            for depth, line in of_lines.items()
         ]
         shown = in_columns(rates[of_name])
         network, expected = _network(params, runs_of_name), purpose.expected or ""
@@ -241,9 +213,8 @@ def _stage_grids(stages: Sequence[Path]) -> Iterator[Grid]:
     for folder in stages:
         for name, text in stage_texts(folder.name).items():
             table = parse_table(text)
-            columns = {str(column): str(column).replace("_", " ") for column in table.columns}
             key = f"{folder.name}-{name}"
-            yield grid(key, name.replace("_", " "), table, columns, csv=text.encode())
+            yield grid(key, name.replace("_", " "), table, map(str, table.columns), csv=text.encode())
 
 
 def _provenance(params: Params, records: Sequence[Mapping[str, Any]], here: Mapping[str, str]) -> Provenance:

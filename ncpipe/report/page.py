@@ -185,15 +185,6 @@ def read_pictures(folder: Path, prefix: str, x_axis: str, alts: Mapping[str, str
         told = known.get(name, {"title": name.replace("_", " ").capitalize(), "caption": ""})
         title, caption = (told[part].format(x=x_axis) for part in ("title", "caption"))
         alt = ". ".join(filter(None, [title, caption.rstrip("."), alts.get(name, "")]))
-        address = data_uri(_small(files[name].read_bytes()), "image/svg+xml")
+        address = data_uri(files[name].read_bytes(), "image/svg+xml")
         pictures.append(Picture(f"{prefix}{name}", title, caption, alt, address))
     return pictures
-
-
-def _small(svg: bytes) -> bytes:
-    """Return an SVG file without line breaks and, if possible, with apostrophes instead of quotation marks.
-
-    A data URI needs three characters for each line break and quotation mark.
-    """
-    svg = re.sub(rb"\s*\n\s*", b" ", svg)
-    return svg if b"'" in svg else svg.replace(b'"', b"'")

@@ -31,9 +31,8 @@ from ncpipe.system.errors import InputError, NotEnoughMemory
 from ncpipe.training.checkpoints import Checkpoints, Stopped, epochs_done
 from ncpipe.training.cost import LEVERS, check_memory
 from ncpipe.training.device import DTYPES, gpu_count, is_out_of_memory, prepare_device, take_gpu
-from ncpipe.training.loop import train_batch
+from ncpipe.training.loop import starts_of, train_batch
 from ncpipe.training.session import Trained
-from ncpipe.training.starts import starts_of
 
 MEMORY_SHARE = 0.7  # of the free memory, for all runs that train at the same time
 BATCHES_PER_GPU = 4  # at the same time, each on a stream of its own: one small batch leaves a GPU idle

@@ -1,4 +1,4 @@
-"""Train runs of one shape side by side, from their seeds or from checkpoints.
+"""Train runs of one shape side by side, from their seeds, given weights or checkpoints.
 
 `ncpipe.training.session` holds their state; `ncpipe.runs.batches` decides which runs train together.
 """
@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.run import Run
+from ncpipe.config.study import call, mistake_of
 from ncpipe.datasets.prepared import Prepared
+from ncpipe.models.build import build_uninitialised_network
 from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.cuda_graph import own_stream
 from ncpipe.training.device import DTYPES
@@ -69,3 +71,29 @@ def _train(
             raise Stopped
         on_epoch(epoch, session.last_loss)
     return session.results()
+
+
+def starts_of(runs: Sequence[Run], data: Prepared) -> list[Mapping[str, Tensor]] | None:
+    """Return the initial weights of runs that start from given ones; None if they start from random ones.
+
+    Raises InputError if the function of study.py gives other names or shapes than the network has.
+    """
+    if runs[0].spec.start is None:
+        return None
+    function = runs[0].study.starts[runs[0].spec.start]
+    shapes = {
+        name: tuple(value.shape)
+        for name, value in build_uninitialised_network(runs[0], data).named_parameters()
+    }
+    starts = []
+    for run in runs:
+        weights = call(function, run, data)
+        if not isinstance(weights, Mapping):
+            problem = f"gives {type(weights).__name__} for {run.name}; return tensors by name"
+            raise mistake_of(function, problem)
+        for name, shape in shapes.items():
+            given = tuple(value.shape) if isinstance(value := weights.get(name), Tensor) else "nothing"
+            if given != shape:
+                raise mistake_of(function, f"gives {given} for {name} of {run.name}; expected {shape}")
+        starts.append(weights)
+    return starts

@@ -1,4 +1,4 @@
-"""Define what the specs of S25's two families of networks share."""
+"""Define what the specs of S25's two families of networks share, and the one of L-RN1 and L-RN2."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -52,3 +52,13 @@ class PaperArchitecture(Architecture):
     @property
     def feature_width(self) -> int:
         return self.width
+
+
+@dataclass(frozen=True)
+class ResNetModel(PaperArchitecture):
+    """A ResNet of S25 Def. 3.1 (norm: post) or B.1 (norm: pre).
+
+    architecture: L-RN1 or L-RN2, with blocks of one or two layers.
+    """
+
+    architecture: Literal["L-RN1", "L-RN2"]

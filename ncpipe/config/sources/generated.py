@@ -1,4 +1,4 @@
-"""Define the keys of data that are drawn from a formula: mixtures, modular addition, a teacher's vectors."""
+"""Define the keys of data from a formula: mixtures, modular addition, a teacher's vectors, labels alone."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -140,3 +140,22 @@ class TeacherData(DataSpec):
     def side(self) -> int:  # type: ignore[override]
         """Coordinates of a sample."""
         return self.dimension
+
+
+@dataclass(frozen=True)
+class FreeData(DataSpec):
+    """Labels alone: the features of every sample are learned by the network, and there is no test split.
+
+    source: free.
+    classes: K.
+    per_class: samples of each class, n.
+    reduced: whether one sample with n lambda_H stands for the n of its class. Gradient descent then takes the
+    same way as with all of them, if they start equal; anything else is refused.
+    """
+
+    kind: ClassVar[Kind] = "free"
+
+    source: Literal["free"]
+    classes: Annotated[int, Bound(2, 10**5)]  # their Gram matrix takes 80 GB
+    per_class: Count
+    reduced: bool = False

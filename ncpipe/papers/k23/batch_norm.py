@@ -8,23 +8,12 @@ K  classes    n  samples of a class    N = K n, ordered by class    m  width, co
 """
 
 import math
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from ncpipe.study import Bound, Count, Positive
-
-
-@dataclass(frozen=True)
-class Normalised:
-    """features F (N, m), scale gamma and shift v (m,), weight A (K, m)."""
-
-    features: Tensor
-    scale: Tensor
-    shift: Tensor
-    weight: Tensor
 
 
 def normalised(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -35,12 +24,13 @@ def normalised(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return scale * unit + shift / math.sqrt(len(features))
 
 
-def objective(classes: int, decay: float, point: Normalised) -> Tensor:
-    """Return the loss with its penalty [eq. 61]."""
-    features = normalised(point.features, point.scale, point.shift).clamp(min=0)
+def objective(decay: float, features: Tensor, scale: Tensor, shift: Tensor, weight: Tensor) -> Tensor:
+    """Return the loss with its penalty [eq. 61] of F (N, m), gamma (m,), v (m,) and A (K, m)."""
+    outputs = normalised(features, scale, shift).clamp(min=0) @ weight.T
+    classes = len(weight)
     targets = torch.eye(classes, dtype=torch.float64).repeat_interleave(len(features) // classes, 0)
-    fit = (features @ point.weight.T - targets).square().sum() / 2
-    norms = point.scale.square().sum() + point.shift.square().sum() + point.weight.square().sum()
+    fit = (outputs - targets).square().sum() / 2
+    norms = scale.square().sum() + shift.square().sum() + weight.square().sum()
     return fit + decay / 2 * norms
 
 

@@ -164,14 +164,12 @@ def batch_norm_value_numerical(classes: Classes, per_class: Count, decay: Positi
     samples = classes * per_class
 
     def objective(flat: Tensor) -> Tensor:
-        features, gamma, shift, weight = flat.split([samples * classes, classes, classes, classes**2])
-        free = batch_norm.Normalised(
-            features.view(samples, classes), gamma, shift, weight.view(classes, classes)
-        )
-        return batch_norm.objective(classes, decay, free)
+        features, gamma, shift, weight = flat.split(sizes)
+        square = weight.view(classes, classes)
+        return batch_norm.objective(decay, features.view(samples, classes), gamma, shift, square)
 
-    size = samples * classes + 2 * classes + classes**2
-    return numerical.least(objective, size, starts=3 * STARTS, seed=0).value
+    sizes = [samples * classes, classes, classes, classes**2]
+    return numerical.least(objective, sum(sizes), starts=3 * STARTS, seed=0).value
 
 
 def orthoplex_value_numerical(classes: Classes, per_class: Count, decay: Positive) -> float:

@@ -37,10 +37,9 @@ def ratio_slope(points: Classes, depth: Depth) -> float:
 
 def best_minus(classes: Classes, depth: Depth, per_class: Count, decay: Positive) -> float:
     """Return the least loss of the graph's solutions with up to r/2 minus signs, over that with two."""
-    dufm.check_classes(classes)
     model = dufm.equal_decays(classes, per_class, depth, decay)
-    most = largest_points(classes) // 2
-    return min(dufm.srg_loss(model, minus) for minus in range(2, most + 1)) / dufm.srg_loss(model)
+    two, most = dufm.srg_loss(model), largest_points(classes) // 2
+    return min(dufm.srg_loss(model, minus) for minus in range(2, most + 1)) / two
 
 
 def built_over_closed(classes: Classes, depth: Depth, per_class: Count, decay: Positive) -> float:

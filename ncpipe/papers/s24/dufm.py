@@ -20,13 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
-from ncpipe.papers.s24.dufm_shapes import (
-    Constants,
-    check_points,
-    dnc_constants,
-    largest_points,
-    srg_constants,
-)
+from ncpipe.papers.s24.dufm_shapes import Constants, dnc_constants, largest_points, srg_constants
 from ncpipe.study import InputError
 
 GRID = 400  # scales a minimum is searched on; two minima of one shape lie far apart
@@ -79,21 +73,15 @@ def equal_strength(model: Dufm) -> float:
     return math.exp(model.log_product / (model.depth + 1))
 
 
-def loss_at(constants: Constants, model: Dufm, scale: float) -> float:
-    """Return L(s), the part of the loss of a shape that holds `constants.classes` of the K classes."""
-    unit = _unit(constants, model)
-    return _loss(constants, model, unit, scale / unit)
-
-
 def least_loss(constants: Constants, model: Dufm) -> Level:
-    """Minimise L(s) over s >= 0, s = 0 included.
+    """Minimise L(s), of a shape that holds `constants.classes` of the K classes, over s >= 0, 0 included.
 
     It can have several local minima. None lies below the first inflection point of the fit's terms, where all
     are concave, nor where the penalties alone exceed the loss at 0. A grid in between is searched and
     refined.
     """
     unit = _unit(constants, model)
-    best = Level(loss_at(constants, model, 0.0), 0.0)
+    best = Level(_loss(constants, model, unit, 0.0), 0.0)
     lowest, highest = _inflection(constants, model), 2 * best.value / (model.depth * unit)
     if lowest >= highest:
         return best
@@ -122,7 +110,6 @@ def srg_loss(model: Dufm, minus: int = 2) -> float:
 
     minus: of `srg_shape`. Raises InputError for fewer than 6 classes, and where no such row of signs exists.
     """
-    check_classes(model.classes)
     points = largest_points(model.classes)
     if points * (points - 1) // 2 == model.classes:
         return least_loss(srg_constants(points, minus), model).value
@@ -136,7 +123,6 @@ def srg_with_dnc_loss(model: Dufm, minus: int = 2) -> float:
 
 def parts(model: Dufm, minus: int = 2) -> list[Constants]:
     """Return the blocks of construction 1; one where K is a binomial coefficient."""
-    check_classes(model.classes)
     block = srg_constants(largest_points(model.classes), minus)
     rest = model.classes - block.classes
     return [block, dnc_constants(rest)] if rest else [block]
@@ -170,7 +156,6 @@ def srg_cut_loss(model: Dufm, minus: int = 2) -> float:
 
 def larger_model(model: Dufm) -> tuple[Dufm, int]:
     """Return the model with the smallest K' = r(r-1)/2 >= K classes, and r."""
-    check_classes(model.classes)
     points = largest_points(model.classes - 1) + 1
     return Dufm(points * (points - 1) // 2, model.per_class, model.features, model.weights), points
 
@@ -186,7 +171,6 @@ def small_decay_ratio(points: int, depth: int, minus: int = 2) -> float:
     Its slope in log K goes to (3 - L)/(2(L + 1)) for minus = 2 [Thm 5], which for L = 3 is 0: there rho falls
     to .923 at K = 10 and then rises to 1. For minus = floor(r/2) the slope goes to (1 - L)/(2(L + 1)).
     """
-    check_points(points, minus)
     constants = srg_constants(points, minus)
     pairs = zip(constants.eigenvalues, constants.multiplicities, strict=True)
     log_power = math.log(sum(count / value for value, count in pairs)) + constants.log_price(depth)
@@ -202,29 +186,19 @@ def dnc_threshold(classes: int, depth: int) -> float:
     return math.exp(power - (depth + 1) * math.log(classes))
 
 
-def check_classes(classes: int) -> None:
-    """Raise InputError if K is below that of the smallest SRG solution."""
-    if classes < LEAST_CLASSES:
-        raise InputError(f"classes: {classes}; SRG solutions exist from {LEAST_CLASSES} classes on")
-
-
 def _unit(constants: Constants, model: Dufm) -> float:
     """Return (G Lambda)^(1/L), the unit of s: with s = u times it, the fit is a function of u^L."""
     return math.exp((constants.log_price(model.depth) + model.log_product) / model.depth)
 
 
 def _loss(constants: Constants, model: Dufm, unit: float, u: float) -> float:
-    """Return L(s) at s = u unit."""
-    return _fit(constants, model, u) + model.depth / 2 * unit * u
-
-
-def _fit(constants: Constants, model: Dufm, u: float) -> float:
-    """Return 1/2 sum_i 1/(m_i u^L + K): error and the penalty of W_L [Lemma 17]."""
+    """Return L(s) at s = u unit: error and the penalty of W_L [Lemma 17], and the other penalties."""
     power = u**model.depth
-    return sum(
+    fit = sum(
         count / (2 * (value * power + model.classes))
         for value, count in zip(constants.eigenvalues, constants.multiplicities, strict=True)
     )
+    return fit + model.depth / 2 * unit * u
 
 
 def _last_penalty(constants: Constants, model: Dufm, power: float) -> float:

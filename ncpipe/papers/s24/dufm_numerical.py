@@ -16,7 +16,6 @@ from torch import Tensor
 
 from ncpipe.papers.s24.dufm import Dufm, equal_strength
 from ncpipe.papers.s24.dufm_solutions import Solution, objective
-from ncpipe.study import InputError
 
 BETAS = (0.9, 0.999)
 EPSILON = 1e-12  # in Adam's denominator; derivatives are about 1e-3
@@ -35,10 +34,6 @@ class Ends:
         """The lowest loss found."""
         return self.values[0].item()
 
-    def below(self, level: float) -> int:
-        """Return how many starts ended below a level."""
-        return int((self.values < level).sum())
-
 
 def minimise(
     model: Dufm,
@@ -55,8 +50,6 @@ def minimise(
     collapsed: one column of features for each class, n of which stand for the model's (Theorem 6 says that
     optima are like this in layer L); else N = K n free ones.
     """
-    if starts < 1 or width < 1:
-        raise InputError(f"starts {starts}, width {width}; at least one of each is needed")
     samples = model.classes * (1 if collapsed else model.per_class)
     sizes = _sizes(model, samples, width)
     count = sum(rows * columns for rows, columns in sizes)
@@ -69,9 +62,6 @@ def descend(model: Dufm, starts: Sequence[Solution], *, steps: int = 4000, rate:
     """Run Adam from given matrices, all of one size and a hidden width that all layers share."""
     samples, width = starts[0].features.shape
     sizes = _sizes(model, samples, width)
-    for start in starts:
-        if [tuple(m.shape) for m in (start.features, *start.weights)] != sizes:
-            raise InputError(f"a start has other matrices than {sizes}; widen solutions to one width")
     strength = equal_strength(model)
     scales = [math.sqrt(decay / strength) for decay in _decays(model)]
     flat = [
@@ -88,14 +78,6 @@ def _sizes(model: Dufm, samples: int, width: int) -> list[tuple[int, int]]:
 def _decays(model: Dufm) -> list[float]:
     """Return n lambda_H, of a class's one column, and lambda_W1..lambda_WL."""
     return [model.per_class * model.features, *model.weights]
-
-
-def _solutions(model: Dufm, matrices: list[Tensor]) -> list[Solution]:
-    """Rescale each start's matrices from equal decays to the model's, with the same penalties."""
-    strength = equal_strength(model)
-    scales = [math.sqrt(strength / decay) for decay in _decays(model)]
-    scaled = [scale * matrix for scale, matrix in zip(scales, matrices, strict=True)]
-    return [Solution(features, tuple(weights)) for features, *weights in zip(*scaled, strict=True)]
 
 
 def _descend(model: Dufm, flat: Tensor, sizes: list[tuple[int, int]], steps: int, rate: float) -> Ends:
@@ -140,7 +122,11 @@ def gradient_into(matrices: list[Tensor], slopes: list[Tensor], targets: Tensor)
 
 
 def _ends(model: Dufm, matrices: list[Tensor]) -> Ends:
-    found = [(objective(model, end.features, end.weights), end) for end in _solutions(model, matrices)]
-    found.sort(key=lambda pair: pair[0])
-    values = torch.tensor([value for value, _ in found], dtype=torch.float64)
-    return Ends(values, tuple(end for _, end in found))
+    """Rescale each start's matrices from equal decays to the model's, with the same penalties; sort them."""
+    strength = equal_strength(model)
+    scales = [math.sqrt(strength / decay) for decay in _decays(model)]
+    scaled = [scale * matrix for scale, matrix in zip(scales, matrices, strict=True)]
+    solutions = [Solution(features, tuple(weights)) for features, *weights in zip(*scaled, strict=True)]
+    pairs = [(objective(model, end.features, end.weights), end) for end in solutions]
+    values, ends = zip(*sorted(pairs, key=lambda pair: pair[0]), strict=True)
+    return Ends(torch.tensor(values, dtype=torch.float64), ends)

@@ -48,25 +48,26 @@ def apart_within_classes(
     shapes = [(len(targets), width), *[(width, width)] * (model.depth - 1), (classes, width)]
     sizes = [rows * columns for rows, columns in shapes]
 
-    def way(flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    def forward(flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Return H_1, W_1..W_L, and the layers before and after each activation, the output last."""
         parts = flat.split(sizes)
         matrices = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-        found = [matrices[0], matrices[0] @ matrices[1].T]
+        steps = [matrices[0], matrices[0] @ matrices[1].T]
         for weight in matrices[2:]:
-            found.append(relaxed_relu(found[-1], epsilon))
-            found.append(found[-1] @ weight.T)
-        return matrices, found
+            steps.append(relaxed_relu(steps[-1], epsilon))
+            steps.append(steps[-1] @ weight.T)
+        return matrices, steps
 
     def objective(flat: Tensor) -> Tensor:
-        matrices, found = way(flat)
+        matrices, steps = forward(flat)
         decays = [model.features, *model.weights]
-        penalty = sum(
+        penalties = [
             decay / 2 * matrix.square().sum() for decay, matrix in zip(decays, matrices, strict=True)
-        )
-        return (found[-1] - targets).square().sum() / (2 * len(targets)) + penalty
+        ]
+        return (steps[-1] - targets).square().sum() / (2 * len(targets)) + sum(penalties)
 
     end = numerical.least(objective, sum(sizes), starts=starts, seed=seed)
-    _, found = way(end.point)
-    by_class = [layer.view(classes, copies, -1) for layer in found[:-1]]  # the output is no layer of features
+    _, steps = forward(end.point)
+    by_class = [layer.view(classes, copies, -1) for layer in steps[:-1]]  # the output is no layer of features
     apart = max(float(torch.cdist(layer, layer).max()) for layer in by_class)
     return apart, end.value

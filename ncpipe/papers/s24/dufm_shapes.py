@@ -74,7 +74,7 @@ def srg_shape(points: int, minus: int = 2) -> Shape:
     here, has a lower loss from r = 6 on. An edge has the
     entry 1 in C where both its ends are 1, -1 where both are -1, else 0.
     """
-    check_points(points, minus)
+    _check(points, minus)
     inner = incidence(points)
     last = inner @ signs(points, minus).T
     return Shape(inner, last / last.norm(dim=0))
@@ -86,7 +86,7 @@ def srg_constants(points: int, minus: int = 2) -> Constants:
     Lemma 16's first eigenvalue is (r-2)^2 (r-3)^2/(2c), c = (r-2)(r-3) + 2, for minus = 2; (r-2)(5r-19)/c as
     printed agrees at r = 4 and 5 only.
     """
-    check_points(points, minus)
+    _check(points, minus)
     r, rows = points, math.comb(points, minus)
     square = math.comb(r - minus, 2) + math.comb(minus, 2)  # |row|^2 of C before it is made 1
     # In how many rows the given 2, 3 or 4 points are all 1.
@@ -127,9 +127,9 @@ def largest_points(classes: int) -> int:
     return (1 + math.isqrt(1 + 8 * classes)) // 2
 
 
-def check_points(points: int, minus: int = 2) -> None:
+def _check(points: int, minus: int) -> None:
     """Raise InputError unless r >= 4 and the ReLU leaves an edge in every row: 2 <= minus <= r - 2."""
     if points < 4:
-        raise InputError(f"r: {points}; an SRG solution has at least 4 points, and so 6 classes")
+        raise InputError(f"points: {points}; SRG solutions have at least 4, and so exist from 6 classes on")
     if not 2 <= minus <= points - 2:
         raise InputError(f"minus: {minus}; expected 2 to r - 2 = {points - 2} entries -1 in a row")

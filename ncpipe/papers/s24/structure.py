@@ -29,12 +29,11 @@ class Structure:
     inner: of the last layer but one, `DNC` (orthogonal, one length), `T(r)` (incidence of the complete
     graph), `C_4` (the square), `L(K_m,n)` (incidence of the complete bipartite graph) or `other`. last: of
     the last layer before its ReLU, `DNC`, `SRG`, `SRG-k` (k entries -1 in S24's A in place of two) or
-    `other`. graph: name of the graph of the larger inner products, whatever their values are, or `other`.
+    `other`.
     """
 
     inner: str
     last: str
-    graph: str
 
     @property
     def name(self) -> str:
@@ -56,16 +55,11 @@ def structure(inner: Tensor, last: Tensor) -> Structure:
     for both.
     """
     gram = _gram(inner)
-    if gram is None:
-        return Structure(OTHER, _last_layer(last, None), OTHER)
-    adjacent = _two_clusters(gram)
-    if adjacent is None:
-        return Structure(OTHER, _last_layer(last, None), OTHER)
-    graph = "DNC" if not bool(adjacent.any()) else _graph_name(adjacent)
-    fits = graph != OTHER and _fits(gram, adjacent, 0.5, 0.0)
-    found = graph if fits else OTHER
-    triangular = adjacent if found.startswith("T(") else None
-    return Structure(found, _last_layer(last, triangular), OTHER if graph == "DNC" else graph)
+    adjacent = None if gram is None else _two_clusters(gram)
+    name = OTHER
+    if gram is not None and adjacent is not None and _fits(gram, adjacent, 0.5, 0.0):
+        name = _graph_name(adjacent) if bool(adjacent.any()) else "DNC"
+    return Structure(name, _last_layer(last, adjacent if name.startswith("T(") else None))
 
 
 def classes_given_up(outputs: Tensor) -> int:

@@ -16,9 +16,11 @@ from torch import Tensor
 from torch.autograd.functional import jacobian as jacobian_of
 
 from ncpipe.papers.s25.constructions.assumptions import check_assumptions, distinct_samples, paper_model
+from ncpipe.papers.s25.constructions.blocks import idle
 from ncpipe.papers.s25.constructions.embeddings import State, on_sphere
 from ncpipe.papers.s25.constructions.networks import (
     Choices,
+    block_weights,
     embedding_of,
     network_state,
     optimum_of,
@@ -153,13 +155,5 @@ def _solve(points: Tensor, targets: Tensor, start: Tensor, basis: Tensor) -> tup
 
 def _bias_block(bias: Tensor, mlp_width: int | None) -> State:
     """Return a block that adds `bias` (d,); one-layer blocks up to a multiple of 1, which LN removes."""
-    width = len(bias)
-    if mlp_width is None:
-        square = torch.zeros(width, width, dtype=torch.float64)
-        return {"lin.weight": square, "lin.bias": bias - bias.min() + 1}
-    return {
-        "lin1.weight": torch.zeros(mlp_width, width, dtype=torch.float64),
-        "lin1.bias": torch.zeros(mlp_width, dtype=torch.float64),
-        "lin2.weight": torch.zeros(width, mlp_width, dtype=torch.float64),
-        "lin2.bias": bias,
-    }
+    still = block_weights(idle(1, len(bias)), 0, mlp_width)
+    return still | ({"lin.bias": bias - bias.min() + 1} if mlp_width is None else {"lin2.bias": bias})

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.papers.s25.constructions.curves import Arc, arc_between, cut_at
+from ncpipe.papers.s25.constructions.embeddings import on_sphere
 from ncpipe.study import InputError, seeded_generator
 
 Constants = Literal["printed", "sharp"]
@@ -267,14 +268,14 @@ def _along(arc: Arc, others: Tensor, blocks: int, plan: Plan) -> Blocks:
 
     Displacement r needs strength 2 r sqrt(d + m^2/4)/(m sqrt(d)).
     """
-    width = plan.width
-    places = _printed_places(arc, blocks, plan) if plan.constants == "printed" else None
-    if places is None:
-        places = _equalised_places(arc, others, blocks)
+    width, printed = plan.width, plan.constants == "printed"
+    places = _printed_places(arc, blocks, plan) if printed else _equalised_places(arc, others, blocks)
     points = arc.at(places)
     steps = points.diff(dim=0)
     lengths = steps.norm(dim=1)
-    margins = _margins(points[:-1], others, plan)
+    margins = _margins(points[:-1], others)
+    if printed:
+        margins = torch.full_like(margins, plan.margin)
     norms = torch.sqrt(width + margins.square() / 4)
     moves = lengths > 0
     strength = torch.where(moves, 2 * lengths * norms / (margins * width**0.5), 0.0)
@@ -289,14 +290,8 @@ def _along(arc: Arc, others: Tensor, blocks: int, plan: Plan) -> Blocks:
     )
 
 
-def _margins(points: Tensor, others: Tensor, plan: Plan) -> Tensor:
-    """Return the margin (B,) that each block uses: the plan's, or its own, which is never smaller."""
-    if plan.constants == "printed":
-        return torch.full((len(points),), plan.margin, dtype=torch.float64)
-    return _own_margins(points, others)
-
-
-def _own_margins(points: Tensor, others: Tensor) -> Tensor:
+def _margins(points: Tensor, others: Tensor) -> Tensor:
+    """Return the margin (B,) of each point to the others; the plan's is never larger."""
     return 1 - (points @ others.T).amax(1) / points.shape[1]
 
 
@@ -322,7 +317,7 @@ def _equalised_places(arc: Arc, others: Tensor, blocks: int) -> Tensor:
     best, least = places, math.inf
     for _ in range(EQUALISING_STEPS):
         points = arc.at(places)
-        weights = points.diff(dim=0).norm(dim=1) / _own_margins(points[:-1], others)
+        weights = points.diff(dim=0).norm(dim=1) / _margins(points[:-1], others)
         total = weights.square().sum().item()
         if total < least:
             best, least = places, total
@@ -334,6 +329,4 @@ def _equalised_places(arc: Arc, others: Tensor, blocks: int) -> Tensor:
 def _waypoints(count: int, width: int) -> Tensor:
     """Draw points (count, d) uniformly on the sphere, the same on every call."""
     generator = seeded_generator(0, "construction detours")
-    points = torch.randn(count, width, generator=generator, dtype=torch.float64)
-    points = points - points.mean(1, keepdim=True)
-    return width**0.5 * points / points.norm(dim=1, keepdim=True)
+    return on_sphere(torch.randn(count, width, generator=generator, dtype=torch.float64))

@@ -124,13 +124,12 @@ def optimum_of(run: Run, data: Prepared) -> gufm.Optimum:
 
 
 def even_layout(run: Run, plan: Plan) -> Layout:
-    """Return L_1 = L_2, as large as L allows; angles divided by L_2 (`sharp`) or as the text does."""
+    """Return L_1 = L_2, as large as L allows, with angles divided as the text does."""
     length, rest = divmod(run.depth - 1, plan.samples + plan.classes)
     least = LEAST_SECOND * (plan.samples + plan.classes) + 1
     if length < LEAST_SECOND:
         raise too_shallow(run, plan, f"2 (N + K) + 1 = {least}")
-    factor = printed_factor(plan, length) if plan.constants == "printed" else float(length)
-    return Layout(length, length, rest, factor)
+    return Layout(length, length, rest, printed_factor(plan, length))
 
 
 def best_layout(run: Run, plan: Plan, solved: gufm.Optimum) -> Layout:

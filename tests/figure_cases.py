@@ -344,7 +344,6 @@ RN, TF = {"rn": "x"}, {"tf": "x"}
 CASES: Mapping[str, Callable[[], Figure]] = {
     "sweep": sweep(),
     "sweep, one experiment": sweep("vision"),
-    "sweep, none converged": sweep("dead"),
     "sweep, a rejected line": sweep(
         "vision", table=scaled("metric == 'nc1_trace_ratio' and depth == 5", 30)
     ),
@@ -371,7 +370,6 @@ CASES: Mapping[str, Callable[[], Figure]] = {
     ),
     "sweep, alike": steeper(1.0),
     "sweep, too steep to be alike": steeper(9.0),
-    "sweep, one not measured": sweep("dead", table=lambda table: table.query("experiment != 'dead'")),
     "sweep, nothing measured": sweep(table=lambda table: table.iloc[:0]),
     "sweep, zeros": sweep("vision", table=scaled("depth == 5", 0.0), columns=nc1_alone),
     "sweep, rising": sweep(

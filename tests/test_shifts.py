@@ -9,24 +9,9 @@ from constructions import SHARP, context_run, contexts, inner_square, layers_of,
 
 from ncpipe.metrics.losses import logits_of, unregularised_loss
 from ncpipe.metrics.table import measure
-from ncpipe.papers.s25.constructions.embeddings import on_sphere
-from ncpipe.papers.s25.shifts import merge_classes, shifts
+from ncpipe.papers.s25.shifts import shifts
 from ncpipe.system.errors import InputError
 from ncpipe.theory.gufm import optimal_value
-
-
-def test_a_block_without_weights_merges_a_pair_exactly() -> None:
-    """-b on the line through x and y, outside the segment: x + b and y + b are parallel."""
-    generator = torch.Generator().manual_seed(0)
-    points = on_sphere(torch.randn(5, 6, generator=generator, dtype=torch.float64))
-    labels = torch.tensor([0, 0, 1, 1, 1])
-    found = merge_classes(points, labels)
-    assert len(found) == 3
-    for shift in found:
-        points = on_sphere(points + shift)
-    assert torch.allclose(points[0], points[1], atol=1e-12)
-    assert torch.allclose(points[2:4], points[4].expand(2, 6), atol=1e-12)
-    assert (points[0] @ points[4]).item() < 6 * 0.99
 
 
 @pytest.mark.parametrize(

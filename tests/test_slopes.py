@@ -80,18 +80,6 @@ def test_a_metric_that_is_the_same_in_all_runs_has_no_trend_and_no_drift(value):
     assert not fewer["drifts"].any()
 
 
-def test_values_that_no_fit_takes_are_counted_by_reason():
-    runs = set_converged(grid(seeds=range(4)), {(2, 3)})
-    values = {0: 0.0, 1: 1e-30, 2: 0.1, 3: 0.2}
-    table = measure(runs, lambda depth, seed: values[seed] if depth > 5 else 0.3)
-    row = first(loglog_slopes(table, runs, RULE))
-    assert row["unusable"] == "2 at the rounding floor, 2 zero"
-    assert (row["n_used"], row["n_converged"]) == (15, 19)
-    alone = first(loglog_slopes(table[(table["value"] > 1e-25)], runs, RULE))
-    assert row["slope"] == alone["slope"]
-    assert alone["unusable"] == ""
-
-
 # Intervals
 
 
@@ -140,14 +128,6 @@ def test_one_depth_has_no_slope_and_one_run_per_depth_neither_interval_nor_test(
     assert len(fewer) == 2
     assert fewer[["drift_low", "drift_high"]].isna().all(axis=None)
     assert not fewer["drifts"].any()
-
-
-def test_an_experiment_without_a_converged_run_keeps_its_row():
-    runs = pd.concat([grid(("a",)), grid(("dead",), converged=False)], ignore_index=True)
-    slopes = loglog_slopes(measure(runs, noisy), runs, RULE).set_index("experiment")
-    assert math.isnan(slopes.loc["dead", "slope"])
-    assert (slopes.loc["dead", "n_used"], slopes.loc["dead", "n_runs"]) == (0, 15)
-    assert slopes.loc["dead", "unusable"] == ""  # its runs did not converge, which is another matter
 
 
 # Log-linearity

@@ -252,16 +252,6 @@ def test_what_was_not_measured_keeps_its_rows_at_the_last_layer_alone():
     assert found == [("a", "block2", 3, 3), *last]
 
 
-def test_nothing_measured_gives_empty_tables_with_their_columns():
-    runs = grid()
-    nothing = measure(runs, noisy).iloc[:0]
-    assert summarise(nothing, runs).empty
-    assert "slope" in loglog_slopes(nothing, runs, SLOPES)
-    series = {"a": {("nc1_trace_ratio", "train")}}
-    metrics = dvc_metrics(summarise(nothing, runs), loglog_slopes(nothing, runs, SLOPES), runs, series)
-    assert metrics == {"a": {"runs": 15, "converged": 15}}
-
-
 def test_rows_come_in_the_order_of_the_runs_whatever_the_order_of_measurements():
     runs = grid(("z", "a"))
     table = pd.concat([measure(runs, noisy), measure(runs, noisy, metric="nc3_cosine")])

@@ -10,21 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.path import Path
 
-from ncpipe.figures.drawing import (
-    FIT_DASHES,
-    NOTE,
-    absence,
-    draw_key,
-    draw_legend,
-    draw_means,
-    key_entry,
-    label_rows,
-    last_layer,
-    row_grid,
-    state_gap,
-    state_nothing,
-    thin_ticks,
-)
+from ncpipe.figures import drawing
 from ncpipe.figures.labels import Column, interval_label, paper_columns, rank_label, slope_label
 from ncpipe.figures.reference_slopes import ReferenceSlope, reference_slope_of
 from ncpipe.figures.style import FAINT, INK, Colour, colour_of
@@ -85,7 +71,7 @@ def depth_sweep(
     rows = {name: runs[runs["experiment"] == name] for name in labels}
     titles = {name: columns(line_runs, points) for name, line_runs in rows.items()}
     width = max(len(row) for row in titles.values())
-    with row_grid(len(rows), width, key=0.55) as (figure, grid):
+    with drawing.row_grid(len(rows), width, key=0.55) as (figure, grid):
         above: tuple[Column, ...] = ()
         marks: set[str] = set()
         among = np.unique(pd.concat([line_runs[x_axis.column] for line_runs in rows.values()]))
@@ -96,9 +82,9 @@ def depth_sweep(
                 x_axis.scale(axes, np.unique(line_runs[x_axis.column]), among)
                 marks |= _draw_panel(
                     axes,
-                    last_layer(points, name, column),
-                    last_layer(summary, name, column),
-                    last_layer(slopes, name, column),
+                    drawing.last_layer(points, name, column),
+                    drawing.last_layer(summary, name, column),
+                    drawing.last_layer(slopes, name, column),
                     x_axis,
                     reference_slope_of(column.metric, line_runs) if x_axis.is_depth else None,
                     colour_of(column.metric, i),
@@ -115,7 +101,7 @@ def depth_sweep(
             f"{labels[name]}\n{int(line_runs['converged'].sum())} of {len(line_runs)} runs converged"
             for name, line_runs in rows.items()
         ]
-        label_rows(grid, row_labels, x_label=x_axis.label)
+        drawing.label_rows(grid, row_labels, x_label=x_axis.label)
         _draw_key(figure, marks, slopes["level"].iloc[0] if len(slopes) else math.nan)
     return figure
 
@@ -133,11 +119,11 @@ def _draw_panel(
     """Return what the key has to name. span: decades that the data's part shows at least."""
     used, failed = _drawn_runs(points)
     if used.empty and failed.empty:
-        state_nothing(axes, absence(int(summary["n_selected"].sum())))
+        drawing.state_nothing(axes, drawing.absence(int(summary["n_selected"].sum())))
         return set()
     # not seaborn's lineplot: it joins the neighbours of a missing depth
     means = _of_several(summary, used)
-    draw_means(axes, means[x_axis.column], means["log10_mean"], means["log10_std"], color=colour)
+    drawing.draw_means(axes, means[x_axis.column], means["log10_mean"], means["log10_std"], color=colour)
     among = summary[x_axis.column].to_numpy()
     for marked, face in (
         (used[used["converged"]], colour),
@@ -150,12 +136,12 @@ def _draw_panel(
         )
     gaps = summary[(summary["n_used"] == 0) & ~summary[x_axis.column].isin(failed[x_axis.column])]
     for place, selected in zip(gaps[x_axis.column], gaps["n_selected"], strict=True):
-        state_gap(axes, place, selected)
+        drawing.state_gap(axes, place, selected)
     axes.margins(y=0.1)
     low, high = axes.get_ylim()
     grown = max(0.0, 1.2 * span - (high - low)) / 2
     axes.set_ylim(low - grown, high + grown)
-    thin_ticks(axes)
+    drawing.thin_ticks(axes)
     marks = set() if failed.empty else {"moved"}
     if used.empty:
         return marks
@@ -200,8 +186,8 @@ def _common_spans(
     spans: dict[Column, list[float]] = {}
     for name, columns in titles.items():
         for column in columns:
-            used, failed = _drawn_runs(last_layer(points, name, column))
-            means = _of_several(last_layer(summary, name, column), used)
+            used, failed = _drawn_runs(drawing.last_layer(points, name, column))
+            means = _of_several(drawing.last_layer(summary, name, column), used)
             ends = [means["log10_mean"] + side * means["log10_std"] for side in (-1, 1)]
             runs = [used["log10"], failed["log10"]]
             values = pd.concat([*ends, *runs]).dropna()
@@ -245,17 +231,17 @@ def _draw_fit(axes: Axes, slopes: pd.DataFrame, x_axis: XAxis, used: pd.DataFram
     if fit["rejected"] and turns_back(means.tolist(), fit["slope"]):
         _note(axes, f"turns back: no power{DAGGER}")
         return {"turned"}
-    mark, dashes = (DAGGER, REJECTED_DASHES) if fit["rejected"] else ("", FIT_DASHES)
+    mark, dashes = (DAGGER, REJECTED_DASHES) if fit["rejected"] else ("", drawing.FIT_DASHES)
     ends = np.array([means.index.min(), means.index.max()])
     heights = fit["intercept"] + fit["slope"] * np.log10(ends)
     label = slope_label(fit["slope"], fit["low"], fit["high"], x_axis.symbol) + mark
     (line,) = axes.plot(ends, heights, label=label, linewidth=0.9, color=INK, linestyle=dashes)
-    draw_legend(axes, [line], LEGEND_ROOM, handlelength=1.9)
+    drawing.draw_legend(axes, [line], LEGEND_ROOM, handlelength=1.9)
     return {"rejected" if fit["rejected"] else "fit"}
 
 
 def _note(axes: Axes, text: str) -> None:
-    draw_legend(axes, [key_entry(text, linewidth=0)], LEGEND_ROOM, handlelength=0)
+    drawing.draw_legend(axes, [drawing.key_entry(text, linewidth=0)], LEGEND_ROOM, handlelength=0)
 
 
 def _draw_reference(axes: Axes, lows: pd.Series, reference: ReferenceSlope) -> bool:
@@ -282,10 +268,8 @@ def _draw_reference(axes: Axes, lows: pd.Series, reference: ReferenceSlope) -> b
     axes.plot(10 ** (left + across), foot + up, color=FAINT, linewidth=0.8, zorder=1)
     axes.set_ylim(bottom, top)
     beside, side = (left + width, "left") if on_left else (left, "right")
-    offset = (3 if on_left else -3, 0)
-    axes.annotate(
-        reference.label, (10**beside, foot), offset, textcoords="offset points", ha=side, fontsize=7, **NOTE
-    )
+    note: dict[str, Any] = {"textcoords": "offset points", "ha": side, "fontsize": 7, **drawing.NOTE}
+    axes.annotate(reference.label, (10**beside, foot), (3 if on_left else -3, 0), **note)
     return True
 
 
@@ -305,12 +289,12 @@ def _draw_key(figure: Figure, marks: set[str], level: float) -> None:
             run | {"markerfacecolor": "white"},
         ),
         ("groups", "no mean: runs in two groups", {"linewidth": 0}),
-        ("fit", f"least-squares fit{fit}", {"linestyle": FIT_DASHES, "linewidth": 0.9}),
+        ("fit", f"least-squares fit{fit}", {"linestyle": drawing.FIT_DASHES, "linewidth": 0.9}),
         ("unknown", rf"$L^p$: least-squares power{fit}", {"linewidth": 0}),
         ("rank", r"$\rho_S$: Spearman's rank correlation", {"linewidth": 0}),
         ("bound", "slope of the bound for global optima", {"color": FAINT} | TRIANGLE_STYLE),
         ("rejected", rejected, {"linestyle": REJECTED_DASHES, "linewidth": 0.9}),
         ("turned", rejected if "rejected" not in marks else "", {"linewidth": 0}),
     ]
-    handles = [key_entry(label, **style) for mark, label, style in entries if mark in marks and label]
-    draw_key(figure, handles, 2 if len(handles) == 4 else 3)
+    handles = [drawing.key_entry(label, **style) for mark, label, style in entries if mark in marks and label]
+    drawing.draw_key(figure, handles, 2 if len(handles) == 4 else 3)

@@ -167,6 +167,12 @@ def state_nothing(axes: Axes, note: str) -> None:
     axes.set_yticks([])
 
 
+def state_absence(axes: Axes, selected: Mapping[float, int]) -> None:
+    """Write into an empty panel why its line has no value; selected: `selected_by_place`."""
+    axes.set_xticks([])
+    state_nothing(axes, absence(sum(selected.values())))
+
+
 def absence(selected: int) -> str:
     """Return why nothing is drawn at a depth with that many selected runs."""
     return "no usable value" if selected else NO_RUN

@@ -7,22 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ncpipe.figures.drawing import (
-    DASHES,
-    ROUNDING,
-    absence,
-    draw_key,
-    draw_legend,
-    has_test,
-    key_entry,
-    label_rows,
-    row_grid,
-    selected_by_place,
-    start_at_zero,
-    state_missing,
-    state_nothing,
-    thin_ticks,
-)
+from ncpipe.figures import drawing
 from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.study_metrics import entry
@@ -68,18 +53,18 @@ def layer_profiles(
     colours = depth_colours(profile[x_axis.column])
     panels = _panels(profile)
     width = PAGE_WIDTH * max(1.0, len(panels) / ACROSS)
-    with row_grid(len(labels), len(panels), key=0.75, width=width, sharex=True) as (figure, grid):
+    with drawing.row_grid(len(labels), len(panels), key=0.75, width=width, sharex=True) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
             line_profile = profile[profile["experiment"] == name]
-            selected = selected_by_place(runs[runs["experiment"] == name], x_axis)
+            selected = drawing.selected_by_place(runs[runs["experiment"] == name], x_axis)
             for axes, (metric, drawn) in zip(line, panels.items(), strict=True):
                 _draw_panel(
                     axes, line_profile[line_profile["split"].isin(drawn)], x_axis, metric, colours, selected
                 )
             _draw_law(line[0], line_profile, law[law["experiment"] == name], x_axis, next(iter(panels)))
         titles = [entry(metric).title for metric in panels]
-        label_rows(grid, labels.values(), titles, "relative layer position")
-        tested = has_test(runs) or panels is REGRESSION_PANELS
+        drawing.label_rows(grid, labels.values(), titles, "relative layer position")
+        tested = drawing.has_test(runs) or panels is REGRESSION_PANELS
         _draw_key(figure, x_axis, colours, next(iter(panels)), tested)
     return figure
 
@@ -111,18 +96,18 @@ def _draw_panel(
     axes.set_xlim(-0.03, 1.03)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
     if rows.empty:
-        state_nothing(axes, absence(sum(selected.values())))
+        drawing.state_nothing(axes, drawing.absence(sum(selected.values())))
         return
-    if logarithmic and rows[mean].max() < ROUNDING:  # two classes: centred means are always opposite
-        state_nothing(axes, "zero to rounding")
+    if logarithmic and rows[mean].max() < drawing.ROUNDING:  # two classes: centred means are always opposite
+        drawing.state_nothing(axes, "zero to rounding")
         return
     for (_, split), table in rows.groupby([x_axis.column, "split"]):
         _draw_line(axes, table, mean, colours[table[x_axis.column].iloc[0]], dashed=split == "test")
     axes.margins(y=0.08)
     if not logarithmic and entry(metric).collapse == "0":
-        start_at_zero(axes, axes.lines)
-    thin_ticks(axes)
-    state_missing(
+        drawing.start_at_zero(axes, axes.lines)
+    drawing.thin_ticks(axes)
+    drawing.state_missing(
         axes, x_axis, rows[x_axis.column], selected, top=not logarithmic
     )  # where errors have gone down
 
@@ -130,7 +115,7 @@ def _draw_panel(
 def _draw_line(axes: Axes, table: pd.DataFrame, mean: str, colour: Colour, dashed: bool) -> None:
     x = (table["position"] / table["position"].max()).to_numpy()
     y, spread = table[mean].to_numpy(), table[mean.replace("mean", "std")].fillna(0).to_numpy()
-    style = DASHES if dashed else "-"
+    style = drawing.DASHES if dashed else "-"
     marker = "o" if len(x) == 1 else ""
     width = 0.9 if dashed else 1.2
     axes.plot(x, y, color=colour, linestyle=style, linewidth=width, marker=marker, markersize=3)
@@ -154,7 +139,7 @@ def _draw_law(axes: Axes, profile: pd.DataFrame, law: pd.DataFrame, x_axis: XAxi
     (line,) = axes.plot(
         ends / ends.max(), heights, color=INK, linestyle=LAW_DASHES, linewidth=0.9, label=label
     )
-    draw_legend(axes, [line], room=0.2, handlelength=2.3)
+    drawing.draw_legend(axes, [line], room=0.2, handlelength=2.3)
 
 
 def _draw_key(
@@ -163,8 +148,8 @@ def _draw_key(
     law = rf"law {entry(metric).label} $\propto \rho^{{\,l}}$ fitted to the largest ${x_axis.symbol}$"
     handles = [
         *x_axis.handles(colours),
-        key_entry("train", linewidth=1.2),
-        *([key_entry("test", linewidth=0.9, linestyle=DASHES)] if tested else []),
-        key_entry(law, linewidth=0.9, linestyle=LAW_DASHES),
+        drawing.key_entry("train", linewidth=1.2),
+        *([drawing.key_entry("test", linewidth=0.9, linestyle=drawing.DASHES)] if tested else []),
+        drawing.key_entry(law, linewidth=0.9, linestyle=LAW_DASHES),
     ]
-    draw_key(figure, handles, 5)
+    drawing.draw_key(figure, handles, 5)

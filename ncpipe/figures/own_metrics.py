@@ -8,15 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ncpipe.figures.drawing import (
-    draw_key,
-    key_entry,
-    label_rows,
-    last_layer,
-    row_grid,
-    state_nothing,
-    thin_ticks,
-)
+from ncpipe.figures import drawing
 from ncpipe.figures.labels import Column
 from ncpipe.figures.style import PAGE_WIDTH, Colour, metric_colours
 from ncpipe.figures.x_axis import XAxis, x_axis_of
@@ -39,20 +31,20 @@ def own_metrics_figure(
     columns = [column for column in columns if (column.metric, column.split) in measured] or columns[:1]
     colours = metric_colours(len(columns))
     width = PAGE_WIDTH * max(1.0, len(columns) / WIDEST)
-    with row_grid(len(labels), len(columns), key=0.55, width=width) as (figure, grid):
+    with drawing.row_grid(len(labels), len(columns), key=0.55, width=width) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
             places = np.unique(runs.loc[runs["experiment"] == name, x_axis.column])
             for axes, column, colour in zip(line, columns, colours, strict=True):
-                _draw(axes, last_layer(points, name, column), places, x_axis, column, colour)
+                _draw(axes, drawing.last_layer(points, name, column), places, x_axis, column, colour)
         titles = [
             "\n".join(textwrap.fill(line, LONGEST) for line in column.title.split(", ")) for column in columns
         ]
-        label_rows(grid, labels.values(), titles, x_axis.label)
+        drawing.label_rows(grid, labels.values(), titles, x_axis.label)
         handles = [
-            key_entry("mean", "0.3", marker="o", markersize=4),
-            key_entry("one run", "0.3", marker="o", markersize=3, linewidth=0),
+            drawing.key_entry("mean", "0.3", marker="o", markersize=4),
+            drawing.key_entry("one run", "0.3", marker="o", markersize=3, linewidth=0),
         ]
-        draw_key(figure, handles, 2)
+        drawing.draw_key(figure, handles, 2)
     return figure
 
 
@@ -63,7 +55,7 @@ def _draw(
     height = "log10" if entry(column.metric).scale == "log" else "value"
     usable = points[np.isfinite(points[height])]
     if usable.empty:
-        state_nothing(axes, "no usable value")
+        drawing.state_nothing(axes, "no usable value")
         return
     for converged, part in usable.groupby("converged"):
         face = colour if converged else "none"
@@ -72,4 +64,4 @@ def _draw(
     used = usable[usable["selected"]].groupby(x_axis.column)[height]
     mean = used.mean().where(used.count() >= 2)
     axes.plot(mean.index, mean, "o-", color=colour, markersize=3.5, linewidth=1.0)
-    thin_ticks(axes)
+    drawing.thin_ticks(axes)

@@ -8,18 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ncpipe.figures.drawing import (
-    FIT_DASHES,
-    absence,
-    draw_key,
-    key_entry,
-    label_rows,
-    row_grid,
-    selected_by_place,
-    set_log,
-    state_missing,
-    state_nothing,
-)
+from ncpipe.figures import drawing
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, depth_colours
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.tables.keys import run_keys, setting_keys
@@ -50,16 +39,16 @@ def spectra(
     table = _spectra(measurements, runs)
     x_axis = x_axis_of(runs)
     colours = depth_colours(table[x_axis.column])
-    with row_grid(len(labels), len(COLUMNS), key=0.75, width=0.75 * PAGE_WIDTH) as (figure, grid):
+    with drawing.row_grid(len(labels), len(COLUMNS), key=0.75, width=0.75 * PAGE_WIDTH) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
             line_spectra, line_runs = table[table["experiment"] == name], runs[runs["experiment"] == name]
             for axes, matrix in zip(line, COLUMNS, strict=True):
                 rows = line_spectra[line_spectra["matrix"] == matrix]
-                selected = selected_by_place(line_runs, x_axis)
+                selected = drawing.selected_by_place(line_runs, x_axis)
                 equal = None if name in no_simplex or line_spectra.empty else _equal(line_spectra, line_runs)
                 _draw_panel(axes, rows, x_axis, colours, selected, equal)
         titles = [f"$s_i/s_1$ of {TITLES[matrix]}" for matrix in COLUMNS]
-        label_rows(grid, labels.values(), titles, "index $i$")
+        drawing.label_rows(grid, labels.values(), titles, "index $i$")
         _draw_key(figure, x_axis, colours, collapsed=not set(labels) <= set(no_simplex))
     return figure
 
@@ -94,8 +83,7 @@ def _draw_panel(
     equal: int | None,
 ) -> None:
     if spectra.empty:
-        axes.set_xticks([])
-        state_nothing(axes, absence(sum(selected.values())))
+        drawing.state_absence(axes, selected)
         return
     classes = int(spectra["index"].max())
     for _, table in spectra.groupby(x_axis.column):
@@ -108,14 +96,14 @@ def _draw_panel(
             linewidth=1.1,
         )
     if equal is not None:
-        axes.plot([1, equal], [1, 1], color=INK, linestyle=FIT_DASHES, linewidth=0.9, zorder=3)
-    set_log(axes, "y")
+        axes.plot([1, equal], [1, 1], color=INK, linestyle=drawing.FIT_DASHES, linewidth=0.9, zorder=3)
+    drawing.set_log(axes, "y")
     kept = spectra.loc[spectra["index"] <= (equal or classes - 1), "log10"].min()
     axes.set_ylim(min(10**kept / 1.5, FLOOR), 1.4)
     _state_lowest(axes, spectra)
     axes.set_xlim(0.6, classes + 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-    state_missing(axes, x_axis, spectra[x_axis.column], selected)
+    drawing.state_missing(axes, x_axis, spectra[x_axis.column], selected)
 
 
 def _state_lowest(axes: Axes, spectra: pd.DataFrame) -> None:
@@ -137,5 +125,5 @@ def _rounded(value: float) -> str:
 def _draw_key(figure: Figure, x_axis: XAxis, colours: Mapping[float, Colour], collapsed: bool) -> None:
     handles = x_axis.handles(colours)
     if collapsed:
-        handles.append(key_entry("collapsed", linestyle=FIT_DASHES, linewidth=0.9))
-    draw_key(figure, handles, 4)
+        handles.append(drawing.key_entry("collapsed", linestyle=drawing.FIT_DASHES, linewidth=0.9))
+    drawing.draw_key(figure, handles, 4)

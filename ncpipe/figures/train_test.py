@@ -12,22 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ncpipe.figures.drawing import (
-    DASHES,
-    NOTE,
-    absence,
-    draw_key,
-    draw_means,
-    has_test,
-    key_entry,
-    label_rows,
-    row_grid,
-    selected_by_place,
-    start_at_zero,
-    state_gap,
-    state_nothing,
-    thin_ticks,
-)
+from ncpipe.figures import drawing
 from ncpipe.figures.style import FAINT, INK, Colour, colour_of
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.study_metrics import entry
@@ -39,7 +24,7 @@ WEAK, STRONG, NC4, DEPTH = map(to_rgb, ("#5b4a9e", "#a03060", "#2f7f8f", INK))
 FITS = 1.5  # of a panel's height that the curve may add to it
 SPLITS: dict[str, tuple[str, Any]] = {
     "train": ("o", "-"),
-    "test": ("s", DASHES),
+    "test": ("s", drawing.DASHES),
 }  # marker and line of a split
 
 
@@ -89,19 +74,20 @@ def train_against_test(
     """
     x_axis = x_axis_of(runs)
     last = profile[profile["layer"] == LAST]
-    panels = {title: lines for title, lines in PANELS.items() if has_test(runs) or not _of_test(lines)}
-    with row_grid(len(labels), len(panels) + 1, key=0.7) as (figure, grid):
+    tested = drawing.has_test(runs)
+    panels = {title: lines for title, lines in PANELS.items() if tested or not _of_test(lines)}
+    with drawing.row_grid(len(labels), len(panels) + 1, key=0.7) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
             line_profile, line_runs = (table[table["experiment"] == name] for table in (last, runs))
-            selected = selected_by_place(line_runs, x_axis)
+            selected = drawing.selected_by_place(line_runs, x_axis)
             for axes, lines in zip(line, panels.values(), strict=False):
-                if _of_test(lines) and not has_test(line_runs):
+                if _of_test(lines) and not drawing.has_test(line_runs):
                     axes.set_xticks([])
-                    state_nothing(axes, "no test samples")
+                    drawing.state_nothing(axes, "no test samples")
                 else:
                     _draw_panel(axes, line_profile, x_axis, lines, selected)
             _draw_effective(line[-1], effective[effective["experiment"] == name], x_axis, selected)
-        label_rows(grid, labels.values(), [*panels, "effective depth"], x_axis.label)
+        drawing.label_rows(grid, labels.values(), [*panels, "effective depth"], x_axis.label)
         _draw_key(figure, grid)
     return figure
 
@@ -125,7 +111,7 @@ def _draw_panel(
         drawn |= set(rows[x_axis.column])
     _finish(axes, x_axis, drawn, selected)
     if drawn and not logarithmic:
-        start_at_zero(axes, lines)
+        drawing.start_at_zero(axes, lines)
 
 
 def _draw_line(
@@ -137,7 +123,7 @@ def _draw_line(
     marker, dashes = SPLITS[series.split]
     hollow = {"markersize": 6, "markerfacecolor": "none"} if series.hollow else {}
     style = {"color": series.colour, "marker": marker, "linestyle": dashes, "linewidth": 1.2} | hollow
-    return [draw_means(axes, places, mean, std.fillna(0), label=series.label or None, **style)]
+    return [drawing.draw_means(axes, places, mean, std.fillna(0), label=series.label or None, **style)]
 
 
 def _draw_effective(
@@ -153,9 +139,8 @@ def _draw_effective(
     places = table[x_axis.column]
     whole = np.geomspace(places.min(), places.max(), 100) if x_axis.is_depth else np.array(list(selected))
     depth = whole if x_axis.is_depth else np.full(len(whole), effective["depth"].iloc[0])
-    axes.plot(
-        whole, depth, color=FAINT, linestyle=DASHES, linewidth=0.9, label="effective depth $= L$", zorder=1
-    )
+    style: dict[str, Any] = {"color": FAINT, "linestyle": drawing.DASHES, "linewidth": 0.9, "zorder": 1}
+    axes.plot(whole, depth, label="effective depth $= L$", **style)
     top = 1.15 * max(own_top, depth.min())
     if depth.max() <= FITS * top:
         top = max(top, 1.05 * depth.max())
@@ -164,23 +149,22 @@ def _draw_effective(
         leaves = np.argmax(depth > top)
         side, offset = ("left", 4) if leaves < len(whole) / 2 else ("right", -8)
         note = rf"$\uparrow$ to {depth.max():g}"
-        corner: dict[str, Any] = {"ha": side, "va": "top", "fontsize": 7, **NOTE}
+        corner: dict[str, Any] = {"ha": side, "va": "top", "fontsize": 7, **drawing.NOTE}
         axes.annotate(note, (whole[leaves], top), (offset, -1), textcoords="offset points", **corner)
-    start_at_zero(axes, lines)
+    drawing.start_at_zero(axes, lines)
 
 
 def _finish(axes: Axes, x_axis: XAxis, drawn: set[float], selected: Mapping[float, int]) -> None:
     if not drawn:
-        axes.set_xticks([])
-        state_nothing(axes, absence(sum(selected.values())))
+        drawing.state_absence(axes, selected)
         return
     axes.margins(y=0.1)
-    thin_ticks(axes)
+    drawing.thin_ticks(axes)
     x_axis.scale(axes, np.array(list(selected)))
     axes.tick_params(axis="x", labelsize=7)
     for place, count in selected.items():
         if place not in drawn:
-            state_gap(axes, place, count)
+            drawing.state_gap(axes, place, count)
 
 
 def _draw_key(figure: Figure, grid: np.ndarray) -> None:
@@ -189,8 +173,9 @@ def _draw_key(figure: Figure, grid: np.ndarray) -> None:
     entries: dict[str, Artist] = {}
     for split, (marker, dashes) in SPLITS.items():
         if ("-" if dashes == "-" else "--") in drawn:
-            entries[split] = key_entry(split, marker=marker, linestyle=dashes, markersize=3, linewidth=1.2)
+            style: dict[str, Any] = {"marker": marker, "linestyle": dashes, "markersize": 3, "linewidth": 1.2}
+            entries[split] = drawing.key_entry(split, **style)
     for axes in grid.flat:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    draw_key(figure, list(entries.values()), 5)
+    drawing.draw_key(figure, list(entries.values()), 5)

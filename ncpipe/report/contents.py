@@ -13,17 +13,8 @@ from ncpipe.config.params import Params, Purpose
 from ncpipe.config.study import Study
 from ncpipe.figures.labels import DATA_NAMES, caption
 from ncpipe.metrics.study_metrics import own_metrics
+from ncpipe.report import first_screen
 from ncpipe.report.chart_data import chart_data, plain
-from ncpipe.report.first_screen import (
-    answer,
-    asked,
-    at_several,
-    findings,
-    how_sure,
-    next_steps,
-    rate_rows,
-    trained,
-)
 from ncpipe.report.grids import Grid, grid
 from ncpipe.report.page import Chapter, Contents, Picture, Provenance, read_pictures
 from ncpipe.report.result_grids import claim_grids, power_grids, side_by_side, verdict_counts
@@ -93,17 +84,18 @@ def _contents_with_runs(params: Params, claims: list[Grid], provenance: Provenan
     collapse = WORDS["collapse"][kind]
     failed = runs[~runs["converged"]]
     charts = chart_data(runs, points, slopes, history, measurements, places)
-    rows = rate_rows(runs, points, slopes, _line_networks(params, runs))
+    verdicts = verdict_counts(claims) if claims else ""
+    rows = first_screen.rate_rows(runs, points, slopes, _line_networks(params, runs))
     return Contents(
-        title=f"{collapse['name']} {f'against {against}' if at_several(runs) else ''}".strip(),
+        title=f"{collapse['name']} {f'against {against}' if first_screen.at_several(runs) else ''}".strip(),
         lead=[collapse["means"]],
         collapse=kind,
         summary={
-            "Asked": asked(runs, {chapter.name: chapter.question for chapter in chapters}),
-            "Trained": [trained(runs)],
-            "Found": findings(runs, points, slopes),
-            "How sure": how_sure(runs, params.slopes.level, verdict_counts(claims) if claims else ""),
-            "Next": next_steps(runs, rows),
+            "Asked": first_screen.asked(runs, {chapter.name: chapter.question for chapter in chapters}),
+            "Trained": [first_screen.trained(runs)],
+            "Found": first_screen.findings(runs, points, slopes),
+            "How sure": first_screen.how_sure(runs, params.slopes.level, verdicts),
+            "Next": first_screen.next_steps(runs, rows),
         },
         rates=rows,
         headline=headline,
@@ -137,10 +129,10 @@ def _chapters(
         purpose = (params.about or {}).get(name, Purpose(""))
         runs_of_name = runs[runs["experiment"] == name]
         of_name = (rates["line"] == name) | rates["line"].str.startswith(f"{name} at L = ")
+        of_lines = {line.get("depth"): line for line in lines if line["experiment"] == name}
         answers = [
-            (f"L = {line['depth']}: " if "depth" in line else "") + answer(line, points, slopes, runs)
-            for line in lines
-            if line["experiment"] == name
+            f"L = {depth}: " * (depth is not None) + first_screen.answer(line, points, slopes, runs)
+            for depth, line in of_lines.items()
         ]
         shown = in_columns(rates[of_name])
         network, expected = _network(params, runs_of_name), purpose.expected or ""

@@ -68,7 +68,9 @@ def grid(
 
 
 def cell(value: object) -> Cell:
-    """Return a cell with three digits of a number, and all in `full`; empty for None and NaN."""
+    """Return a cell with three digits of a number, and all in `full`; empty for None, NaN."""
+    if isinstance(value, Cell):
+        return value
     if isinstance(value, bool) or type(value).__name__ == "bool":
         return Cell("yes" if value else "no")
     if isinstance(value, int | float) or hasattr(value, "dtype"):

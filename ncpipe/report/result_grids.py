@@ -14,7 +14,7 @@ from ncpipe.metrics.catalogue import series_name
 from ncpipe.metrics.study_metrics import entry
 from ncpipe.report.chart_data import plain
 from ncpipe.report.first_screen import axis_note, letter
-from ncpipe.report.grids import Cell, Grid, cell, data_uri, estimate
+from ncpipe.report.grids import Cell, Grid, cell, data_uri, estimate, grid
 from ncpipe.report.words import WORDS
 from ncpipe.tables.compare import Results, compare_results
 from ncpipe.tables.headlines import HEADLINES, headline_series
@@ -28,11 +28,13 @@ RULE = (
     "A claim is a sentence that a number can answer. It agrees only if its whole interval, or a test of its "
     "sign (p), is as expected."
 )
-SLOPE_COLUMNS = {
-    "experiment": "experiment", "depth": "L", "metric": "metric", "split": "split", "power": "power",
-    "rho": "Spearman's rho", "rho_p_value": "p of rho", "p_value": "p of a line", "used": "runs used",
-    "unusable": "left out",
+POWER_HEADINGS = {
+    "rho": "Spearman's rho", "rho_p_value": "p of rho", "p_value": "p of a line", "unusable": "left out",
 }  # fmt: skip
+POWER_COLUMNS = (
+    "experiment", "depth", "metric", "split", "power", "Spearman's rho", "p of rho", "p of a line",
+    "runs used", "left out",
+)  # fmt: skip
 
 
 def power_grids(slopes: pd.DataFrame, of: str, csv: bytes) -> list[Grid]:
@@ -40,25 +42,17 @@ def power_grids(slopes: pd.DataFrame, of: str, csv: bytes) -> list[Grid]:
 
     slopes: from `slopes.loglog_slopes`. of: name of the x axis. csv: the whole table as a file.
     """
-    columns = {key: head for key, head in SLOPE_COLUMNS.items() if key in {*slopes, "power", "used"}}
-    used = [f"{row.n_used:.0f} of {row.n_runs:.0f}" for row in slopes.itertuples()]
-    table = slopes.assign(used=used, metric=slopes["metric"].map(plain), power="")[list(columns)]
-    rows = [list(map(cell, row)) for row in table.itertuples(index=False, name=None)]
-    for row, fit in zip(rows, slopes.itertuples(), strict=True):
-        metric = str(fit.metric)
-        row[list(columns).index("power")] = _power(fit, letter(of))
-        row[list(columns).index("metric")] = Cell(plain(metric), full=entry(metric).meaning)
-    first = (slopes["metric"].isin(HEADLINES) & (slopes["split"] != "test")).tolist()
-    headings = list(columns.values())
-    heads = [row for row, is_first in zip(rows, first, strict=True) if is_first]
-    others = [row for row, is_first in zip(rows, first, strict=True) if not is_first]
-    title = "Powers of the last layer's metrics"
-    note = axis_note(of)
-    folded = f"Powers of the other {len(others)} series"
-    return [
-        Grid("slopes", title, note, headings, heads, data_uri(csv)),
-        *([Grid("slopes-others", folded, note, headings, others, "", folded)] if others else []),
-    ]
+    fits, note = list(slopes.itertuples()), axis_note(of)
+    table = slopes.rename(columns=POWER_HEADINGS).assign(
+        power=[_power(fit, letter(of)) for fit in fits],
+        metric=[Cell(plain(metric), full=entry(metric).meaning) for metric in slopes["metric"]],
+        **{"runs used": [f"{fit.n_used:.0f} of {fit.n_runs:.0f}" for fit in fits]},
+    )
+    first = slopes["metric"].isin(HEADLINES) & (slopes["split"] != "test")
+    title, folded = "Powers of the last layer's metrics", f"Powers of the other {(~first).sum()} series"
+    heads = grid("slopes", title, table[first], POWER_COLUMNS, note, csv)
+    others = grid("slopes-others", folded, table[~first], POWER_COLUMNS, note)
+    return [heads, *([dataclasses.replace(others, folded=folded)] if others.rows else [])]
 
 
 def _power(fit: Any, of: str) -> Cell:

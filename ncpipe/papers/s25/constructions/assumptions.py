@@ -62,38 +62,23 @@ def assumptions(run: Run, data: Prepared) -> Iterator[Assumption]:
     """Yield the conditions of Theorems 4.3 and 4.6 and of their constructions, with what fails of each."""
     model, _ = paper_model(run), paper_loss(run)
     counts = torch.bincount(data.train.labels, minlength=data.classes)
-    yield Assumption(
-        "sec. 3",
-        "classes of one size",
-        None
-        if counts.min() == counts.max()
-        else f"they have {int(counts.min())} to {int(counts.max())} samples",
-    )
+    sizes, width = f"{int(counts.min())} to {int(counts.max())}", model.width
+    unequal = f"they have {sizes} samples" if counts.min() < counts.max() else None
+    yield Assumption("sec. 3", "classes of one size", unequal)
     yield Assumption("Assumption 4.4", "a label that the sample decides", _ambiguity(run, data))
-    yield Assumption(
-        "Theorem 4.3",
-        f"width d >= {LEAST_WIDTH}",
-        None if model.width >= LEAST_WIDTH else f"model.width is {model.width}",
-    )
+    narrow = f"model.width is {width}"
+    yield Assumption("Theorem 4.3", f"width d >= {LEAST_WIDTH}", narrow if width < LEAST_WIDTH else None)
     if data.vocabulary is not None:
         least = 2 * data.vocabulary + 2
-        yield Assumption(
-            "Theorem 4.3",
-            f"width d >= 2V + 2 = {least} on token sequences (for the proof; training needs less)",
-            None if model.width >= least else f"model.width is {model.width}",
-        )
+        statement = f"width d >= 2V + 2 = {least} on token sequences (for the proof; training needs less)"
+        yield Assumption("Theorem 4.3", statement, narrow if width < least else None)
     yield Assumption("Theorem 4.3", "L*_GUFM > 0, attained", _no_optimum(run, data))
-    yield Assumption(
-        "App. A",
-        "post-LN blocks",
-        None if model.norm == "post" else "the construction here is not the one of App. B.2; use norm: post",
-    )
+    other = "the construction here is not the one of App. B.2; use norm: post"
+    yield Assumption("App. A", "post-LN blocks", None if model.norm == "post" else other)
     if model.mlp_width is not None:
-        yield Assumption(
-            "App. A",
-            "two-layer blocks at least as wide inside as out",
-            None if model.mlp_width >= model.width else f"model.mlp_width is {model.mlp_width}, set it to d",
-        )
+        narrow = f"model.mlp_width is {model.mlp_width}, set it to d"
+        statement = "two-layer blocks at least as wide inside as out"
+        yield Assumption("App. A", statement, narrow if model.mlp_width < width else None)
 
 
 def distinct_samples(run: Run, data: Prepared) -> tuple[Split, Tensor]:
@@ -133,15 +118,9 @@ def _ambiguity(run: Run, data: Prepared) -> str | None:
 
 
 def _no_optimum(run: Run, data: Prepared) -> str | None:
-    spec = run.spec
+    model, strength = paper_model(run), run.spec.penalty.last_strength(run.depth)
     try:
-        gufm.check_range(
-            paper_loss(run),
-            data.classes,
-            paper_model(run).width,
-            spec.penalty.last_strength(run.depth),
-            spec.model.last_bias,
-        )
+        gufm.check_range(paper_loss(run), data.classes, model.width, strength, model.last_bias)
     except InputError as error:
         return str(error)
     return None

@@ -129,21 +129,6 @@ def test_trainer_logs_what_the_table_has(tmp_path: Path) -> None:
     assert_equal_weights(model, alone)
 
 
-def test_trainer_measures_in_the_precision_of_its_training(tmp_path: Path) -> None:
-    """Of a network that Trainer runs under autocast, `bf16=True`."""
-    from ncpipe.integrations.transformers import CollapseCallback
-
-    data, alike = texts(12, 1), bert().float()
-    loop = trainer(bert().float(), data, tmp_path, bf16=True)
-    loop.add_callback(CollapseCallback(loop, "classifier", data))
-    loop.train()
-    alike.load_state_dict(loop.model.state_dict())  # Trainer's own model runs under autocast from then on
-    with torch.autocast("cpu", torch.bfloat16):
-        wanted = measured(alike, data)
-    assert logged(loop)[-1] == pytest.approx(wanted, **CLOSE)
-    assert logged(loop)[-1] != pytest.approx(measured(alike, data), **CLOSE)
-
-
 def test_trainer_keeps_its_own_loaders_with_persistent_workers(tmp_path: Path) -> None:
     """Each split is measured on its own data, and `evaluate` reads its own.
 

@@ -1,25 +1,26 @@
-"""Measuring any PyTorch classifier: torchvision's and transformers' networks, untrained and tiny."""
+"""Measuring any PyTorch classifier: of torchvision, of transformers, on some classes, by any loader, once."""
 
-import math
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import ncpipe as nc
 from ncpipe.metrics.hooks import collect_features, last_token, measure_model
+from ncpipe.metrics.kept_pass import KeptPass
 from ncpipe.metrics.table import Measurement, measure
 from ncpipe.system.errors import InputError
 
 # Few samples of wide features, which is nothing to measure by and enough to test with.
 pytestmark = pytest.mark.filterwarnings("ignore::ncpipe.system.errors.MeasurementWarning")
 CLASSES = 3
-WIDTH = 3 * 8 * 8  # of `pairs`
 TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 
 
@@ -85,15 +86,6 @@ def resnet_features(model: nn.Module, pixels: Tensor) -> Tensor:
     return body(pixels).flatten(1)
 
 
-def test_resnet_gives_what_its_features_gathered_by_hand_give() -> None:
-    model, train, test = resnet(), images(24, 1), images(9, 2)
-    got = measure_model(model, "fc", DataLoader(train, batch_size=24), DataLoader(test, batch_size=9))
-    by_hand = [(resnet_features(model, split.tensors[0]), split.tensors[1]) for split in (train, test)]
-    want = measure(*by_hand[0], model.fc.weight.detach(), model.fc.bias.detach(), *by_hand[1])
-    assert_close(got, want, 1e-6)
-    assert math.isfinite(values(got)["last", "train", "nc1_trace_ratio"])
-
-
 @torch.no_grad()
 def bert_features(model: nn.Module, batches: list[dict[str, Tensor]]) -> Tensor:
     model.eval()
@@ -129,23 +121,25 @@ def test_a_decoder_that_scores_every_token_needs_the_last_one_named(left: bool) 
     assert_close(measure_model(model, "score", batches, select=last_token), want)
 
 
-def test_further_layers_are_measured_in_the_same_pass() -> None:
-    model, data = resnet(), images(12, 1)
+def test_resnet_gives_what_its_features_gathered_by_hand_give() -> None:
+    """A further layer is measured in the same pass."""
+    model, train, test = resnet(), images(24, 1), images(9, 2)
     passes = []
 
     def forward(network: nn.Module, pixels: Tensor) -> Tensor:
         passes.append(len(pixels))
         return network(pixels)
 
-    loader = DataLoader(data, batch_size=12)
-    got = measure_model(model, "fc", loader, layers=["layer1"], forward=forward)
-    assert passes == [12]
+    loaders = DataLoader(train, batch_size=24), DataLoader(test, batch_size=9)
+    got = measure_model(model, "fc", *loaders, layers=["layer1"], forward=forward)
+    assert passes == [24, 9]
+    by_hand = [(resnet_features(model, split.tensors[0]), split.tensors[1]) for split in (train, test)]
+    want = measure(*by_hand[0], model.fc.weight.detach(), model.fc.bias.detach(), *by_hand[1])
+    assert_close([row for row in got if row.layer == "last"], want, 1e-6)
     with torch.no_grad():
-        maps = nn.Sequential(*list(model.children())[:5]).eval()(data.tensors[0])
-    pooled = maps.double().mean((2, 3))
-    want = measure(pooled, data.tensors[1], layer="layer1")
-    assert_close([row for row in got if row.layer == "layer1"], want, 1e-6)
-    assert_close([row for row in got if row.layer == "last"], measure_model(model, "fc", loader))
+        maps = nn.Sequential(*list(model.children())[:5]).eval()(train.tensors[0])
+    want = measure(maps.double().mean((2, 3)), train.tensors[1], layer="layer1")
+    assert_close([row for row in got if (row.layer, row.split) == ("layer1", "train")], want, 1e-6)
 
 
 def test_a_layer_of_tokens_takes_a_function_of_its_own() -> None:
@@ -166,42 +160,6 @@ def test_a_layer_is_copied_before_the_next_works_in_place() -> None:
     with torch.no_grad():
         want = measure(model[0](data), labels, layer="0")
     assert_close([row for row in got if row.layer == "0"], want)
-
-
-def pairs() -> list[tuple[Tensor, Tensor]]:
-    pixels, labels = images(12, 1).tensors
-    return [(pixels[:, :, ::4, ::4], labels)]
-
-
-class Unused(nn.Module):
-    """A classifier that is never called, or twice."""
-
-    def __init__(self, calls: int) -> None:
-        super().__init__()
-        self.fc, self.calls = nn.Linear(WIDTH, CLASSES), calls
-
-    def forward(self, pixels: Tensor) -> list[Tensor]:
-        return [self.fc(pixels.flatten(1)) for _ in range(self.calls)]
-
-
-class Dropping:
-    """One sample fewer from the second pass on, of classes without any spread: only their number tells."""
-
-    passes = 0
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        [(pixels, labels)] = pairs()
-        pixels = labels.view(-1, 1, 1, 1).expand_as(pixels).float()
-        keep = len(labels) - (self.passes > 0)
-        self.passes += 1
-        yield pixels[:keep], labels[:keep]
-
-
-def test_a_loader_that_gives_fewer_samples_the_second_time_is_refused() -> None:
-    """By `ncpipe.metrics.sample_statistics.same_samples`."""
-    for split, loaders in (("train", [Dropping()]), ("test", [pairs(), Dropping()])):
-        with pytest.raises(InputError, match=rf"{split} loader .*augmentation"):
-            measure_model(Unused(1), "fc", *loaders, keep=0)
 
 
 def test_several_inputs_to_a_network() -> None:
@@ -247,8 +205,218 @@ def test_collected_targets_and_tags_are_a_file_to_measure(targets: str, tmp_path
 
 
 def test_bfloat16_networks_are_measured_and_collected() -> None:
-    model = Unused(1).to(torch.bfloat16)
-    loader = [(pixels.to(torch.bfloat16), labels) for pixels, labels in pairs()]
-    arrays = collect_features(model, "fc", loader)
+    pixels, labels = images(12, 1).tensors
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, CLASSES)).to(torch.bfloat16)
+    loader = [(pixels[:, :, ::4, ::4].to(torch.bfloat16), labels)]
+    arrays = collect_features(model, "1", loader)
     assert arrays["features"].dtype == np.float32
-    assert_close(measure(**arrays), measure_model(model, "fc", loader))
+    assert_close(measure(**arrays), measure_model(model, "1", loader))
+
+
+# Some of the classes, positions of sequences, and masks
+
+K, D = 6, 5
+
+
+class Net(nn.Module):
+    """The features are the inputs (n, d) or (n, T, d) themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc = nn.Linear(D, K)
+
+    def forward(self, features: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        return self.fc(features)
+
+
+def expected(
+    net: Net, h: Tensor, labels: Tensor, ids: list[int], test: tuple[Tensor, Tensor] | None = None
+) -> list[Measurement]:
+    """By arrays that are cut down by hand: rows of the weight, samples and labels."""
+
+    def cut(h: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        own = torch.tensor([int(label) in ids for label in labels])
+        return h[own], torch.tensor([ids.index(int(label)) for label in labels[own]])
+
+    with torch.no_grad():
+        weight, bias = net.fc.weight[ids], net.fc.bias[ids]
+        return measure(*cut(h, labels), weight, bias, *(cut(*test) if test else ()))
+
+
+@pytest.mark.parametrize("classes", ["present", [1, 2, 4], [4, 1]])
+def test_some_classes_are_measured_as_if_there_were_no_others(classes: Any) -> None:
+    """Red: rows of the weight that are not those of the classes, labels that keep their numbers, test samples
+    of other classes."""
+    net, h = Net(), torch.randn(40, D)
+    labels = torch.tensor([1, 2, 4, 2] * 10)
+    if classes != "present":
+        labels[::8] = 5  # of no class that is asked for
+    test = torch.randn(30, D), torch.tensor([0, 1, 2, 4, 5] * 6)
+    rows = measure_model(
+        net, "fc", list(zip(h.split(7), labels.split(7), strict=True)), [test], classes=classes
+    )
+    ids = [1, 2, 4] if classes == "present" else sorted(classes)
+    assert_close(rows, expected(net, h, labels, ids, test))
+
+
+@pytest.mark.parametrize("mask", [None, "attention_mask", lambda inputs: inputs["attention_mask"]])
+def test_labels_of_positions_with_an_ignored_index_and_a_mask(mask: Any) -> None:
+    """Red: rows and labels that no longer belong together after some are left out; a mask without effect."""
+    net, h = Net(), torch.randn(16, 7, D)
+    labels = torch.randint(0, K, (16, 7), generator=torch.Generator().manual_seed(1))
+    labels[:, 0] = -100
+    attention = (torch.arange(7) < 5).long().repeat(16, 1)
+    batches = [
+        {"features": h[i : i + 5], "labels": labels[i : i + 5], "attention_mask": attention[i : i + 5]}
+        for i in range(0, 16, 5)
+    ]
+    kept = labels != -100
+    if mask:
+        kept &= attention.bool()
+    rows = measure_model(net, "fc", batches, mask=mask)
+    assert_close(rows, expected(net, h[kept], labels[kept], list(range(K))))
+
+
+def test_another_ignored_index() -> None:
+    net, h, labels = Net(), torch.randn(48, D), torch.arange(48) % (K + 1)
+    rows = measure_model(net, "fc", [(h, labels)], ignore_index=K)
+    assert_close(rows, expected(net, h[labels < K], labels[labels < K], list(range(K))))
+
+
+# A network runs once over each loader, and beyond the memory twice
+
+WIDTH, SAMPLES = 5, 24
+
+
+class Classifier(nn.Module):
+    """Records what enters its last layer, each time it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.fc = nn.Linear(4, WIDTH).double(), nn.Linear(WIDTH, CLASSES).double()
+        self.seen: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = torch.tanh(self.body(x))
+        self.seen.append(features.detach().clone())
+        logits: Tensor = self.fc(features)
+        return logits
+
+
+def samples(seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(SAMPLES, 4, dtype=torch.float64, generator=generator)
+    return inputs, torch.arange(SAMPLES) % CLASSES
+
+
+class Streamed(IterableDataset[tuple[Tensor, Tensor]]):
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from zip(*samples(1), strict=True)
+
+
+class Augmented(TensorDataset):
+    """New noise each time a sample is read."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        inputs, label = super().__getitem__(index)
+        return inputs + torch.randn(4), label
+
+
+def batches() -> list[tuple[Tensor, Tensor]]:
+    inputs, labels = samples(1)
+    return [(inputs[:10], labels[:10]), (inputs[10:10], labels[10:10]), (inputs[10:], labels[10:])]
+
+
+LOADERS: dict[str, Callable[[], Iterable[Any]]] = {
+    "list": batches,
+    "generator": lambda: (batch for batch in batches()),
+    "shuffled": lambda: DataLoader(TensorDataset(*samples(1)), batch_size=5, shuffle=True),
+    "drop_last": lambda: DataLoader(TensorDataset(*samples(1)), batch_size=5, shuffle=True, drop_last=True),
+    "augmented": lambda: DataLoader(Augmented(*samples(1)), batch_size=5),
+    "streamed": lambda: DataLoader(Streamed(), batch_size=5),
+}
+
+
+def recorded(model: Classifier, loader: Iterable[Any], labels: list[Tensor]) -> Iterator[Any]:
+    for batch in loader:
+        labels.append(batch[1])
+        yield batch
+
+
+@pytest.mark.filterwarnings("ignore:train classes are not balanced", "ignore:test classes are not balanced")
+@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize("classes", ["all", "present", [0, 2]])
+def test_any_loader_is_measured_as_it_was_seen(name: str, classes: Any) -> None:
+    """Against `nc.measure` of the features that the network computed. Red: samples of a second pass."""
+    model, given = Classifier(), ([], [])
+    loaders = [recorded(model, LOADERS[name](), labels) for labels in given]
+    values = nc.measure_model(model, "fc", *loaders, classes=classes)
+    numbers = [0, 1, 2] if isinstance(classes, str) else classes
+    parts = sum(len(labels) > 0 for labels in given[0])
+    splits = []
+    for labels, seen in ((given[0], model.seen[:parts]), (given[1], model.seen[parts:])):
+        features, targets = torch.cat(seen), torch.cat(labels)
+        kept = torch.isin(targets, torch.tensor(numbers))
+        splits += [features[kept], torch.searchsorted(torch.tensor(numbers), targets[kept])]
+    weight, bias = model.fc.weight.detach()[numbers], model.fc.bias.detach()[numbers]
+    want = nc.measure(splits[0], splits[1], weight, bias, splits[2], splits[3])
+    assert sum(map(len, model.seen)) == sum(len(labels) for part in given for labels in part)
+    assert dict(values.to_dict()) == pytest.approx(dict(want.to_dict()), rel=1e-10, abs=1e-13, nan_ok=True)
+
+
+@pytest.mark.parametrize("keep", [0, 0.25])
+def test_beyond_the_memory_the_network_runs_twice(keep: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: a share that is not kept to; batches kept before the memory ended, read as the whole."""
+    model = Classifier()
+    once = nc.measure_model(model, "fc", batches())
+    assert sum(map(len, model.seen)) == SAMPLES
+    # Enough for the first batch: 10 rows of 8 bytes an entry, and their labels.
+    monkeypatch.setattr("ncpipe.system.device_memory.free_bytes", lambda device: 4 * 10 * 8 * (WIDTH + 1))
+    model.seen.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        twice = nc.measure_model(model, "fc", batches(), keep=keep)
+    assert sum(map(len, model.seen)) == 2 * SAMPLES
+    assert twice == once
+    message = "loader: its features take more than 0.25 of the free memory (`keep`); the network runs over it"
+    assert [str(each.message) for each in caught] == ([f"{message} again"] if keep else [])
+
+
+def test_other_data_are_read_once_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: memory for features that nothing reads again."""
+    copied: list[Tensor] = []
+    monkeypatch.setattr("ncpipe.metrics.kept_pass._copy", lambda tensor, _: copied.append(tensor) or tensor)
+    inputs, labels = samples(2)
+    nc.measure_model(Classifier(), "fc", batches(), batches(), [(inputs, labels)])
+    assert len(copied) == 2 * 2 * 2  # features and labels, of two batches of train and of test
+
+
+def test_an_error_ends_the_pass() -> None:
+    """Red: workers and a bar that live as long as the traceback, which notebooks keep."""
+    ended: list[bool] = []
+
+    class Loader:
+        def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+            try:
+                yield samples(1)[0], torch.full((SAMPLES,), CLASSES)
+            finally:
+                ended.append(True)
+
+    with pytest.raises(nc.InputError, match="label 3 of sample 0") as caught:
+        nc.measure_model(Classifier(), "fc", Loader())
+    assert caught.tb
+    assert ended
+
+
+def test_batches_are_copied() -> None:
+    """Red: tensors that are filled again; a predicting token that keeps its whole sequence in memory."""
+    whole = torch.zeros(8, 1000, 3)
+    kept = KeptPass(lambda: iter([({"last": whole[:, -1]}, torch.arange(8))]), "loader")
+    list(kept())
+    whole.fill_(1)
+    ((values, _),) = kept()
+    assert not values["last"].any()
+    assert values["last"].untyped_storage().nbytes() == 8 * 3 * 4
+    assert kept.runs == 1

@@ -1,5 +1,6 @@
 """What cannot be measured, of arrays, files' arrays, models and tokens: one line that says why."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -207,6 +208,10 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
         batches((h, y), again=(h + 9 * torch.from_numpy(W)[y], y), keep=0),
         "train(): its second pass gave other samples;",
     ),
+    (
+        batches((torch.from_numpy(W)[y], y), again=(torch.from_numpy(W)[y[1:]], y[1:]), keep=0),
+        "train(): its second pass gave other samples;",  # of no spread: only their number tells
+    ),
     # Other data
     (arrays(H, Y, ood=OTHER), NO_TEST),
     (arrays(*ALL, ood=OTHER[:, 1:]), "ood features are (8, 4); they must be (samples, 5)"),
@@ -232,6 +237,23 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
         "class statistics of 1000000000 tokens of width 100000 take up to 5.6",
     ),
     (lambda: TokenPass(9, 5, decisions=0), "decisions: a whole number, 1 or more, or None for all, not 0"),
+    *(
+        (
+            lambda shape=shape: nc.measure_tokens(torch.zeros(shape), y),
+            f"tokens are {shape}; they must be (samples, tokens, width), none of them 0: all tokens",
+        )
+        for shape in ((30, 5), (30, 0, 5), (30, 2, 2, 5))
+    ),
+    *(
+        (
+            lambda lengths=lengths: nc.measure_tokens(h.unsqueeze(1), y, lengths),
+            "lengths: a whole number from 1 to 1 for each sample",
+        )
+        for lengths in ([1] * 29 + [0], [1, 1])
+    ),
+    (lambda: nc.measure_tokens(NAN[:, None], y), "tokens hold NaN or inf, first in row 7"),
+    (lambda: nc.measure_tokens(h.unsqueeze(1), y[1:]), "labels must be 30 integers"),
+    (lambda: nc.measure_tokens(h.unsqueeze(1), 2 * y), "class 1 has no samples"),
     # Models
     (model(LOADER, head="head"), "classifier: the model has no layer 'head'; its Linear layers: 0"),
     (model(LOADER, network=nn.Sequential(Vector)), "classifier: 0 is a Sequential, not a Linear; its Linear"),
@@ -289,6 +311,9 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
         "tags are torch.int64 (30, 2); they must be 0 and 1 (n, 3),",
     ),
     (rows(nc.measure_regression_model, t), "targets are torch.int64 (30, 3); they must be floats (n, 3), as"),
+    (rows(nc.measure_regression_model, t * math.nan), "train targets hold NaN"),
+    (rows(nc.measure_regression_model, 0.0 * t), "train targets are constant in column 0"),
+    (rows(nc.measure_regression_model, y), "targets are torch.int64 (30,); they must be floats (n, 3)"),
     (
         rows(nc.measure_regression_model, h, test_loader=3),
         "test_loader: give a DataLoader or a list of batche",

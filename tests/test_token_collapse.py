@@ -14,7 +14,6 @@ import ncpipe as nc
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.metrics.token_collapse import TokenMeans
 from ncpipe.models.build import prepare_split
-from ncpipe.system.errors import InputError
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
 
@@ -58,31 +57,6 @@ def test_limits() -> None:
     mixed = collapsed + torch.tensor([-1.0, 1.0, -1.0, 1.0]).view(1, 4, 1)
     assert found_of(mixed) == pytest.approx(dict.fromkeys(found_of(mixed), 5 / (2 / 3)), rel=1e-12)
     assert all(math.isnan(value) for value in found_of(drawn() * math.nan).values())
-
-
-@pytest.mark.parametrize("shape", [(8, 5), (8, 0, 5), (8, 2, 2, 5)])
-def test_values_without_tokens_are_one_line(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="not the one that predicts") as caught:
-        nc.measure_tokens(torch.zeros(shape), LABELS)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "labels", "lengths", "words"),
-    [
-        (drawn(), LABELS, [4, 1, 2, 3, 4, 2, 1, 0], "lengths: a whole number from 1 to 4 for each sample"),
-        (drawn(), LABELS, [4, 1], "lengths: a whole number from 1 to 4 for each sample"),
-        (drawn() * math.nan, LABELS, None, "tokens hold NaN or inf, first in row 0"),
-        (drawn(), LABELS[:7], None, "labels must be 8 integers"),
-        (drawn(), LABELS * 2, None, "class 1 has no samples"),
-    ],
-)
-def test_arrays_that_cannot_be_measured_are_one_line(
-    tokens: torch.Tensor, labels: torch.Tensor, lengths: list[int] | None, words: str
-) -> None:
-    with pytest.raises(InputError, match=words) as caught:
-        nc.measure_tokens(tokens, labels, lengths)
-    assert "\n" not in str(caught.value)
 
 
 def test_arrays_of_a_layer_are_measured() -> None:

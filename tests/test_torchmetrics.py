@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.table import TEST, TRAIN, measure
@@ -280,24 +279,6 @@ def test_means_of_all_processes_are_what_each_is_given(monkeypatch: pytest.Monke
     with pytest.raises(InputError, match="class 3 has no samples"):
         metrics[0].statistics()
     assert metrics[0].counts.shape == (4,)
-
-
-def test_metrics_of_a_collection_keep_their_own_samples() -> None:
-    """Whatever its compute groups find alike in the first batch. Red: values of the other ignored label."""
-    features, labels = doubles()
-    first, second = (features[:20], labels[:20].clamp(min=1)), (features[20:], labels[20:])
-    own = {index: ClassCollapse(4, 6, classes="present", ignore_index=index) for index in (-100, 0)}
-    together = MetricCollection({f"without {index}": metric.clone() for index, metric in own.items()})
-    for batch in (first, second):
-        together.update(*batch)
-    found = together.compute()
-    for index in own:
-        kept = torch.cat([first[1], second[1]]) != index
-        chosen, labels_of = torch.cat([first[1], second[1]])[kept].unique(return_inverse=True)
-        wanted_of = class_statistics(torch.cat([first[0], second[0]])[kept], labels_of, len(chosen))
-        value = nc1_trace_ratio(wanted_of)
-        name = next(name for name in found if name.endswith(f"without {index}_nc1_trace_ratio"))
-        assert float(found[name]) == pytest.approx(value, rel=1e-9)
 
 
 def test_second_passes_of_a_collection_keep_their_own_samples() -> None:

@@ -17,7 +17,7 @@ from ncpipe.features.files import features_at, read_features
 from ncpipe.features.run_metrics import (
     GRAM_COLUMNS,
     gram_rows,
-    history_metrics,
+    last_layer_metrics,
     measure_run,
     study_columns,
 )
@@ -107,4 +107,6 @@ def _metrics_at(run: Run, epoch: float) -> dict[str, float]:
     """Return the metrics of `history` at an epoch; empty if the epoch's weights were not kept."""
     if run.spec.history is None or epoch not in run.spec.snapshot_epochs():
         return {}
-    return history_metrics(run, read_features(features_at(FEATURES / run.path, int(epoch))))
+    features = read_features(features_at(FEATURES / run.path, int(epoch)))
+    key = f"experiments.{run.experiment}.history.metrics"
+    return last_layer_metrics(run, features, run.spec.history.metrics, key)

@@ -54,8 +54,8 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
         else:
             seen = (output.features, output.logits, part.targets, network.last.weight, counts)
             fit = fit + sum_of_fits(run, *seen) / samples.predictions
-        for sum_, own in zip(total, torch.autograd.grad(fit, parameters), strict=True):
-            sum_.add_(own)
+        for sum_, gradient in zip(total, torch.autograd.grad(fit, parameters), strict=True):
+            sum_.add_(gradient)
     squares = torch.zeros((), dtype=torch.float64, device=device)
     by_name = strengths_of(network, run)
     for name, parameter, sum_ in zip(learned, parameters, total, strict=True):
@@ -73,5 +73,5 @@ def _by_feature(network: Network, run: Run, samples: Split, rows: int) -> Tensor
     features.requires_grad_()
     counts = samples.counts(len(network.last.weight))
     fit = sum_of_fits(run, features, logits, samples.labels, network.last.weight, counts) / len(samples)
-    (found,) = torch.autograd.grad(fit, features)
-    return found
+    (gradient,) = torch.autograd.grad(fit, features)
+    return gradient

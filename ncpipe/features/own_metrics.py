@@ -138,5 +138,5 @@ def number_of(metric: Metric, function: Callable[..., Any], given: Mapping[str, 
         raise _mistake(metric, function, f"gives what is no number, but a {kind}") from None
 
 
-def _mistake(metric: Metric, function: Callable[..., Any], what: str) -> InputError:
-    return mistake(function, f"the metric {metric.name} {what}", "METRICS")
+def _mistake(metric: Metric, function: Callable[..., Any], problem: str) -> InputError:
+    return mistake(function, f"the metric {metric.name} {problem}", "METRICS")

@@ -73,7 +73,7 @@ def matrix_ranks(network: Network, run: Run, data: Prepared, device: torch.devic
     if not names:
         return {}
     deltas = torch.autograd.grad(fit, [met[name][1] for name in names])
-    found = {}
+    ranks = {}
     for name, delta in zip(names, deltas, strict=True):
         weight = network.get_parameter(f"{name}.weight").detach()
         h, decay = met[name][0].detach(), decays[f"{name}.weight"]
@@ -81,8 +81,8 @@ def matrix_ranks(network: Network, run: Run, data: Prepared, device: torch.devic
         gradient = (delta.T @ h + decay * weight).norm().item()
         distance = torch.linalg.svdvals(weight)[data.classes :].norm().item()
         bound = (delta.norm().item() * variation**0.5 + gradient) / decay
-        found[name] = MatrixRank(weight.norm().item(), distance, bound)
-    return found
+        ranks[name] = MatrixRank(weight.norm().item(), distance, bound)
+    return ranks
 
 
 def _maps(network: Network) -> Iterator[tuple[str, nn.Module]]:

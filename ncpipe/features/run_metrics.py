@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -72,7 +72,7 @@ def measure_run(trained: Trained) -> Iterator[Measurement]:
 
 def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measurement]:
     both = {TRAIN: features.train, TEST: features.test}
-    given = {name: (each.inputs, each.labels) for name, each in both.items() if each is not None}
+    given = {name: (split.inputs, split.labels) for name, split in both.items() if split is not None}
     if isinstance(features.train, VectorSplit):
         of_rows = measure_tags if isinstance(features.train, TagSplit) else measure_vectors
         yield from of_rows(given, features.weight, features.bias)
@@ -80,7 +80,8 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
         yield from measure_weights(features.weight)
     for name, matrix in state.items():
         if matrix.dim() == 2 and features.metadata.roles.get(name) in INNER:
-            yield from _ranks(measure_matrix(name.removesuffix(".weight"), matrix))
+            rows = measure_matrix(name.removesuffix(".weight"), matrix)
+            yield from (row for row in rows if not one_of_a_spectrum(row.metric))
     for name, splits in features.layers.items():
         train = splits["train"].statistics
         if name not in features.metadata.positions:
@@ -89,13 +90,6 @@ def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measureme
         weight = features.weight if name == LAST_LAYER else None
         for split, layer in splits.items():
             yield from measure_layer(name, split, layer.statistics, layer.samples, train, weight)
-
-
-def history_metrics(run: Run, features: Features) -> dict[str, float]:
-    """Return the metrics that `history` names, of one epoch's features, by `catalogue.series_name`."""
-    assert run.spec.history is not None
-    key = f"experiments.{run.experiment}.history.metrics"
-    return last_layer_metrics(run, features, run.spec.history.metrics, key)
 
 
 def last_layer_metrics(run: Run, features: Features, names: Sequence[str], key: str) -> dict[str, float]:
@@ -112,11 +106,11 @@ def last_layer_metrics(run: Run, features: Features, names: Sequence[str], key: 
 
 def layer_metrics(features: Features, names: Collection[str]) -> dict[str, dict[str, float]]:
     """Return metrics of each layer that has them, by the layer, then by `catalogue.series_name`."""
-    found: dict[str, dict[str, float]] = {}
+    layers: dict[str, dict[str, float]] = {}
     for row in _measure(features, {}):
         if row.metric in names and row.split != WEIGHTS:
-            found.setdefault(row.layer, {})[series_name(row.split, row.metric)] = row.value
-    return found
+            layers.setdefault(row.layer, {})[series_name(row.split, row.metric)] = row.value
+    return layers
 
 
 def terms_of(depth: int, run: Mapping[str, Any]) -> Iterator[Measurement]:
@@ -200,11 +194,6 @@ def _by_size(run: Run, features: Features) -> Iterator[Measurement]:
             seen = layer[name].statistics
             values = metrics_by_size(groups, counts, seen, weight, wrong, split.labels)
             yield from rows_of(LAST_LAYER, name, values)
-
-
-def _ranks(rows: Iterable[Measurement]) -> Iterator[Measurement]:
-    """Leave out the single singular values."""
-    return (row for row in rows if not one_of_a_spectrum(row.metric))
 
 
 GRAM_COLUMNS = ("matrix", "row", "column", "value")  # of `gram_rows`
@@ -292,23 +281,22 @@ def study_columns(trained: Trained, taken: Collection[str]) -> dict[str, Any]:
     that it has to have, and for a value that is no number, text, truth value or None.
     """
     row: dict[str, Any] = {}
-    name_of_run = trained.run.name
     for key, function in trained.run.study.run_columns.items():
         names = key if isinstance(key, tuple) else (key,)
         if known := [name for name in names if name in taken]:
-            what = f"the column {known[0]!r} exists already; take another name"
-            raise mistake("RUN_COLUMNS", what)
-        found = call(function, trained)
-        values = found if isinstance(key, tuple) else {key: found}
+            problem = f"the column {known[0]!r} exists already; take another name"
+            raise mistake("RUN_COLUMNS", problem)
+        result = call(function, trained)
+        values = result if isinstance(key, tuple) else {key: result}
         if not isinstance(values, Mapping) or values.keys() != {*names}:
-            what = f"gives {type(found).__name__} for {name_of_run}; return a dict with {', '.join(names)}"
-            raise mistake_of(function, what)
+            kind = f"{type(result).__name__} for {trained.run.name}"
+            raise mistake_of(function, f"gives {kind}; return a dict with {', '.join(names)}")
         for name in names:
             value = values[name]
             value = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
             if not (value is None or isinstance(value, bool | int | float | str)):
-                what = f"gives {type(value).__name__} for {name_of_run}; return a number, a text or None"
-                raise mistake_of(function, what)
+                kind = f"{type(value).__name__} for {trained.run.name}"
+                raise mistake_of(function, f"gives {kind}; return a number, a text or None")
             row[name] = value
     return row
 

@@ -40,8 +40,8 @@ class _Float64Metric(Metric):
         """Move the state to where `fn` puts a tensor; torchmetrics passes `.to(dtype)` on to it."""
 
         def moved(tensor: Tensor) -> Tensor:
-            found = fn(tensor)
-            return found if found.dtype == tensor.dtype else tensor.to(found.device)
+            result = fn(tensor)
+            return result if result.dtype == tensor.dtype else tensor.to(result.device)
 
         super()._apply(moved, *given, **options)
         return self
@@ -211,11 +211,11 @@ class SampleCollapse(_Float64Metric):
         accumulator = self._accumulator()
         accumulator.start()
         accumulator.update(features, labels)
-        found = accumulator.result().tensors()
+        sums = accumulator.result().tensors()
         for name in self._summed:
-            setattr(self, name, getattr(self, name) + found[name])
-        if MARGINS in found:
-            self.margins.append(found[MARGINS])
+            setattr(self, name, getattr(self, name) + sums[name])
+        if MARGINS in sums:
+            self.margins.append(sums[MARGINS])
 
     def compute(self) -> dict[str, float]:
         """Return values by name, without single singular values."""
@@ -268,8 +268,8 @@ class SampleCollapse(_Float64Metric):
 
 
 def _numbers(classes: Classes, total: int) -> list[int]:
-    found: list[int] = select_classes(classes, total).tolist()
-    return found
+    numbers: list[int] = select_classes(classes, total).tolist()
+    return numbers
 
 
 def _counted(
@@ -288,8 +288,8 @@ def _values(metrics: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 def _accumulator(state: dict[str, Any]) -> StatisticsAccumulator:
     """Return the accumulator of a state, or of gathered states (a leading axis of processes, or lists)."""
-    found = {name: v for name, v in state.items() if name != UNSHARED}
-    held = {name: torch.stack(v) if isinstance(v, list) else v for name, v in found.items()}
+    shared = {name: v for name, v in state.items() if name != UNSHARED}
+    held = {name: torch.stack(v) if isinstance(v, list) else v for name, v in shared.items()}
     if held["counts"].dim() == 1:
         return StatisticsAccumulator.from_tensors(**held)
     first, *others = (

@@ -61,9 +61,9 @@ class CollapseCallback(TrainerCallback):
 
     def _log(self, state: TrainerState, control: TrainerControl, model: nn.Module) -> None:
         if state.is_world_process_zero:
-            own = control.should_log  # `log` clears the flag, and the epoch's loss would not be logged
+            should_log = control.should_log  # `log` clears it, and the epoch's loss would not be logged
             self.trainer.log(self.monitor.values(model))
-            control.should_log = own
+            control.should_log = should_log
 
 
 class CausalCollapseCallback(CollapseCallback):

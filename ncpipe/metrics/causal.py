@@ -5,7 +5,7 @@ n  sequences    T  their tokens    V  tokens of the vocabulary    d  feature wid
 
 import contextlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,46 +195,43 @@ def _token_pass(
 @torch.no_grad()
 def _alignment(model: nn.Module, head: Classifier, shift: bool | None) -> bool:
     """Return whether to shift labels: as given, or as the model's own loss does."""
-    own = next((m for m in unwrapped(model).modules() if _asks(m)), None)
+    module = next(_naming_unembedding(model), None)
     try:
-        shifts = None if own is None else own_shift(own, head.classes, head.device(model))
+        shifts = None if module is None else own_shift(module, head.classes, head.device(model))
     except RuntimeError as error:
         shifts, reason = False, f"could not be tried ({error})"
     else:
         reason = "compares a position with the label at its own place"
     if shift is None and shifts is False:
         raise InputError(
-            f"shift: the loss of {with_article(type(own).__name__)} {reason}; say whether the labels are the "
-            "tokens themselves, shift=True, or the next ones, shift=False"
+            f"shift: the loss of {with_article(type(module).__name__)} {reason}; say whether the labels are "
+            "the tokens themselves, shift=True, or the next ones, shift=False"
         )
     return shift is not False
 
 
-def _asks(module: nn.Module) -> bool:
-    return callable(getattr(module, "get_output_embeddings", None))
+def _naming_unembedding(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the modules that may name an unembedding; a wrapper, such as Lightning's, holds one."""
+    return (m for m in unwrapped(model).modules() if callable(getattr(m, "get_output_embeddings", None)))
 
 
 def _unembedding(model: nn.Module, wanted: str | nn.Module | None) -> tuple[nn.Module, Classifier]:
     """Return the module to run and the layer that gives its logits."""
     if wanted is not None:
         return model, find_classifier(model, wanted, "unembedding")
-    found = None
-    for module in unwrapped(model).modules():  # a wrapper, such as Lightning's, holds the model as one
-        asked = getattr(module, "get_output_embeddings", None)
+    problem = "names no unembedding"
+    for module in _naming_unembedding(model):
+        layer: Any = None
         with contextlib.suppress(NotImplementedError):
-            found = asked() if callable(asked) else None
-        if isinstance(found, nn.Module) and is_linear(found):
-            return module, find_classifier(module, found, "unembedding")
-        if found is not None:
+            layer = module.get_output_embeddings()  # type: ignore[operator]
+        if isinstance(layer, nn.Module) and is_linear(layer):
+            return module, find_classifier(module, layer, "unembedding")
+        if layer is not None:
+            problem = f"has {with_article(type(layer).__name__)} as unembedding"
             break
-    what = (
-        "names no unembedding"
-        if found is None
-        else f"has {with_article(type(found).__name__)} as unembedding"
-    )
     raise InputError(
-        f"the model {what}, and a Linear is needed; name the layer that gives its logits, unembedding=...; "
-        f"{linear_layers(model)}"
+        f"the model {problem}, and a Linear is needed; name the layer that gives its logits, "
+        f"unembedding=...; {linear_layers(model)}"
     )
 
 

@@ -64,8 +64,7 @@ class Measurements:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Measurements) and self._compared() == other._compared()
 
-    def __hash__(self) -> int:
-        return hash(self._compared())
+    __hash__ = None  # type: ignore[assignment]
 
     def _compared(self) -> tuple[tuple[object, ...], ...]:
         """Return the records with None for NaN, which equals nothing."""
@@ -129,11 +128,11 @@ class Measurements:
             raise InputError("by_sample: single samples were not kept; measure with by_sample=True")
         return samples
 
-    def _parts_of(self, what: str, layer: str, split: str) -> tuple[Arrays, Arrays]:
+    def _parts_of(self, method: str, layer: str, split: str) -> tuple[Arrays, Arrays]:
         if (layer, split) not in self._parts:
             known = ", ".join(f"{layer!r}, {split!r}" for layer, split in self._parts)
             there = f"there is {known}" if known else "these values are not of classes"
-            raise InputError(f"{what}: layer {layer!r}, split {split!r} has no parts; {there}")
+            raise InputError(f"{method}: layer {layer!r}, split {split!r} has no parts; {there}")
         classes, samples = (
             {name: array.copy() for name, array in arrays.items()} for arrays in self._parts[layer, split]
         )

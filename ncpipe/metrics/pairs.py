@@ -1,7 +1,7 @@
 """Compute the distances of all pairs of K vectors a tile at a time, in memory that does not grow as K^2.
 
 Products are in float64. In float32 pairs that are close next to their lengths would keep too few digits
-(tests/test_pairs.py).
+(tests/test_metric_table.py).
 
 K  vectors    d  their coordinates    b, c  vectors of a tile's rows and columns
 """

@@ -55,39 +55,39 @@ class SampleStatistics:
 class SampleAccumulator:
     """Accumulate SampleStatistics of batches (B, d) in a second pass.
 
-    own: the same samples' ClassStatistics. weight (K, d), bias (K,): the classifier on this layer, where
-    there is one. train: the train split's, where `own` are another's. The margins of all samples are kept
-    (8 bytes each), because quantiles have no exact running form. spread: whether `nc1_pinv` is asked for,
-    which takes the singular vectors of the means. by_sample: whether to keep single samples' parts of NC1 and
-    NC3 (24 bytes each).
+    statistics: of the same samples. weight (K, d), bias (K,): the classifier on this layer, where there is
+    one. train: the train split's, where `statistics` are another's. The margins of all samples are kept (8
+    bytes each), because quantiles have no exact running form. spread: whether `nc1_pinv` is asked for, which
+    takes the singular vectors of the means. by_sample: whether to keep single samples' parts of NC1 and NC3
+    (24 bytes each).
     """
 
     def __init__(
         self,
-        own: ClassStatistics,
+        statistics: ClassStatistics,
         weight: Tensor | None = None,
         bias: Tensor | None = None,
         train: ClassStatistics | None = None,
         spread: bool = True,
         by_sample: bool = False,
     ) -> None:
-        check_classifier(own.classes, own.means.shape[1], weight, bias)
-        if train is not None and train.means.shape[1] != own.means.shape[1]:
-            widths = f"{train.means.shape[1]} and {own.means.shape[1]}"
+        check_classifier(statistics.classes, statistics.means.shape[1], weight, bias)
+        if train is not None and train.means.shape[1] != statistics.means.shape[1]:
+            widths = f"{train.means.shape[1]} and {statistics.means.shape[1]}"
             raise InputError(f"train and test features differ in width: {widths}")
-        device = own.means.device
-        self._own, self._test, self._by_sample = own, train is not None, by_sample
-        exponent = own.exponent if train is None else common_exponent(own, train)
-        self._change = own.exponent - exponent  # from the own means' unit to that of the train means
-        about = own if train is None else train.to(device)
-        self._about = NearestMeans(about.in_unit(exponent), own.in_unit(exponent))
+        device = statistics.means.device
+        self._statistics, self._test, self._by_sample = statistics, train is not None, by_sample
+        exponent = statistics.exponent if train is None else common_exponent(statistics, train)
+        self._change = statistics.exponent - exponent  # from the own means' unit to that of the train means
+        about = statistics if train is None else train.to(device)
+        self._about = NearestMeans(about.in_unit(exponent), statistics.in_unit(exponent))
         self._directions: Tensor | None = None  # of the classifier's rows
         # |h - mu_k|^2/2 less what all k share, and below it the logits, as one product with h - centre.
         rows, offsets = [-self._about.centred], [self._about.centred.square().sum(1) / 2]
         if weight is not None:
             weight = weight.to(device, torch.float64)
             self._directions = unit_rows(weight)
-            added = weight.new_zeros(own.classes) if bias is None else bias.to(weight)
+            added = weight.new_zeros(statistics.classes) if bias is None else bias.to(weight)
             self._logit_exponent, scaled, added = _logits_in_range(weight, added, exponent)
             away = torch.linalg.vector_norm(self._about.centre)
             self._largest = LargestLogits(scaled, added, self._about.reach + away)
@@ -96,15 +96,15 @@ class SampleAccumulator:
             rows.append(scaled)
             offsets.append(scaled @ self._about.centre + added)
         self._rows, self._offsets = torch.cat(rows), torch.cat(offsets).unsqueeze(1)
-        self._whitener = own.means.new_empty(0, own.means.shape[1])
+        self._whitener = statistics.means.new_empty(0, statistics.means.shape[1])
         if spread:
-            singular, directions = own.between_directions
+            singular, directions = statistics.between_directions
             self._whitener = directions / singular.unsqueeze(1)
         self.start()
 
     def start(self) -> None:
         """Forget all samples but keep the means."""
-        device = self._own.means.device
+        device = self._statistics.means.device
         self._counts = torch.zeros(3, dtype=torch.int64, device=device)  # samples, wrong, mismatched
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # within, nearest, misalignment
         self._spread = torch.zeros(len(self._whitener), dtype=torch.float64, device=device)
@@ -113,9 +113,9 @@ class SampleAccumulator:
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Add features (B, d) of any float type with labels (B,) in 0..K-1; raises InputError on others."""
-        classes, width = self._own.means.shape
-        check_batch(features, labels, classes, width)
-        for chunk in chunks(features, labels, classes, self._own.means.device, self._own.exponent):
+        means, exponent = self._statistics.means, self._statistics.exponent
+        check_batch(features, labels, *means.shape)
+        for chunk in chunks(features, labels, len(means), means.device, exponent):
             self._add(*chunk)
 
     def result(self) -> SampleStatistics:
@@ -139,17 +139,17 @@ class SampleAccumulator:
         torch.sub(shared, self._about.centre, out=buffer)
         # Classes by samples: the product and the search in it are up to twice as fast this way round.
         scores = torch.addmm(self._offsets, self._rows, buffer.T)
-        decided = self._about.decide(scores[: self._own.classes], shared)
+        decided = self._about.decide(scores[: self._statistics.classes], shared)
         self._counts[0] += len(labels)
         self._counts[1] += (decided != labels).sum()
         if self._directions is not None:
-            logits = self._largest.logits(shared) if self._direct else scores[self._own.classes :]
+            logits = self._largest.logits(shared) if self._direct else scores[self._statistics.classes :]
             self._counts[2] += (self._largest.decide(logits, shared) != decided).sum()
             self._margins.append(logit_margins(logits, labels))
         if self._test:
             torch.index_select(self._about.means, 0, decided, out=buffer)
             self._sums[1] += _squared_norm(torch.sub(shared, buffer, out=buffer))
-        rows.sub_(torch.index_select(self._own.means, 0, labels, out=buffer))
+        rows.sub_(torch.index_select(self._statistics.means, 0, labels, out=buffer))
         self._sums[0] += _squared_norm(rows)
         if self._by_sample:
             self._keep_samples("labels", labels.clone())
@@ -189,9 +189,9 @@ def misalignments(
     return torch.linalg.vector_norm(rows, dim=1).div_(lengths).square_() / 2
 
 
-def common_exponent(own: ClassStatistics, train: ClassStatistics) -> int:
+def common_exponent(statistics: ClassStatistics, train: ClassStatistics) -> int:
     """Return the exponent of the unit in which a split is compared with the train split: the larger one."""
-    return max(own.exponent, train.exponent)
+    return max(statistics.exponent, train.exponent)
 
 
 def _logits_in_range(weight: Tensor, bias: Tensor, exponent: int) -> tuple[int, Tensor, Tensor]:

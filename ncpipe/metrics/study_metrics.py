@@ -26,8 +26,8 @@ def own_metrics(study: Study) -> Mapping[Metric, Callable[..., float]]:
                 "METRICS", f"METRICS has a key of type {kind}; expected a Metric ({Metric.__module__})"
             )
         if entry_of_package(metric.name) is not UNKNOWN or not metric.name.isidentifier():
-            what = "is no name" if not metric.name.isidentifier() else "exists already, in the package"
-            raise mistake("METRICS", f"the metric {metric.name!r} {what}; take another name")
+            problem = "is no name" if not metric.name.isidentifier() else "exists already, in the package"
+            raise mistake("METRICS", f"the metric {metric.name!r} {problem}; take another name")
         if problem := _wrong_field(metric):
             raise mistake("METRICS", f"the metric {metric.name!r} has {problem}")
     for metric, function in study.metrics.items():
@@ -80,8 +80,7 @@ def own_splits(function: Callable[..., float]) -> tuple[str, ...]:
 
 def entry(name: str) -> Metric:
     """Return a metric's entry, of the study or of the package, or UNKNOWN."""
-    own = {metric.name: metric for metric in metrics_of_study()}
-    return own.get(name) or entry_of_package(name)
+    return next((metric for metric in metrics_of_study() if metric.name == name), entry_of_package(name))
 
 
 def series_entry(name: str) -> Metric:

@@ -64,8 +64,8 @@ def descend(
         return value.item(), gradient.numpy()
 
     options = {"maxiter": steps, "maxfun": 2 * steps, "maxcor": 20, "ftol": 0.0, "gtol": slope}
-    found = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
-    return End(float(found.fun), found.x, float(np.abs(found.jac).max()))
+    end = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
+    return End(float(end.fun), end.x, float(np.abs(end.jac).max()))
 
 
 def least(objective: Callable[[Tensor], Tensor], size: int, *, starts: int, seed: int) -> Minimum:
@@ -183,5 +183,5 @@ def _minimise(
         free = weight.view(classes, width), features.view(points, width), offset if bias else None
         return parts(free)
 
-    found = least(lambda flat: objective(*split(flat)), sum(sizes), starts=starts, seed=seed)
-    return NumericalOptimum(found.value, *split(found.point), found.values, found.slope)
+    best = least(lambda flat: objective(*split(flat)), sum(sizes), starts=starts, seed=seed)
+    return NumericalOptimum(best.value, *split(best.point), best.values, best.slope)

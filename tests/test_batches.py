@@ -127,10 +127,22 @@ def test_jobs_share_the_runs_of_a_shape(project: Path, capsys: pytest.CaptureFix
     assert stored() == 6
 
 
+def full_gpu() -> None:
+    raise torch.OutOfMemoryError
+
+
+def full_cpu() -> None:
+    torch.empty(2**50)
+
+
+@pytest.mark.parametrize("fail", [full_gpu, full_cpu])
 def test_out_of_memory_halves_the_batch(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fail: Callable[[], None],
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """On a CPU; and one run that does not fit is a line. Red: only a GPU's error is known."""
+    """And one run that does not fit is a line. Red: only a GPU's error is known."""
     tried = []
     memory: list[weakref.ref[torch.Tensor]] = []
 
@@ -140,7 +152,7 @@ def test_out_of_memory_halves_the_batch(
         memory.append(weakref.ref(taken))
         tried.append(len(runs))
         if len(runs) > 1:
-            torch.empty(2**50)
+            fail()
         return original(runs, *rest)
 
     original = batches.train_batch
@@ -150,7 +162,7 @@ def test_out_of_memory_halves_the_batch(
     assert stored() == 3
     assert "out of memory on cpu, retrying with batches of 1" in capsys.readouterr().err
 
-    monkeypatch.setattr(batches, "train_batch", lambda *rest: torch.empty(2**50))
+    monkeypatch.setattr(batches, "train_batch", lambda *rest: fail())
     with pytest.raises(InputError, match=r"one run does not fit on cpu; make model\.width, .* smaller"):
         train("one", 3, 2)
 

@@ -16,6 +16,7 @@ from conftest import clear_code_digests
 from test_imports import PACKAGE, local_imports, modules
 
 from ncpipe.commands.code import write_code
+from ncpipe.commands.new import render
 from ncpipe.config.reading import Reading, at_start
 from ncpipe.config.study import NO_STUDY, Study, load_study
 from ncpipe.runs import code_digests
@@ -374,53 +375,26 @@ def test_what_may_change_other_code_is_an_effect(effect: str) -> None:
     assert (study_effect(at_start()) or "").startswith("sine.py: line ")
 
 
-def test_what_is_no_effect() -> None:
+STUDIES = (
+    "beyond_simplex",
+    "field",
+    "low_rank",
+    "ood_layers",
+    "tokens",
+    "warm_start",
+    "own",
+    "loop",
+)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_what_is_no_effect(study: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: a check that takes what a study is usually made of for more than definitions."""
-    write(SINE | {"sine.py": SINE["sine.py"] + ALLOWED})
-    assert study_effect(at_start()) is None
-
-
-ALLOWED = """
-import math
-import numpy as np
-from torch import nn
-from ncpipe.models.network import Network
-
-WIDTH: int = 3
-SIZES = (1, -2.5, (None, "a"))
-
-
-class Block(nn.Module):
-    eps = 1e-6
-
-    def __init__(self, size: int, *, scale: float = 1.0) -> None:
-        super().__init__()
-        self.first = nn.Linear(size, WIDTH)
-        self.first.bias.data = torch.zeros(WIDTH)
-
-    length = property(lambda self: 3)
-
-    @property
-    def width(self):
-        return WIDTH
-
-    @staticmethod
-    def shift(x, by=1):
-        x[0] = by
-        shifted = {"x": x}
-        shifted["y"] = [math.exp(each) for each in np.arange(by)]
-        return shifted
-
-
-class Deep(Block, Network):
-    pass
-
-
-def helper(spec: "SineModel") -> "Network | None":
-    from ncpipe.models.network import Network as Base
-
-    return Block(spec.width) if isinstance(spec, Base) else None
-"""
+    if (folder := PACKAGE.parent / "stages" / study).is_dir():
+        monkeypatch.chdir(folder)
+    else:
+        write({"study.py": render(f"{study}_study.py", {})})
+    assert study_effect(Reading()) is None
 
 
 @pytest.mark.parametrize(
@@ -459,7 +433,7 @@ PATCHES = {
     "item": "from ncpipe.models.build import FAMILIES\nFAMILIES[int] = 3\n",
     "update": "from ncpipe.metrics.catalogue import CATALOGUE\nCATALOGUE.update({'a': 1})\n",
     "setdefault": "from ncpipe.datasets.prepare import SOURCES\nSOURCES.setdefault('a', len)\n",
-    "del": "from ncpipe.training.steps import METHODS\ndel METHODS['sgd']\n",
+    "del": "from ncpipe.training.session import METHODS\ndel METHODS['sgd']\n",
     "pop": "from ncpipe.config.sources.images import SIDES\nSIDES.pop('digits')\n",
 }
 

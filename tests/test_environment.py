@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ncpipe.__main__ import main
 from ncpipe.system.environment import clean_environment
 
 LOCAL = subprocess.run(["git", "rev-parse", "--local-env-vars"], capture_output=True, text=True, check=True)
@@ -25,46 +24,6 @@ finally:
     import matplotlib
     assert matplotlib.get_backend() == "agg"
 """
-
-
-@pytest.fixture
-def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with one file in one commit, whose hook runs now."""
-    folder = tmp_path / "other"
-    folder.mkdir()
-    (folder / "file").touch()
-    for words in (["init", "--quiet"], ["add", "file"]):
-        subprocess.run(["git", *words], cwd=folder, check=True)
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", *who, "commit", "--quiet", "-m", "first"], cwd=folder, check=True)
-    for name, value in (("DIR", ""), ("INDEX_FILE", "index"), ("OBJECT_DIRECTORY", "objects")):
-        monkeypatch.setenv(f"GIT_{name}", str(folder / ".git" / value))
-    monkeypatch.setenv("GIT_WORK_TREE", str(folder))
-    return folder
-
-
-def log(folder: Path) -> list[str]:
-    """The subjects of a repository's commits, and its changed files."""
-    words = (["log", "--format=%s"], ["status", "--porcelain"])
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    runs = [
-        subprocess.run(["git", *own], cwd=folder, env=environment, capture_output=True, text=True, check=True)
-        for own in words
-    ]
-    return [line for run in runs for line in run.stdout.splitlines()]
-
-
-def test_a_study_is_committed_where_it_is(
-    other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a hook, or in `git rebase --exec`. Red: a commit in the repository whose hook runs."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["ncpipe", "new", "./new"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code
-    assert log(other) == ["first"]
-    assert log(tmp_path / "new") == ["Begin the study new"]
 
 
 def test_variables_for_another_place_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:

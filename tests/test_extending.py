@@ -42,15 +42,6 @@ def test_the_starters_have_the_blocks_of_the_page(starter: str) -> None:
     assert [part for file, part in parts if part not in rendered(file)] == []
 
 
-def test_the_starter_does_no_more_than_define(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red: a check that takes a usual study for one whose parts change each other."""
-    monkeypatch.chdir(tmp_path)
-    Path("study.py").write_text(render("own_study.py", {}), encoding="utf-8")
-    clear_code_digests()
-    assert study_effect(at_start()) is None
-    clear_code_digests()
-
-
 def test_a_study_of_an_own_loop_passes_its_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does no more than define things. Red: a loop that `code` refuses, or takes for one with effects."""
     monkeypatch.chdir(tmp_path)

@@ -20,9 +20,11 @@ from fake_cuda import CPU, CUDA, FakeCuda
 from training_cases import (
     ADAM,
     CASES,
+    MUON,
     OWN_TRAINING,
     RN,
     SGD,
+    TORCH,
     VECTORS,
     Case,
     assert_same,
@@ -49,6 +51,8 @@ from ncpipe.training import cuda_graph, device
 from ncpipe.training.cuda_graph import CudaGraphStep, own_stream
 from ncpipe.training.device import is_out_of_memory, prepare_device
 from ncpipe.training.loop import train_batch
+from ncpipe.training.muon import MuonState, muon
+from ncpipe.training.optimizers import ByRun
 from ncpipe.training.session import Session, Trained
 
 pytestmark = pytest.mark.usefixtures("cuda_flags")
@@ -258,6 +262,19 @@ def test_lack_of_memory_is_known_by_its_words_and_other_errors_are_none() -> Non
     assert is_out_of_memory(said)
 
 
+def test_a_torch_optimizer_without_memory_is_no_mistake_in_its_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Red: `optimizer: torch.optim.RMSprop: out of memory`, and no smaller batch."""
+
+    def fail(*_: object) -> None:
+        raise OUT_OF_MEMORY["cublas"]()
+
+    monkeypatch.setattr(torch.optim.RMSprop, "step", fail)
+    with pytest.raises(RuntimeError, match="CUBLAS"):
+        train_batch(rn(1, optimizer=TORCH), VECTORS, CPU, "float32")
+
+
 def test_freed_memory_that_pytorch_keeps_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: later batches that become smaller and smaller."""
     cuda = FakeCuda(monkeypatch)
@@ -288,6 +305,14 @@ def test_a_step_that_cannot_be_recorded_trains_all_the_same(
     assert said.count("no CUDA graph of this step") == 1
     assert "operation not permitted when stream is capturing" in said
     assert (cuda.captures, cuda.current_stream(), cuda.recording) == (0, cuda.default, [])
+
+
+def test_a_loss_whose_shapes_depend_on_data_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """x[labels == 0], as on the CPU. Red: vmap's error."""
+    runs = of_study("-own + own[labels == 0].square().mean()")
+    there = train(FakeCuda(monkeypatch), runs, VECTORS)
+    for one, other in zip(there, train_batch(runs, VECTORS, CPU, "float32"), strict=True):
+        assert one.history[-1].loss == pytest.approx(other.history[-1].loss, rel=1e-4)
 
 
 def test_forty_sessions_share_no_stream_with_one_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,11 +466,16 @@ def kernels_of_a_step(name: str, monkeypatch: pytest.MonkeyPatch, runs: int = 5,
         return cuda.kernels.total() - before
 
 
-@pytest.mark.parametrize(("name", "most"), [("L-RN1", 230), ("L-T11", 650)])
-def test_a_step_has_few_kernels(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "optimizer", "most"),
+    [("L-RN1", ADAM, 230), ("L-T11", ADAM, 650), ("L-RN1", MUON, 400)],
+)
+def test_a_step_has_few_kernels(
+    name: str, optimizer: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each costs a microsecond of a step that lasts hundreds. Red: work run by run or matrix by matrix."""
     monkeypatch.setattr("ncpipe.models.layers.FEWEST_ROWS", 2)  # so that gradients are summed in parts
-    assert 100 < kernels_of_a_step(name, monkeypatch, optimizer=ADAM) <= most
+    assert 100 < kernels_of_a_step(name, monkeypatch, optimizer=optimizer) <= most
 
 
 @pytest.mark.parametrize(("runs", "rows"), [(1, 5000), (5, 20_000), (3, 4999), (200, 600)])
@@ -479,3 +509,26 @@ def test_an_affine_map_has_its_gradients_on_a_gpu_too(bias: bool, monkeypatch: p
         there = gradients()
     for one, other in zip(there, here, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_muon_of_all_runs_at_once_is_that_of_each() -> None:
+    """In float64, with unequal numbers. Red: a run's rate, decay or matrix for another's."""
+    keys = [MUON | {"learning_rate": rate, "momentum": momentum, "weight_decay": decay}
+           for rate, momentum, decay in ((0.02, 0.9, 0.1), (0.05, 0.8, 0.0), (0.01, 0.95, 0.3))]  # fmt: skip
+    for name in ("L-RN2", "L-T12"):
+        data = image_data() if "T" in name else VECTORS
+        runs = [network(name, "post", data, optimizer=own).runs(seed)[0] for seed, own in enumerate(keys)]
+        session = Session(runs, data, CPU, torch.float64)
+        given = [run.spec.optimizer for run in runs], session.stack, (session.strengths > 0).double()
+        one, many = ByRun(muon, *given), MuonState(*given)
+        rates = torch.tensor([[0.02, 0.05, 0.01]] * 5, dtype=torch.float64)
+        tables = [method.table(rates).unsqueeze(-1) for method in (one, many)]
+        weights = [session.stack.values.clone() for _ in "ab"]
+        for step in range(5):
+            gradient = normal(*weights[0].shape, seed=step)
+            for index, method in enumerate((one, many)):
+                weights[index] = method.update(weights[index], gradient, tables[index][step])
+        for parameter in one.roles:
+            pair = (session.stack.view(each, parameter) for each in weights)
+            torch.testing.assert_close(*pair, rtol=1e-9, atol=1e-12)
+        assert many.buffers.keys() == one.buffers.keys()

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from training_cases import MLP, SGD
 
 from ncpipe.commands.aggregate import aggregate
+from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Compute, Run
 from ncpipe.datasets.prepared import read_prepared
@@ -20,6 +21,7 @@ from ncpipe.metrics.table import measure
 from ncpipe.models.build import build_model, input_shape, reshape_inputs
 from ncpipe.runs.fingerprint import fingerprint_of
 from ncpipe.runs.run_folder import write_run
+from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Trained
@@ -160,3 +162,29 @@ def test_who_asked_for_none_has_none(swept: Path) -> None:
     assert "nc2_etf" in curves["plain-L3"]
     assert not any(column.startswith("nc") for column in curves["none-L3"])
     assert "test_error" in curves["none-L3"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "hint"),
+    [("nc1_trace_ration", "did you mean 'nc1_trace_ratio'"), ("loss_gap", "allowed: nc0_row_sum")],
+)
+def test_a_metric_that_is_none_is_refused_by_name(
+    metric: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_params([3], [0], one=experiment_tree(history={"at": [1], "metrics": ["nc2_etf", metric]}))
+    with pytest.raises(InputError, match=rf"experiments.one.history.metrics: unknown '{metric}'; .*{hint}"):
+        write_grid()
+
+
+@pytest.mark.parametrize(
+    ("history", "key"),
+    [
+        ({"at": [1.5], "metrics": ["nc2_etf"]}, "history.at"),
+        ({"at": [], "metrics": ["nc2_etf"]}, "history: metrics and at"),
+        ({"at": [1]}, "history.metrics"),
+    ],
+)
+def test_bad_keys_are_named(history: dict[str, Any], key: str) -> None:
+    with pytest.raises(InputError, match=key):
+        experiment(history=history)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import experiment_tree, refused_by, write_changed_study
+from conftest import experiment_tree, refused_by, vector_data, write_changed_study
+from torch import nn
 from torch.nn import functional
 
 from ncpipe.config.params import load_params
@@ -19,6 +20,8 @@ from ncpipe.runs.study_check import check_study
 from ncpipe.runs.study_effect import study_effect
 from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.loop import train_batch
+from ncpipe.training.session import Session
+from ncpipe.training.stack import Stack
 
 CPU = torch.device("cpu")
 DIGITS = {"source": "digits", "per_class": 4, "test_per_class": 4, "seed": 0, "normalisation": "unit"}
@@ -99,7 +102,7 @@ def equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
 def test_a_run_is_its_seeds_alone_stacked_and_resumed(
     changes: tuple[tuple[str, str], ...], tmp_path: Path
 ) -> None:
-    """To the bit. Red: noise of the neighbours, or of what ran before a stop."""
+    """To the bit. Red: vmap's refusal; noise of the neighbours, or of what ran before a stop."""
     run = written(*changes)
     data = digits(run)
     runs = [replace(run, seed=seed) for seed in (1, 0)]
@@ -114,6 +117,15 @@ def test_a_run_is_its_seeds_alone_stacked_and_resumed(
         train_batch([run], data, CPU, "float32", checkpoints=checkpoints, stop=lambda: next(epochs) == 3)
     assert equal(alone.state, train_batch([run], data, CPU, "float32", checkpoints=checkpoints)[0].state)
     check_study(load_params())
+
+
+@pytest.mark.parametrize(("changes", "draws"), [((), True), (NO_DROP, False)])
+def test_a_network_is_known_to_draw_or_not(changes: tuple[tuple[str, str], ...], draws: bool) -> None:
+    """Red: one that draws nothing is seeded in each pass, and never recorded on a GPU."""
+    run = written(*changes)
+    session = Session([run], digits(run), CPU, torch.float32)
+    session.loss_and_gradient(session.train)
+    assert session.stack._draws is draws
 
 
 def test_a_step_is_that_of_the_module_as_written() -> None:
@@ -201,3 +213,41 @@ def test_what_does_not_fit_is_one_line(change: tuple[str, str], words: str) -> N
     written(change)
     message = refused_by(lambda: check_study(load_params()))
     assert words in message
+
+
+def test_what_vmap_cannot_run_is_run_one_by_one_and_said(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As elsewhere than on the CPU, with the same numbers. Red: a refusal; silence; a word where vmap can."""
+    for changes, together in ((NO_DROP, True), ((), False), (GRU, False), (BRANCH, False)):
+        run = written(*changes)
+        data = digits(run)
+        sessions = [Session([run, replace(run, seed=1)], data, CPU, torch.float32) for _ in "ab"]
+        monkeypatch.setattr(sessions[1].stack, "_together", None)
+        (one, gradient), (two, other) = (each.loss_and_gradient(each.train) for each in sessions)
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-6)
+        said = capfd.readouterr().err
+        assert said.count("train one at a time; vmap cannot run it") == (0 if together else 1)
+
+
+def test_a_failed_trial_of_vmap_leaves_batch_norms_buffers_as_they_were() -> None:
+    """Red: statistics of the batch counted twice."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.drop, self.head = nn.BatchNorm1d(2), nn.Dropout(0.5), nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.head(self.drop(self.norm(x)))
+            return out
+
+    from ncpipe.training.hooked import Hooked, HookedNetwork
+
+    networks = [HookedNetwork(Hooked(lambda *_: Net(), "head"), Net(), False) for _ in "ab"]
+    stack = Stack(networks, CPU, torch.float32, [0, 1])
+    stack._together = None
+    data = vector_data()
+    stack.forward_with_features(replace(data.train, inputs=data.train.inputs[:, :2].float()))
+    assert stack.buffers["module.norm.num_batches_tracked"].tolist() == [1, 1]

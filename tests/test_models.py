@@ -108,13 +108,19 @@ def test_both_attention_kernels_agree(tokens: int) -> None:
 
 
 def test_attentions_own_backward_pass_is_its_derivative() -> None:
-    """First and second derivatives against differences."""
+    """First and second derivatives against differences, and under vmap."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (
         torch.randn(2, 3, 4, 5, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(3)
     )
     assert torch.autograd.gradcheck(attend_by_products, (q, k, v))
     assert torch.autograd.gradgradcheck(attend_by_products, (q, k, v))
+
+    def total(query: torch.Tensor) -> torch.Tensor:
+        return attend_by_products(query, query, query).square().sum()
+
+    one_by_one = torch.stack([torch.func.grad(total)(sample) for sample in q.detach()])
+    torch.testing.assert_close(torch.vmap(torch.func.grad(total))(q.detach()), one_by_one)
 
 
 @pytest.mark.parametrize("initialisation", ["normal", "uniform"])

@@ -93,9 +93,11 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("experiments.one.data", IMAGES | {"per_class": 175}, "data: per_class: 175, but digits has 174 tr"),
         ("experiments.one.data", IMAGES | {"per_class": 100, "test_per_class": 75},
          "one.data: test_per_class: 75, but digits has 74 test"),  # one set, less the training images
+        ("experiments.one.data", IMAGES | {"source": "mnist", "per_class": 5422}, "but mnist has 5421 train"),
         ("experiments.one.data", IMAGES | {"source": "cifar100", "test_per_class": 101}, "has 100 test"),
         ("experiments.one.data", IMAGES | {"ood": {"source": "svhn", "per_class": 4660, "seed": 0}},
          "one.data.ood: per_class: 4660, but svhn has 4659 training samples"),
+        ("experiments.one.data", TEXT | {"per_class": 12_501}, "data: per_class: 12501, but imdb has 12500"),
         ("experiments.one.schedule", STEPS | {"milestones": []}, "one.schedule: milestones: empty; list"),
         ("experiments.one.schedule", STEPS | {"milestones": [0.5, 0.25]}, "schedule: milestones: must asc"),
         ("experiments.one", experiment_tree(data=TEXT, model=architecture("L-T11", "pre", patch=2)),

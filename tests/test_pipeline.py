@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from conftest import flip_byte
-from pipeline import CHANGED_TRAINS, EPOCHS, PARAMS, ROOT, Clone, Copy, Made, Output, trained_in, trains
+from pipeline import CHANGED_TRAINS, PARAMS, ROOT, Clone, Copy, Made, Output, trained_in, trains
 
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.integrations import notebook as results
@@ -322,10 +322,10 @@ class TestSweep:
         plan = clone.run("ncpipe", "sweep", "--dry-run").out.splitlines()
         assert clone.digests("data", "dvc.lock") == before
         assert plan[-1] == "4 runs to train"
-        batches = [line.split() for line in plan[1 : plan.index("")]]
-        assert {(name, depth) for name, depth, *_ in batches} == {("alpha", "L=2"), ("beta", "L=2")}
-        assert sum(int(cells[2]) for cells in batches) == 4
-        assert {int(cells[3]) for cells in batches} == {EPOCHS}
+        assert [line.split() for line in plan[1 : plan.index("")]] == [
+            ["beta", "2", "2"],
+            ["alpha", "2", "2"],
+        ]
 
     @pytest.mark.long
     def test_keep_going_finishes_the_others(self, swept: Clone, own_copy: Copy) -> None:

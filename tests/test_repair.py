@@ -88,21 +88,6 @@ def flip(path: Path, bit: int = 0) -> None:
 # The locks and the run cache
 
 
-def test_a_torn_lock_costs_no_run(project: Path) -> None:
-    """By what docs/reliability.md says; the second stage is not in the lock that is committed. Red: stages
-    that run again, for other bytes."""
-    whole, results = LOCK.read_text(), [Path(f"data/a/out{item}").read_text() for item in (1, 2)]
-    LOCK.write_text(whole[: len(whole) // 2])
-    Path(".dvc/tmp/rwlock").write_text("")
-    with pytest.raises(DvcException):
-        dvc("status")
-    subprocess.run(["git", "checkout", "--quiet", "dvc.lock"], check=True)
-    Path(".dvc/tmp/rwlock").unlink()
-    assert "Running stage" not in dvc("repro")
-    assert LOCK.read_text() == whole
-    assert results == [Path(f"data/a/out{item}").read_text() for item in (1, 2)]
-
-
 @pytest.mark.parametrize(
     "state", ["torn", "conflict staged", "merge", "rebase", "cherry-pick", "both added", "none committed"]
 )

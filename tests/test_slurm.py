@@ -310,11 +310,8 @@ def test_a_plan_says_what_would_be_submitted(
     assert contents(folder) == before
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "1 array of an earlier sweep still in the queue or running"
-    assert [line.split() for line in lines[1:4]] == [
-        ["shape", "runs", "epochs"],
-        ["one", "and", "1", "more", "L=2", "5", "20"],
-        ["one", "and", "1", "more", "L=3", "6", "20"],
-    ]
+    rows = {tuple(line.split()) for line in lines[2:6]}
+    assert rows == {("one", "2", "2"), ("two", "2", "3"), ("one", "3", "3"), ("two", "3", "3")}
     for told in (
         "Slurm: 11 runs in an array of 4 jobs, submitted by",
         "module load cuda",

@@ -157,6 +157,13 @@ def test_layer_norm_of_short_rows(rows: int, width: int, cuda: FakeCuda) -> None
     assert not layer_norm(given, EPS).isnan().any()  # float64, by PyTorch
 
 
+def test_layer_norm_within_vmap_is_pytorchs(cuda: FakeCuda) -> None:
+    """A network of a study.py may have it. Red: an error of vmap, for which runs train one at a time."""
+    x = normal(3, 5, 16).float()
+    found = torch.vmap(lambda own: layer_norm(own, EPS))(x)
+    torch.testing.assert_close(found, torch.nn.functional.layer_norm(x, (16,), eps=EPS))
+
+
 @pytest.mark.parametrize(("name", "norm"), [("L-RN1", "post"), ("L-T11", "pre")])
 def test_recorded_training_is_that_without_a_recording_and_near_the_cpus(
     name: str, norm: str, monkeypatch: pytest.MonkeyPatch

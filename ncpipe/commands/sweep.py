@@ -1,5 +1,6 @@
 """Train all missing runs through an engine, then run `dvc repro` (`ncpipe sweep`)."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Annotated
 
@@ -16,10 +17,11 @@ from ncpipe.runs.engines.slurm import remove_finished, train_by_slurm
 from ncpipe.runs.engines.slurm_commands import active_arrays
 from ncpipe.runs.engines.slurm_commands import cancel as cancel_arrays
 from ncpipe.runs.fingerprint import RunFingerprint, code_digest, fingerprint_of
-from ncpipe.runs.store import checkpoint_of, import_runs, missing_of, needs_training, sweep_fingerprints
+from ncpipe.runs.store import import_runs, missing_of, needs_training, sweep_fingerprints
 from ncpipe.runs.study_check import check_metrics
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError, shown, suggest
+from ncpipe.system.text_table import aligned
 
 UNKNOWN = "0" * 64  # stands for the checksum of data that are not prepared
 
@@ -174,20 +176,14 @@ def print_plan(
         queued = {key for array in arrays for key in array.keys}
         missing = [fingerprint for fingerprint in missing if fingerprint.key() not in queued]
     if todo := [*missing, *unprepared]:
-        announce("sweep")
-        from ncpipe.runs.batches import groups
-        from ncpipe.training.checkpoints import epochs_done
-
         settings = Settings(compute, workers, 0.0, True, len(todo))
         lines, problems = (
             slurm_dry_run(todo, options.slurm, settings) if options.engine == "slurm" else ([], [])
         )
-        print(f"{'shape':<40} {'runs':>5} {'epochs':>7}")
-        for group in groups(todo):
-            left = group[0].run.spec.epochs - epochs_done(checkpoint_of(group[0]))
-            print(f"{_name(group):<40} {len(group):>5} {left:>7}")
-        print("\nshape: networks of equal shape, which train together; epochs: left to train\n")
-        print("\n".join([*lines, f"{plural(len(todo), 'run')} to train"]))
+        counts = Counter((fingerprint.run.experiment, str(fingerprint.run.depth)) for fingerprint in todo)
+        rows = [[*names, str(count)] for names, count in counts.items()]
+        table = aligned([["experiment", "L", "runs"], *rows], (1, 2))
+        print(*table, "", *lines, f"{plural(len(todo), 'run')} to train", sep="\n")
     else:
         print("nothing to train")
     if unprepared:
@@ -204,9 +200,3 @@ def _arrays_of(fingerprints: Sequence[RunFingerprint], arrays: Sequence[Array]) 
     """Return the arrays with any of these runs."""
     keys = {fingerprint.key() for fingerprint in fingerprints}
     return [array for array in arrays if not keys.isdisjoint(array.keys)]
-
-
-def _name(batch: Sequence[RunFingerprint]) -> str:
-    run = batch[0].run
-    others = len({fingerprint.run.experiment for fingerprint in batch}) - 1
-    return f"{run.experiment}{f' and {others} more' if others else ''} L={run.depth}"

@@ -19,7 +19,7 @@ from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.engines.slurm_commands import check_no_jobs
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprint_of
-from ncpipe.runs.store import is_materialised, missing_of, take
+from ncpipe.runs.store import missing_of, take
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError
@@ -47,14 +47,10 @@ def train(
         check_params_unedited(params, [experiment])
     compute = params.compute_on(device)
     fingerprints = [fingerprint_of(run, data_checksum(PREPARED / run.data), compute) for run in runs]
-    present = [fingerprint for fingerprint in fingerprints if is_materialised(fingerprint)]
-    for fingerprint in present:
-        say(f"train {fingerprint.run.name}: trained already")
-    todo = [fingerprint for fingerprint in fingerprints if fingerprint not in present]
-    missing = missing_of(todo)
+    missing = missing_of(fingerprints)
     if missing:
         _train(missing, Settings(compute, workers, checkpoint_seconds, False, len(missing)))
-    for fingerprint in todo:
+    for fingerprint in fingerprints:
         if not take(fingerprint):
             raise InputError(f"{fingerprint.run.name}: its folder was removed from the store; train it again")
         if fingerprint not in missing:

@@ -121,10 +121,11 @@ def triton_problem() -> str:
 
 
 def _kernel_normalises(x: Tensor) -> bool:
-    """Return whether a kernel for short rows does: with gradients, in float32."""
+    """Return whether a kernel for short rows does: with gradients, in float32, and not within vmap."""
     width = x.shape[-1]
     short = x.dtype == torch.float32 and 16 <= width <= SHORT_ROW and width & (width - 1) == 0
-    return short and torch.is_grad_enabled() and not triton_problem()
+    traced = torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return short and torch.is_grad_enabled() and not traced and not triton_problem()
 
 
 class _ShortLayerNorm(torch.autograd.Function):
@@ -296,14 +297,19 @@ class _Attention(torch.autograd.Function):
     an output too, the backward pass can itself be differentiated.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         tokens, width = query.shape[-2:]
         mask = torch.full((tokens, tokens), -math.inf, dtype=query.dtype, device=query.device).triu(1)
         weights = torch.softmax((query @ key.mT) * width**-0.5 + mask, -1)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(query, key, value, weights)
         return weights @ value, weights
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs, output[1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None, of_weights: Tensor | None) -> tuple[Tensor, ...]:

@@ -62,7 +62,7 @@ class Network(nn.Module, ABC):
     whether features are scaled to length sqrt(d) before the last layer sees them (`ncpipe.models.build`).
     cosines: whether logits are the cosines of features and rows of W_L; they need `on_sphere`, and no bias.
     batched: whether its layers also take parameters with a leading run axis (`ncpipe.models.layers`); other
-    networks take one run after another. bounded: whether |h| <= sqrt(d) for all weights
+    networks are stacked by vmap (`ncpipe.training.stack`). bounded: whether |h| <= sqrt(d) for all weights
     and data, as after LN. head_input_layer: name of the layer whose values enter the head, '' without one.
     """
 

@@ -51,15 +51,6 @@ def has(key: str) -> bool:
     return stored(key).is_dir()
 
 
-def is_materialised(fingerprint: RunFingerprint) -> bool:
-    """Return whether data/runs has this run's result, undamaged."""
-    folder = RUNS / fingerprint.run.path
-    with contextlib.suppress(InputError):
-        verify_run(folder)
-        return is_current(folder, fingerprint)
-    return False
-
-
 def needs_training(fingerprint: RunFingerprint) -> bool:
     """Return whether neither the store nor data/runs has this run's result; does not look for damage."""
     return not has(fingerprint.key()) and not is_current(RUNS / fingerprint.run.path, fingerprint)

@@ -3,7 +3,6 @@
 They reach the disk before they are renamed: a power loss leaves the old or the new, and no empty files.
 """
 
-import concurrent.futures
 import contextlib
 import errno
 import hashlib
@@ -42,8 +41,6 @@ MANIFEST = "manifest.json"  # in a run's folder: the digests of its other files
 TRIED_LINK = re.compile(r"\.[\w-]{22}\.tmp")  # of DVC: tells what kinds of links there are, and goes at once
 MOMENT = 0.2  # seconds
 LEFT = 3600.0  # seconds; another process may still write what is younger
-SYNCED_AT_ONCE = 8  # files: waiting for the disk one by one takes ten times as long
-FEW = 4  # paths, for which threads cost more than they save
 
 
 @contextlib.contextmanager
@@ -137,21 +134,12 @@ def publish_file(target: Path) -> Iterator[Path]:
 
 def reach_disk(paths: Iterable[Path]) -> None:
     """Wait until files, and the lists of names of folders, are on the disk."""
-    paths = list(paths)
-    if len(paths) <= FEW:
-        for path in paths:
-            _sync(path)
-        return
-    with concurrent.futures.ThreadPoolExecutor(SYNCED_AT_ONCE) as pool:
-        list(pool.map(_sync, paths))
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_manifest(folder: Path, key: str) -> None:

@@ -3,7 +3,7 @@
 S  runs    N  samples    K  classes    d  feature width    P  numbers per run
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -99,8 +99,8 @@ def _mean_contrast_times_samples(outputs: Outputs, loss: SupCon) -> Tensor:
 def _own_times_samples(loss: OwnLoss, outputs: Outputs) -> Tensor:
     """Return the same of a function of study.py, which sees one run, without S.
 
-    Copies begin at an aligned address: kernels may sum in another order otherwise, and a run's bytes must not
-    depend on its neighbours.
+    On a GPU by vmap, if vmap takes the function. Elsewhere run after run, on copies that begin at an aligned
+    address: kernels may sum in another order otherwise, and a run's bytes must not depend on its neighbours.
     """
     function, name = loss.study_entry, type(loss).__name__
     names = argument_names(function)
@@ -112,12 +112,14 @@ def _own_times_samples(loss: OwnLoss, outputs: Outputs) -> Tensor:
         "weight": outputs.last_weight,
     }
     by_run = {name: tensor for name, tensor in tensors.items() if name in names and tensor is not None}
-    losses = torch.stack(
-        [
-            call_by_name(function, shared | {key: tensor[run].clone() for key, tensor in by_run.items()})
-            for run in range(len(outputs.logits))
-        ]
-    )
+
+    def of_run(*parts: Tensor) -> Tensor:
+        return call_by_name(function, shared | dict(zip(by_run, parts, strict=True)))
+
+    losses = _by_vmap(of_run, list(by_run.values())) if outputs.logits.is_cuda else None
+    if losses is None:
+        runs = range(len(outputs.logits))
+        losses = torch.stack([of_run(*(tensor[run].clone() for tensor in by_run.values())) for run in runs])
     runs_, samples = outputs.logits.shape[:2]
     compares = loss.compares_samples
     if losses.shape != ((runs_,) if compares else (runs_, samples)):
@@ -125,6 +127,16 @@ def _own_times_samples(loss: OwnLoss, outputs: Outputs) -> Tensor:
         needed = "the mean over the batch, ()" if compares else f"a number for each sample, ({samples},)"
         raise mistake(loss, f"the loss of {name} has the shape {shape}; expected {needed}")
     return samples * losses if compares else losses.sum(1)
+
+
+def _by_vmap(function: Callable[..., Tensor], tensors: Sequence[Tensor]) -> Tensor | None:
+    """Return function(*tensors) of every run at once; None if it has shapes that depend on data."""
+    try:
+        return torch.vmap(function)(*tensors)
+    except RuntimeError as error:  # as of x[labels == 0], which a plain loop over the runs takes
+        if "vmap" not in str(error):
+            raise
+        return None
 
 
 def outputs_of(stack: Stack, samples: Split, counts: Tensor | None) -> Outputs:

@@ -24,7 +24,7 @@ from ncpipe.training.checkpoints import State
 from ncpipe.training.derived_state import refresh_bn_statistics, set_nearest_means
 from ncpipe.training.descent import Descent
 from ncpipe.training.line_search import LineSearch
-from ncpipe.training.muon import muon
+from ncpipe.training.muon import muon_state
 from ncpipe.training.objective import compares_samples, concatenate, fit_times_samples, penalty
 from ncpipe.training.optimizers import AdamState, ByRun, LionState, SgdState
 from ncpipe.training.state import TrainingState
@@ -38,7 +38,7 @@ METHODS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "adamw": AdamState,
         "lion": LionState,
         "sign_sgd": LionState,
-        "muon": functools.partial(ByRun, muon),
+        "muon": muon_state,
         "torch": TorchState,
     }
 )

@@ -15,7 +15,10 @@ from torch.func import functional_call
 
 from ncpipe.datasets.prepared import Split
 from ncpipe.models.network import ForwardOutput, Network
+from ncpipe.system.console import say
+from ncpipe.system.errors import cut
 from ncpipe.system.randomness import generator_states, global_generators
+from ncpipe.training.device import is_out_of_memory
 
 Tensors = Mapping[str, Tensor]
 
@@ -30,9 +33,9 @@ class Stack:
     All parameters live in one buffer `values` (S, P): an optimizer step is a handful of operations on one
     tensor, and anything per run is a column (S, 1). What the network computes with are views of it.
 
-    A `batched` network computes with the stacked parameters itself. Any other is an ordinary module, which
-    takes one run after another: kernels of several convolutions at once sum in another order, and a run's
-    bytes must not depend on its neighbours.
+    A `batched` network computes with the stacked parameters itself; any other is an ordinary module. On the
+    CPU it takes one run after another: kernels of several convolutions at once sum in another order, and a
+    run's bytes must not depend on its neighbours. Elsewhere vmap runs it, unless it cannot.
 
     seeds: of the runs, for networks of a study.py, which may draw at random in training mode, as dropout
     does: global generators are then those of the run's seed and of `step`, which the caller names.
@@ -73,6 +76,8 @@ class Stack:
             self._share_parameters()
         self.seeds, self.step = seeds, ""
         self._draws: bool | None = None  # whether the network does; None before its first pass
+        # Whether vmap takes the network; None if it has to be tried.
+        self._together = False if device.type == "cpu" else None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -84,18 +89,7 @@ class Stack:
         """
         if self.network.batched:
             return self.network.forward_with_features(samples.inputs, samples.lengths)
-        inputs = (samples.inputs,) if samples.lengths is None else (samples.inputs, samples.lengths)
-        parameters = {name: parameter.unbind() for name, parameter in self.parameters.items()}
-        outputs = [
-            self._of_run(
-                index,
-                {name: of_runs[index] for name, of_runs in parameters.items()},
-                {name: buffer[index] for name, buffer in self.buffers.items()},
-                *(tensor[index].clone() if samples.side_by_side else tensor for tensor in inputs),
-            )
-            for index in range(len(self))
-        ]
-        return ForwardOutput(*(torch.stack(part) for part in zip(*outputs, strict=True)))
+        return self._by_run(samples)
 
     @property
     def last_weight(self) -> Tensor:
@@ -107,6 +101,41 @@ class Stack:
         """Set weight (S, K, d) and bias (S, K) of the last layers."""
         self.parameters["last.weight"].copy_(weight)
         self.parameters["last.bias"].copy_(bias)
+
+    def _by_run(self, samples: Split) -> ForwardOutput:
+        """Return the outputs of each run's network, stacked: by vmap, or one run after the other."""
+        inputs = (samples.inputs,) if samples.lengths is None else (samples.inputs, samples.lengths)
+        axis = 0 if samples.side_by_side else None
+        apply = torch.vmap(self._apply, (0, 0, *[axis] * len(inputs)))
+        if self._together is False:
+            return self._one_by_one(inputs, axis)
+        before = {} if self._together else {name: buffer.clone() for name, buffer in self.buffers.items()}
+        try:
+            output = ForwardOutput(*apply(self.parameters, self.buffers, *inputs))
+        except RuntimeError as error:  # if it is a mistake of the network, one run alone raises it too
+            if self._together or is_out_of_memory(error):
+                raise
+            for name, buffer in self.buffers.items():
+                buffer.copy_(before[name])
+            output = self._one_by_one(inputs, axis)
+            self._together, reason = False, " ".join(str(error).split())
+            say(cut(f"train: runs of this network train one at a time; vmap cannot run it: {reason}"))
+        else:
+            self._together = self._together or self.network.training or None
+        return output
+
+    def _one_by_one(self, inputs: Sequence[Tensor], axis: int | None) -> ForwardOutput:
+        parameters = {name: parameter.unbind() for name, parameter in self.parameters.items()}
+        outputs = [
+            self._of_run(
+                index,
+                {name: of_runs[index] for name, of_runs in parameters.items()},
+                {name: buffer[index] for name, buffer in self.buffers.items()},
+                *(tensor if axis is None else tensor[index].clone() for tensor in inputs),
+            )
+            for index in range(len(self))
+        ]
+        return ForwardOutput(*(torch.stack(part) for part in zip(*outputs, strict=True)))
 
     def _of_run(self, index: int, *arguments: Any) -> ForwardOutput:
         """Return a run's outputs; if its network draws, it draws from generators of its seed and step."""
@@ -172,7 +201,7 @@ class Stack:
 
 
 def _positions() -> list[Any]:
-    """Return where the global generators are."""
+    """Return where the global generators are; a pickle of a tensor differs each time."""
     return [state.tolist() if isinstance(state, Tensor) else state for state in generator_states().values()]
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ncpipe.config.optimizer_specs import TorchOptimizer
 from ncpipe.system.errors import InputError, cut, suggest
 from ncpipe.training.checkpoints import State, copy_to
+from ncpipe.training.device import is_out_of_memory
 from ncpipe.training.optimizers import OptimizerState
 from ncpipe.training.stack import Stack
 
@@ -37,6 +38,8 @@ class TorchState(OptimizerState):
         try:
             self.optimizer.step()
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             raise _mistake(self.kind, error) from None
         for name, weight in zip(self.names, self.weights, strict=True):
             self.view(moved, name)[0].copy_(weight.detach())

@@ -6,6 +6,8 @@ The last are those of `ncpipe.papers.s24`, with `ncpipe.papers.s24.head_columns`
 import math
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +40,15 @@ from ncpipe.papers.s24.dufm_solutions import dnc_solution, srg_solution
 from ncpipe.papers.s24.figures.class_means import matrix_of, ordered
 from ncpipe.papers.s24.figures.study import study_figures
 from ncpipe.papers.s24.head_ranks import rank_columns
+from ncpipe.papers.s24.series import measured
 from ncpipe.papers.s24.tables.low_rank import (
     best_runs,
     counts_by_value,
     share_interval,
     with_ranks,
 )
+from ncpipe.runs.trained_runs import train_runs
+from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Session
 
@@ -392,3 +397,41 @@ def test_runs_that_give_classes_up_are_reported_and_in_no_mean() -> None:
     assert runs["mean_rank"].tolist() == [5, 6, 1, 10, 9]
     assert runs["kept"].tolist() == [True, True, False, True, False]
     assert best_runs(runs)["seed"].tolist() == [0]
+
+
+# ---- Series in several processes ------------------------------------------------------------------------
+
+
+EPOCHS = 12
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    """Five runs of two widths."""
+    monkeypatch.chdir(tmp_path)
+    Path("study.py").write_text(DUFM_STUDY, encoding="utf-8")
+    write_params([3], [0], x=free_tree(epochs=EPOCHS, log_every=1))
+    with Path("params.yaml").open("a", encoding="utf-8") as file:
+        file.write("\nseries: {x: {depth: 3, axis: model.width, values: [8, 9], seeds: [2, 0, 1]}}\n")
+    return load_params().series_runs("x")[:5]
+
+
+def test_two_workers_give_what_one_gives(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By threads in place of processes. Red: rows that are lost, or in another order."""
+    one = train_runs(runs, measured, 1)
+    assert [(rows["runs"][0]["x"], rows["runs"][0]["seed"]) for rows in one] == [
+        (run.value, run.seed) for run in runs
+    ]
+    monkeypatch.setattr("ncpipe.runs.trained_runs.executor", ThreadPoolExecutor)
+    assert repr(train_runs(runs, measured, 2)) == repr(one)
+    assert not list(Path("data/.store").glob("*"))
+
+
+def test_a_process_that_is_ended_is_one_line(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        raise BrokenProcessPool
+
+    monkeypatch.setattr("concurrent.futures.process.ProcessPoolExecutor.map", killed)
+    with pytest.raises(InputError) as error:
+        train_runs(runs, measured, 2)
+    assert str(error.value) == "x: a process was killed; run dvc repro again"

@@ -87,32 +87,28 @@ def test_a_loss_below_the_optimum_is_an_error_that_names_the_run(loss, bias):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ("unbalanced", (UNBALANCED, "2 to 3 samples")),
-        ("long", (TOO_LONG, "a feature has norm 2.82845541, above the sqrt(d) = 2.82842712 of LN")),
-        ("narrow", (NO_OPTIMUM, "width: 3 is below 4, which 4 classes need for a closed-form optimum")),
-        ("free", (NO_OPTIMUM, "lambda_L: 0; an optimum exists only for a positive one")),
-        ("diverged", (NOT_FINITE, "")),
-        ("absent", (UNBALANCED, "0 to 3 samples")),
-        ("unbounded", (UNBOUNDED, "nothing limits the norm of this architecture's features")),
+        (lambda h, y, w: (h[:-1], y[:-1], w, 0.02), (UNBALANCED, "2 to 3 samples")),
+        (
+            lambda h, y, w: (h * (1 + 1e-5 * (torch.arange(12) == 5).double()[:, None]), y, w, 0.02),
+            (TOO_LONG, "a feature has norm 2.82845541, above the sqrt(d) = 2.82842712 of LN"),
+        ),
+        (
+            lambda h, y, w: (0.1 * h[:, :3], y, w[:, :3], 0.02),
+            (NO_OPTIMUM, "width: 3 is below 4, which 4 classes need for a closed-form optimum"),
+        ),
+        (
+            lambda h, y, w: (h, y, w, 0.0),
+            (NO_OPTIMUM, "lambda_L: 0; an optimum exists only for a positive one"),
+        ),
+        (lambda h, y, w: (h, y, w * math.nan, 0.02), (NOT_FINITE, "")),
+        (lambda h, y, w: (h[:-3], y[:-3], w, 0.02), (UNBALANCED, "0 to 3 samples")),
+        (None, (UNBOUNDED, "nothing limits the norm of this architecture's features")),
     ],
 )
 def test_an_unmet_condition_is_no_bound_with_its_reason(change, reason):
-    features, labels, weight, offset = at_optimum("ce", False)
-    strength = 0.02
-    if change == "unbalanced":
-        features, labels = features[:-1], labels[:-1]
-    elif change == "long":
-        features = features.clone()
-        features[5] *= 1.00001
-    elif change == "narrow":
-        features, weight = 0.1 * features[:, :3], weight[:, :3]
-    elif change == "free":
-        strength = 0.0
-    elif change == "diverged":
-        weight = weight * math.nan
-    elif change == "absent":
-        features, labels = features[:-3], labels[:-3]
-    found = gap_of("ce", features, labels, weight, offset, strength, bounded=change != "unbounded")
+    *reached, offset = at_optimum("ce", False)
+    *changed, strength = change(*reached) if change else (*reached, 0.02)
+    found = gap_of("ce", *changed, offset, strength, bounded=change is not None)
     assert (found.bound, found.bound_detail) == reason
     numbers = (found.loss_optimum, found.loss_gap, found.gap_gufm, found.gap_fit, found.gap_last_penalty)
     assert all(map(math.isnan, numbers))

@@ -119,6 +119,15 @@ def test_a_run_is_its_seeds_alone_stacked_and_resumed(
     check_study(load_params())
 
 
+@pytest.mark.parametrize(("changes", "draws"), [((), True), (NO_DROP, False)])
+def test_a_network_is_known_to_draw_or_not(changes: tuple[tuple[str, str], ...], draws: bool) -> None:
+    """Red: one that draws nothing is seeded in each pass, and never recorded on a GPU."""
+    run = written(*changes)
+    session = Session([run], digits(run), CPU, torch.float32)
+    session.loss_and_gradient(session.train)
+    assert session.stack._draws is draws
+
+
 def test_a_step_is_that_of_the_module_as_written() -> None:
     """Against autograd of the module itself, with its classifier in place, and SGD by hand."""
     run = written(*NO_DROP, batch_size="full", epochs=1)

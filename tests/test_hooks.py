@@ -384,15 +384,6 @@ def test_beyond_the_memory_the_network_runs_twice(keep: float, monkeypatch: pyte
     assert [str(each.message) for each in caught] == ([f"{message} again"] if keep else [])
 
 
-def test_other_data_are_read_once_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Red: memory for features that nothing reads again."""
-    copied: list[Tensor] = []
-    monkeypatch.setattr("ncpipe.metrics.kept_pass._copy", lambda tensor, _: copied.append(tensor) or tensor)
-    inputs, labels = samples(2)
-    nc.measure_model(Classifier(), "fc", batches(), batches(), [(inputs, labels)])
-    assert len(copied) == 2 * 2 * 2  # features and labels, of two batches of train and of test
-
-
 def test_an_error_ends_the_pass() -> None:
     """Red: workers and a bar that live as long as the traceback, which notebooks keep."""
     ended: list[bool] = []

@@ -99,7 +99,10 @@ def test_what_check_arrays_warns_of() -> None:
     huge = torch.full_like(features, 60_000).half()  # finite, though their sum is not
     assert check_arrays(huge, labels) == []
     some = [0, 6, 7, 12, 13, 18, 19]
-    few, single, _ = check_arrays(features[some], labels[some])
+    few, single, unequal = check_arrays(features[some], labels[some])
+    test = features[some], labels[some]
+    values = measure(features, labels, test_features=test[0], test_labels=test[1])
+    assert values.warnings == tuple(line.replace("train", "test") for line in (few, single, unequal))
     assert "7 train samples of width 9" in few
     assert "class 0 has one sample" in single
 

@@ -99,7 +99,7 @@ def test_pipeline_files_are_read_too(tmp_path: Path) -> None:
     stored = arrays()
     own = {"train.features": "features", "train.labels": "labels", "test.features": "test_features"}
     own |= {"test.labels": "test_labels", "weight": "weight", "bias": "bias"}
-    extra = {"penalty.last": np.zeros(1), "gradient.norm": np.zeros(1)}
+    extra = {"penalty.last": np.zeros(1), "gradient.norm": np.zeros(1), "ranks/lin0": np.zeros(3)}
     extra |= {"layers/000/X1/train/statistics/means": np.zeros((3, 2))}
     save_file({name: stored[source] for name, source in own.items()} | extra, tmp_path / "s0.safetensors")
     text = run(tmp_path / "s0.safetensors", "--json")

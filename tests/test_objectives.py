@@ -51,9 +51,9 @@ from ncpipe.config.records import read
 from ncpipe.config.run import Compute, Run
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.extraction import extract
-from ncpipe.metrics.losses import logits_of, unregularised_loss
+from ncpipe.metrics.losses import unregularised_loss
 from ncpipe.models.build import build_network, simplex_rows
-from ncpipe.models.loss_functions import LOSSES, cross_entropy, half_squared_error
+from ncpipe.models.loss_functions import LOSSES
 from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.errors import InputError
 from ncpipe.theory.gap import Gap, Objective, TrainedState, gap_to_optimum
@@ -104,19 +104,6 @@ def test_they_are_their_definitions(name: str) -> None:
     weight = torch.eye(5, dtype=torch.float64)
     found_mean = unregularised_loss(logits[1], labels[1], weight, None, name)
     assert found_mean == pytest.approx(each[1].mean(), rel=1e-13)
-
-
-def test_logits_by_hand() -> None:
-    features = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
-    weight, bias = torch.eye(2), torch.tensor([0.5, 0.0])
-    assert logits_of(features, weight, bias).tolist() == [[1.5, 0.0], [0.5, 2.0], [1.5, 1.0]]
-
-
-def test_a_stack_of_runs_may_share_its_labels() -> None:
-    """Red: a view of labels that are expanded and not copied."""
-    logits, labels = torch.randn(3, 4, 2), torch.tensor([0, 1, 1, 0]).expand(3, 4)
-    for loss in (cross_entropy, half_squared_error):
-        assert torch.equal(loss(logits, labels), loss(logits, labels.clone()))
 
 
 def train(run: Run, data: Prepared, precision: str = "float64") -> Trained:

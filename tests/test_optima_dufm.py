@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ncpipe.papers.s24 import dufm, dufm_shapes
 from ncpipe.papers.s24.dufm import Dufm, equal_decays
-from ncpipe.papers.s24.dufm_numerical import descend, minimise
+from ncpipe.papers.s24.dufm_numerical import descend, gradient_into, minimise
 from ncpipe.papers.s24.dufm_relaxed import relaxed_relu, within_class_bound
 from ncpipe.papers.s24.dufm_solutions import (
     Solution,
@@ -183,6 +183,24 @@ def hidden(solution):
 def name(solution):
     *_, inner, last, _ = hidden(solution)
     return structure(inner.clamp(min=0), last).name
+
+
+def test_the_gradient_is_autograd_s():
+    model = equal_decays(4, 3, 4, 0.02)
+    found = minimise(model, 5, starts=3, seed=0, steps=1, collapsed=False)
+    assert [tuple(end.features.shape) for end in found.solutions] == [(12, 5)] * 3
+    matrices = [
+        torch.stack(parts)
+        for parts in zip(*((end.features, *end.weights) for end in found.solutions), strict=True)
+    ]
+    targets = torch.eye(4).double().repeat_interleave(3, 0)
+    written = [torch.zeros_like(matrix) for matrix in matrices]
+    gradient_into(matrices, written, targets)
+    for start in range(3):
+        free = [matrix[start].clone().requires_grad_() for matrix in matrices]
+        error = (layers(free[0], free[1:])[-1] - targets).square().sum() / (2 * 12)
+        for expected, slopes in zip(torch.autograd.grad(error, free), written, strict=True):
+            assert torch.allclose(expected, slopes[start], rtol=1e-12, atol=1e-15)
 
 
 def test_unequal_decays_give_the_same_losses_in_the_model_s_own_scale():

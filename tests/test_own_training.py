@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import clear_code_digests, experiment_tree, vector_data, write_params
+from conftest import experiment_tree, vector_data
 from training_cases import HEAVY, LOSSES, MUON, OPTIMIZERS, OWN_TRAINING
 
-from ncpipe.commands.code import write_code
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import check, read
 from ncpipe.config.run import Run, as_json
@@ -26,7 +25,6 @@ from ncpipe.features.gradient import gradient_norm
 from ncpipe.features.objective import fit_of
 from ncpipe.models.build import build_network
 from ncpipe.models.loss_functions import focal, label_aware_margins, logit_adjusted
-from ncpipe.system.artifacts import CODE
 from ncpipe.system.errors import InputError
 from ncpipe.training.loop import train_batch
 from ncpipe.training.session import Session
@@ -321,34 +319,6 @@ def test_own_names_join_their_own_union_alone() -> None:
     ):
         _, [mistake] = check(Experiment, experiment_tree(**{key: value}), "")
         assert f"{key}.name: {value['name']!r} is unknown" in mistake
-
-
-def digests(text: str) -> dict[str, str]:
-    """Return digests of the experiments' stages; the study's stage has its function in another file."""
-    Path("dvc.yaml").write_text("stages:\n  code: {cmd: ncpipe code, always_changed: true}\n")
-    Path("ours.py").write_text("def rows(experiment):\n    return []\n")
-    stage = "from ours import rows\nfrom ncpipe.study import Stage\n"
-    write_study(f'{stage}{text}STAGES = {{"rows": Stage(rows)}}\n')
-    clear_code_digests()
-    write_code()
-    return {path.relative_to(CODE).as_posix(): path.read_text() for path in CODE.rglob("experiments/*/*.txt")}
-
-
-def test_an_edit_changes_the_digests_of_what_uses_it() -> None:
-    """Of a loss, an optimizer, another loss. Red: a table that a stage's digest does not look into; a digest
-    of study.py for an experiment that uses none of it."""
-    own = experiment_tree(loss={"name": "poly", "epsilon": 1.0}, optimizer=HEAVY)
-    write_params([2], [0], own=own, plain=experiment_tree())
-    first = digests(OWN_TRAINING)
-    changed = {"train", "extract", "measure", "rows"}
-    for before, after in (
-        ("spec.epsilon * (1", "2 * spec.epsilon * (1"),
-        ("value - rate", "value - 2 * rate"),
-        ("torch.cdist(features, features)", "2 * torch.cdist(features, features)"),
-    ):
-        second = digests(OWN_TRAINING.replace(before, after))
-        found = {name for name in first if first[name] != second[name]}
-        assert found == {f"experiments/own/{stage}.txt" for stage in changed}, before
 
 
 def test_no_bound_is_claimed_for_such_a_loss() -> None:

@@ -97,39 +97,6 @@ def once_more(metric: Any, features: Tensor, labels: Tensor, size: int = 7, seed
     return metric
 
 
-def both_metrics(features: Tensor, labels: Tensor) -> dict[str, float]:
-    first = ClassCollapse(4, features.shape[1])
-    for start in range(0, 60, 11):
-        first.update(features[start : start + 11], labels[start : start + 11])
-    second = once_more(
-        SampleCollapse(first.statistics(), *classifier(4, features.shape[1])), features, labels
-    )
-    found, more = first.compute(), second.compute()
-    assert not set(found) & set(more)
-    return found | more
-
-
-@pytest.mark.parametrize("width", [6, 2])
-def test_both_metrics_together_give_every_row_of_the_table(width: int) -> None:
-    """Red: a metric left out of either, or sums over batches where the last batch counts."""
-    features, labels = doubles(width)
-    weight, bias = classifier(4, width)
-    every = table(measure(features, labels, weight, bias))
-    assert both_metrics(features, labels) == pytest.approx(every, rel=CLOSE, abs=CLOSE, nan_ok=True)
-
-
-def test_held_out_samples_are_set_against_the_train_means() -> None:
-    features, labels = doubles()
-    held_out, answers = doubles(seed=1)
-    train, own = (class_statistics(*each, 4) for each in ((features, labels), (held_out, answers)))
-    metric = once_more(SampleCollapse(own, *classifier(), train=train), held_out, answers)
-    every = table(measure(features, labels, *classifier(), held_out, answers), TEST)
-    found = metric.compute()
-    assert {"weak_test_collapse", "strong_test_collapse", "nc4_mismatch"} <= set(found)
-    both = set(found) & set(every)
-    assert {name: found[name] for name in both} == pytest.approx({name: every[name] for name in both}, CLOSE)
-
-
 class Tagger(torch.nn.Module):
     """The features are the inputs (B, T, d) themselves, the classifier that of `classifier`."""
 

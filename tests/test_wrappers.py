@@ -427,7 +427,7 @@ class Noisy:
     ("spread", "kind"), [(1.0, torch.float32), (3e-3, torch.float32), (1e-6, torch.float64)]
 )
 def test_fresh_noise_is_seen_however_collapsed_a_network_is(spread: float, kind: torch.dtype) -> None:
-    """By `ncpipe.metrics.sample_statistics.same_samples`. Red: a tolerance in proportion to the features, in
+    """By `ncpipe.metrics.kept_pass.same_samples`. Red: a tolerance in proportion to the features, in
     which all the noise of a collapsed network fits."""
     model = nn.Sequential(nn.Linear(WIDTH, CLASSES)).to(kind)
     assert measure_model(model, "0", Noisy(spread, 0.0, kind), keep=0)

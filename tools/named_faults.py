@@ -250,14 +250,14 @@ NAMED = [
     ),
     Fault(
         "a tolerance for the second pass 100 times looser",
-        "metrics/sample_statistics.py",
+        "metrics/kept_pass.py",
         "(again.within - within).abs() > allowed",
         "(again.within - within).abs() > 100 * allowed",
         ("tests/test_wrappers.py::test_fresh_noise_is_seen_however_collapsed_a_network_is",),
     ),
     Fault(
         "a tolerance for the second pass in proportion to the features",
-        "metrics/sample_statistics.py",
+        "metrics/kept_pass.py",
         "2 * (within.clamp(min=0) * errors).sqrt() + errors",
         "1e-5 * errors / rounding**2",
         ("tests/test_wrappers.py::test_fresh_noise_is_seen_however_collapsed_a_network_is",),

@@ -4,8 +4,7 @@
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -26,29 +25,24 @@ def panel_points(judged: Sequence[Judged], tables: Tables) -> pd.DataFrame:
     series: name of a line: `metric (split)`, `metric at onset` where a claim has `when`, or the experiment if
     x is a layer. verdict: of the claim. Rows that two claims share appear once.
     """
-    rows: list[dict[str, Any]] = []
+    parts = [pd.DataFrame(columns=COLUMNS)]
     for claim, _, verdict in judged:
         if isinstance(claim, RunClaim) and claim.panel:
-            common = {"panel": claim.panel, "verdict": verdict}
             with contextlib.suppress(NoNumberError):
-                rows += [common | row for points in claim.points(tables) for row in _rows(points)]
-    table = pd.DataFrame(rows, columns=COLUMNS)
+                rows = [_rows(points) for points in claim.points(tables)]
+                parts += [part.assign(panel=claim.panel, verdict=verdict)[COLUMNS] for part in rows]
+    table = pd.concat(parts[1:] or parts)
     return table.drop_duplicates([name for name in COLUMNS if name != "verdict"], ignore_index=True)
 
 
-def _rows(points: Points) -> Iterator[dict[str, Any]]:
-    """Yield the selected rows of a table as rows of the panel."""
-    table, when = points.table, points.side.when
-    onset = f"{ONSET}{when}" if when else ""
-    for row in table[table["selected"] & table["value"].notna()].itertuples():
-        yield {
-            "kind": points.kind,
-            "series": (points.series or points.side.series) + onset,
-            "metric": points.side.metric,
-            "split": points.side.split,
-            "xlabel": points.label,
-            "x": row.at,
-            "name": row.name,
-            "seed": row.seed,
-            "value": row.value,
-        }
+def _rows(points: Points) -> pd.DataFrame:
+    """Return the selected rows of a table as rows of the panel."""
+    side, table = points.side, points.table[points.table["selected"] & points.table["value"].notna()]
+    return table.assign(
+        kind=points.kind,
+        series=(points.series or side.series) + (f"{ONSET}{side.when}" if side.when else ""),
+        metric=side.metric,
+        split=side.split,
+        xlabel=points.label,
+        x=table["at"],
+    )

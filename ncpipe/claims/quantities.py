@@ -197,7 +197,8 @@ class Line(RunClaim):
         """Return the fit of slopes_leave_out.csv, with the test of the line."""
         series = _used_series(self, self.side.values(tables), tables, self.without)
         number, fit = _fitted(series, self.without)
-        return number._replace(p_value=fit["p_value"], rejected=fit["rejected"])
+        test = {"p_value": fit["p_value"], "rejected": fit["rejected"]}
+        return number._replace(**test, error=math.nan, freedom=math.nan)  # the test decides, not the slope
 
     def decision(self, number: Answer) -> Verdict:
         """Return `disagrees` if a line is rejected, `agrees` if the slope is known to within `expect.within`.

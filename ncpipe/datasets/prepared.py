@@ -4,11 +4,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from ncpipe.config.architectures.architecture import Kind
 from ncpipe.config.reading import Reading
 from ncpipe.datasets.stored import FACTS, TENSORS, read_facts, store
 from ncpipe.datasets.targets import wrong_tags
@@ -18,7 +19,6 @@ from ncpipe.system.machine import free_memory
 from ncpipe.system.tensor_files import load_tensors, save_tensors
 
 COPIES = 3  # of samples in float64, while they are drawn
-Kind = Literal["vector", "image", "tokens", "next_tokens", "free"]
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class CollapseMonitor:
         return plot_history(self.history, metrics)
 
 
-class CausalCollapseMonitor:
+class CausalCollapseMonitor(CollapseMonitor):
     """Measure a causal language model every `every` epochs, or every `steps` training steps.
 
     Args:
@@ -90,26 +90,24 @@ class CausalCollapseMonitor:
     def __init__(
         self, loader: Iterable[Any], every: int = 1, steps: int | None = None, **options: Any
     ) -> None:
-        check_period("every", every, "epochs")
+        super().__init__("", loader, None, every, _measure_next_tokens, **options)
         if steps is not None:
             check_period("steps", steps, "training steps")
-        self.loader, self.every, self.steps, self.options = loader, every, steps, options
+        self.steps = steps
 
     def due(self, epoch: float) -> bool:
         """Return whether to measure after this many epochs."""
-        return self.steps is None and epoch == round(epoch) and round(epoch) % self.every == 0
+        return self.steps is None and super().due(epoch)
 
     def due_at_step(self, step: int) -> bool:
         """Return whether to measure after this many training steps."""
         return self.steps is not None and step % self.steps == 0
 
-    def values(self, model: nn.Module, forward: Forward | None = None) -> dict[str, float]:
-        """Return every metric and count but single singular values, by `nc/LAYER/SPLIT/METRIC`.
 
-        forward: replaces that of `options`.
-        """
-        options = self.options if forward is None else self.options | {"forward": forward}
-        return named(measure_causal_lm(model, self.loader, **options))
+def _measure_next_tokens(
+    model: nn.Module, classifier: str, loader: Iterable[Any], test_loader: None, **options: Any
+) -> Measurements:
+    return measure_causal_lm(model, loader, **options)
 
 
 def check_period(name: str, value: object, unit: str) -> None:

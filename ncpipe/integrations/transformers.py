@@ -45,7 +45,7 @@ class CollapseCallback(TrainerCallback):
             classifier, _loader(trainer, "data", data), test_loader, every, **options
         )
 
-    monitor: CollapseMonitor | CausalCollapseMonitor
+    monitor: CollapseMonitor
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any

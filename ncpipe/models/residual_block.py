@@ -206,16 +206,17 @@ def _differentiate(
     if there is a stream, of the sum t.
     """
     # Views, because x is itself a function of the stream: each is asked for its own gradient alone.
-    x, *parameters = own = [tensor.view_as(tensor) for tensor in inputs]
+    x, *parameters = views = [tensor.view_as(tensor) for tensor in inputs]
+    base = x if stream is None else stream.view_as(stream)
+    total = base + added(*views)
     if stream is None:
-        found = torch.autograd.grad(layer_norm(x + added(*own), eps), own, gradients[0], create_graph=True)
-        return found[0], None, *found[1:]
-    stream = stream.view_as(stream)
-    total = stream + added(*own)
-    of_x, of_stream, *of_parameters = torch.autograd.grad(
-        (layer_norm(total, eps), total), (x, stream, *parameters), gradients, create_graph=True
+        of_x, *of_parameters = torch.autograd.grad(
+            layer_norm(total, eps), views, gradients[0], create_graph=True
+        )
+        return of_x, None, *of_parameters
+    return torch.autograd.grad(
+        (layer_norm(total, eps), total), (x, base, *parameters), gradients, create_graph=True
     )
-    return of_x, of_stream, *of_parameters
 
 
 def _rows(of_sum: Tensor | None, y: Tensor) -> Tensor:

@@ -189,15 +189,10 @@ def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
     columns = sorted(map(str, drawn.columns[drawn.notna().any()]), key=_curve_rank)
     by_run = dict(iter(history.groupby(run_keys(runs), sort=False)))
     grids: dict[tuple[int, ...], int] = {}
-    which: list[int | None] = []
+    which = []
     values: dict[str, list[list[float | None]]] = {name: [] for name in columns}
     for key in runs[run_keys(runs)].itertuples(index=False, name=None):
-        if key not in by_run:
-            which.append(None)
-            for curve in values.values():
-                curve.append([])
-            continue
-        rows = by_run[key].sort_values("epoch")
+        rows = by_run.get(key, history.iloc[:0]).sort_values("epoch")
         rows = rows.iloc[kept(len(rows))]
         which.append(grids.setdefault(tuple(rows["epoch"].tolist()), len(grids)))
         for name, curve in values.items():

@@ -160,14 +160,8 @@ def _networks(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def _line_networks(params: Params, runs: pd.DataFrame) -> dict[str, str]:
-    """Return the caption of each line (`keys.name_of`), those of one experiment together."""
-    lines = distinct(runs, line_keys(runs))
-    return {
-        name_of(line): _network(params, rows_at(runs, line))
-        for name in params.sweep.experiments
-        for line in lines
-        if line["experiment"] == name
-    }
+    """Return the caption of each line (`keys.name_of`)."""
+    return {name_of(line): _network(params, rows_at(runs, line)) for line in distinct(runs, line_keys(runs))}
 
 
 def _spoken(rates: pd.DataFrame) -> str:

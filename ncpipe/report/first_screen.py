@@ -5,7 +5,7 @@ The table says how NC1, NC2, NC3 (or NRC1 to NRC3) and the loss gap depend on L.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -155,30 +155,18 @@ def rate_rows(
     networks: captions by `keys.name_of`, in the rows' order.
     """
     lines = {name_of(line): line for line in distinct(runs, line_keys(runs))}
-    fits: dict[str, dict[str, pd.Series]] = {}
-    cells: dict[str, dict[str, Rate]] = {}
-    x = letter(symbol(runs))
-    for name in networks:
+    x, rows = letter(symbol(runs)), []
+    for name, network in networks.items():
         series = headline_series(rows_at(runs, lines[name]), slopes)
-        rows = series_rows(slopes, lines[name], series)
-        fits[name] = {_heading(title): row for title, row in rows.items()}
+        fits = series_rows(slopes, lines[name], series)
         if at_several(runs):
-            cells[name] = {column: _rate(row, x) for column, row in fits[name].items()}
+            cells = {_heading(title): _rate(fit, x) for title, fit in fits.items()}
         else:
-            means = {
-                _heading(title): geometric_means(points, lines[name], *key) for title, key in series.items()
-            }
-            cells[name] = {column: _mean(mean.iloc[0]) for column, mean in means.items() if len(mean)}
-    columns = dict.fromkeys(column for row in cells.values() for column in row)
-    return [
-        RateRow(
-            name,
-            network,
-            {column: cells[name].get(column, NO_RATE) for column in columns},
-            _used(list(fits[name].values())),
-        )
-        for name, network in networks.items()
-    ]
+            means = {title: geometric_means(points, lines[name], *key) for title, key in series.items()}
+            cells = {_heading(title): _mean(mean.iloc[0]) for title, mean in means.items() if len(mean)}
+        rows.append(RateRow(name, network, cells, _used(list(fits.values()))))
+    columns = dict.fromkeys(column for row in rows for column in row.rates)
+    return [replace(row, rates={key: row.rates.get(key, NO_RATE) for key in columns}) for row in rows]
 
 
 def next_steps(runs: pd.DataFrame, rows: Sequence[RateRow]) -> list[str]:

@@ -43,9 +43,11 @@ def power_grids(slopes: pd.DataFrame, of: str, csv: bytes) -> list[Grid]:
     slopes: from `slopes.loglog_slopes`. of: name of the x axis. csv: the whole table as a file.
     """
     fits, note = list(slopes.itertuples()), axis_note(of)
+    powers: list[Any] = [_power(fit, letter(of)) for fit in fits]
+    metrics: list[Any] = [Cell(plain(name), full=entry(name).meaning) for name in slopes["metric"]]
     table = slopes.rename(columns=POWER_HEADINGS).assign(
-        power=[_power(fit, letter(of)) for fit in fits],
-        metric=[Cell(plain(metric), full=entry(metric).meaning) for metric in slopes["metric"]],
+        power=powers,
+        metric=metrics,
         **{"runs used": [f"{fit.n_used:.0f} of {fit.n_runs:.0f}" for fit in fits]},
     )
     first = slopes["metric"].isin(HEADLINES) & (slopes["split"] != "test")

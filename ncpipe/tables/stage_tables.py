@@ -1,6 +1,5 @@
 """Read the tables that a stage has written, of a study's own (`ncpipe.commands.stage`) or of every study."""
 
-import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,15 +47,5 @@ def parse_table(text: str) -> pd.DataFrame:
 
 def _joined(files: list[Path]) -> str:
     """Return the rows of several CSV files under one header, cells unchanged."""
-    columns: dict[str, None] = {}
-    rows: list[dict[str, str]] = []
-    for file in files:
-        with file.open(newline="", encoding="utf-8") as opened:
-            reader = csv.DictReader(opened)
-            columns |= dict.fromkeys(reader.fieldnames or ())
-            rows += reader
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    tables = [pd.read_csv(file, dtype="str", keep_default_na=False) for file in files]
+    return pd.concat(tables).to_csv(index=False, lineterminator="\n")

@@ -6,7 +6,6 @@ S  runs    N  samples    B  samples of a batch    K  classes    P  numbers per r
 """
 
 import copy
-import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -147,9 +146,9 @@ class Stack:
         with global_generators(self.seeds[index], f"network {self.step}"):
             if self.values.is_cuda:
                 torch.cuda.manual_seed(torch.initial_seed())
-            before = pickle.dumps(generator_states())
+            before = _positions()
             output = self._apply(*arguments)
-            self._draws = self._draws or pickle.dumps(generator_states()) != before
+            self._draws = self._draws or _positions() != before
         return output
 
     def train(self, mode: bool) -> None:
@@ -199,6 +198,11 @@ class Stack:
         for name, tensor in [*self.parameters.items(), *self.buffers.items()]:
             *path, leaf = name.split(".")
             setattr(self.network.get_submodule(".".join(path)), leaf, tensor)
+
+
+def _positions() -> list[Any]:
+    """Return where the global generators are; a pickle of a tensor differs each time."""
+    return [state.tolist() if isinstance(state, Tensor) else state for state in generator_states().values()]
 
 
 class _Callable(nn.Module):

@@ -20,19 +20,21 @@ SPREADS = ("dnc1_trace_pinv", "nc1_trace_ratio")
 
 
 def means_of_head(trained: TrainedRun) -> Mapping[str, Tensor]:
-    """Return class means (K, d) on the training samples, about 0: M1, ~M2, M2, ..., ~ML, ML."""
+    """Return class means (K, d) on the training samples, about 0: M1, ~M2, ..., ~ML, M2, ..., ML.
+
+    ~M2, ..., ~ML are before the ReLU, M2, ..., ML behind it.
+    """
     head = head_of(trained.run)
     names = {"M1": head.input_layer}
-    for at, (before, after) in enumerate(zip(head.before, head.after, strict=True), start=2):
-        names |= {f"~M{at}": before, f"M{at}": after}
+    names |= {f"~M{at}": layer for at, layer in enumerate(head.before, start=2)}
+    names |= {f"M{at}": layer for at, layer in enumerate(head.after, start=2)}
     return {name: class_means(trained, layer) for name, layer in names.items()}
 
 
 def singular_rows_of_head(means: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
     """Return singular values of M1, M~2, ..., M~L and of ML: layer, place from 1, value."""
-    last = list(means)[-1]
-    names = [name for name in means if name in ("M1", last) or name.startswith("~")]
-    return _singular_rows(means, names)
+    first, *inner = means
+    return _singular_rows(means, [first, *inner[: len(inner) // 2], inner[-1]])
 
 
 def gram_rows_of_head(means: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
@@ -50,15 +52,15 @@ def singular_rows(trained: TrainedRun) -> Iterator[dict[str, Any]]:
     Before the last two layers the ReLU changes little; M_{L-1} is left out where L = 2.
     """
     means = means_of_head(trained)
-    before, after = _before_and_after(means)
-    return _singular_rows(means, [*before, *after[-2:]])
+    inner = list(means)[1:]
+    half = len(inner) // 2
+    return _singular_rows(means, [*inner[:half], *inner[half:][-2:]])
 
 
 def mean_rows(trained: TrainedRun) -> Iterator[dict[str, Any]]:
     """Yield class means: layer (`~M2`, ..., `~M4`, `M2`, ..., `M4`), class, unit, value."""
     means = means_of_head(trained)
-    before, after = _before_and_after(means)
-    for name in [*before, *after]:
+    for name in list(means)[1:]:
         yield from _entries(name, means[name])
 
 
@@ -67,12 +69,6 @@ def solution_rows(solution: Solution) -> Iterator[dict[str, Any]]:
     for at, before in enumerate(layers(solution.features, solution.weights)[:-1], start=2):
         yield from _entries(f"~M{at}", before)
         yield from _entries(f"M{at}", before.clamp(min=0))
-
-
-def _before_and_after(means: Mapping[str, Tensor]) -> tuple[list[str], list[str]]:
-    """Return the names before the ReLU, ~M2, ..., ~ML, and behind it, M2, ..., ML."""
-    before = [name for name in means if name.startswith("~")]
-    return before, [name.removeprefix("~") for name in before]
 
 
 def _singular_rows(means: Mapping[str, Tensor], names: Iterable[str]) -> Iterator[dict[str, Any]]:

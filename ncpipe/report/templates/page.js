@@ -374,7 +374,7 @@
     const rows = [];
     let hidden = 0;
     for (const i of members) {
-      if (history.which[i] === null || (only !== "" && String(runs.x[i]) !== only)) continue;
+      if (only !== "" && String(runs.x[i]) !== only) continue;
       history.epochs[history.which[i]].forEach((epoch, j) => {
         const y = history.columns[name][i][j];
         if (!drawable(y, log)) { hidden += 1; return; }

@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,6 @@ SCHEMAS: dict[str, Callable[[Study], Any]] = {
     SCHEMA_FILE: params_type,
     CLAIMS_SCHEMA: lambda study: tuple[AnyClaim, ...],
 }
-
-
-@dataclass(frozen=True)
-class About:
-    """Descriptions of a record and of each of its keys, from docstrings."""
-
-    record: str
-    keys: Mapping[str, str]
 
 
 def write_schema() -> None:
@@ -104,8 +96,8 @@ def schema_text(name: str = SCHEMA_FILE, study: Study = NO_STUDY) -> str:
     return json.dumps(_for_editors(schema, schema["$defs"]), indent=1) + "\n"
 
 
-def about(kind: type) -> About:
-    """Return the descriptions of a record and of its fields, from the docstrings of the record and its bases.
+def about(kind: type) -> tuple[str, dict[str, str]]:
+    """Return the descriptions of a record and of each of its keys, from its docstring and those of its bases.
 
     A field's description begins with a line `name: text` and ends before the next one. The text before the
     first field describes the record.
@@ -119,7 +111,7 @@ def about(kind: type) -> About:
                 rf"^({'|'.join(names)}): ", inspect.cleandoc(record.__doc__ or ""), flags=re.MULTILINE
             )
             described |= dict(zip(rest[::2], rest[1::2], strict=True))
-    return About(_one_line(head), {name: _one_line(text) for name, text in described.items()})
+    return _one_line(head), {name: _one_line(text) for name, text in described.items()}
 
 
 def _one_line(text: str) -> str:
@@ -139,7 +131,7 @@ class _Explained(GenerateJsonSchema):
 
     def dataclass_schema(self, schema: Any) -> dict[str, Any]:
         record = super().dataclass_schema(schema)
-        described = about(schema["cls"])
-        for key, description in described.keys.items():
-            record["properties"][key]["description"] = description
-        return record | {"description": described.record}
+        description, keys = about(schema["cls"])
+        for key, text in keys.items():
+            record["properties"][key]["description"] = text
+        return record | {"description": description}

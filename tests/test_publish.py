@@ -78,7 +78,7 @@ def test_tables_are_those_of_the_sweep(swept: Path) -> None:
 def test_of_claims_there_are_those_that_the_sweep_answers(swept: Path) -> None:
     """Red: a ledger of claims about what nobody ran here, or at too few depths."""
     head, bound, slope = (swept / "data/claims/claims.csv").read_text().splitlines()
-    assert "too few depths with runs that are used for a slope" in slope
+    assert "too few values of L above 0 with runs that are used for a slope" in slope
     assert (swept / "published/claims.csv").read_text().splitlines() == [head, bound]
     assert (swept / "published/panels.csv").read_bytes() == (swept / "data/claims/panels.csv").read_bytes()
     assert (swept / "published/panels.png").is_file()

@@ -297,8 +297,8 @@ def test_a_wrong_value_is_named_with_its_key(part: str) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    ["grid", "fetch --experiment one", "train one 2 0", "extract --experiment one",
-     "measure --experiment one", "aggregate", "plot"],
+    ["grid", "fetch --experiment one", "train --experiment one --depth 2 --seed 0",
+     "extract --experiment one", "measure --experiment one", "aggregate", "plot"],
 )  # fmt: skip
 def test_every_command_refuses_before_it_does_anything(
     arguments: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -223,7 +223,7 @@ NAMED = [
     Fault(
         "a stored run taken unread",
         "runs/fast_path.py",
-        "            verify_stored(store_folder() / key, key)\n",
+        "        verify_stored(store_folder() / key, key)\n",
         "",
         ("tests/test_store.py::test_what_is_not_as_it_was_is_left_to_the_long_way",),
     ),

@@ -50,7 +50,7 @@ from ncpipe.tables.keys import run_keys, symbol, x_column
 from ncpipe.tables.points import LAST
 from ncpipe.tables.ranks import rank_correlation
 from ncpipe.tables.rates import p_text
-from ncpipe.tables.slopes import FEWEST_DEPTHS, Replicates, turns_back
+from ncpipe.tables.slopes import FEWEST_DEPTHS, Replicates, replicates, turns_back
 
 OVER_DEPTHS = ("slope", "bend")  # kinds of difference that are computed over all depths
 
@@ -122,11 +122,11 @@ def _used_series(claim: RunClaim, table: pd.DataFrame, tables: Tables, without: 
         raise NoNumberError("a study with an axis has a slope for each depth; name one")
     if entry(claim.metric).scale == "linear" or used["log10"].isna().any():
         raise NoNumberError(f"{claim.metric} follows no power law: it has no slope")
-    groups: dict[Any, pd.Series] = dict(list(used.sort_values([x, "seed"]).groupby(x)["log10"]))
-    if len(groups) - without < (FEWEST_DEPTHS if without else 2) or min(groups) <= 0:
+    series = replicates(used.sort_values([x, "seed"]), tables.rule)
+    least = FEWEST_DEPTHS if without else 2
+    if len(series.depths) - without < least or series.depths[0] <= 0:
         raise NoNumberError(f"too few values of {symbol(table)} above 0 with runs that are used for a slope")
-    values = [group.to_numpy() for group in groups.values()]
-    return Replicates(np.array(list(groups)), values, tables.rule.level)
+    return series
 
 
 def _fitted(series: Replicates, without: int) -> tuple[Answer, dict[str, Any]]:

@@ -51,7 +51,7 @@ def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) 
     rows = []
     for key in names.itertuples(index=False, name=None):
         series = by_series.get(key, nothing)
-        fit = _ranks(series, "|".join(map(str, key)), rule) if no_power else _replicates(series, rule).fit(0)
+        fit = _ranks(series, "|".join(map(str, key)), rule) if no_power else replicates(series, rule).fit(0)
         rows.append(fit | {"unusable": _unusable(series)})
     columns = [*FIT, *TEST, *(RHO if "x" in runs else []), "unusable"]
     fits = pd.DataFrame(rows, columns=columns, index=names.index)
@@ -73,7 +73,7 @@ def leave_out_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slope
     rows = [
         dict(zip(keys, key, strict=True)) | row
         for key, series in points[points["used"] & ("x" not in runs)].groupby(keys)
-        for row in fits_without_small_depths(_replicates(series, rule))
+        for row in fits_without_small_depths(replicates(series, rule))
     ]
     columns = [*keys, "n_left_out", "without", *FIT, *TEST, *DRIFT]
     return in_order(pd.DataFrame(rows, columns=columns), runs)
@@ -129,7 +129,8 @@ class Replicates:
         return combination_interval(weights, self.groups, self.level)
 
 
-def _replicates(series: pd.DataFrame, rule: Slopes) -> Replicates:
+def replicates(series: pd.DataFrame, rule: Slopes) -> Replicates:
+    """Return the used runs among the `usable_points` of one series."""
     by_depth = series[series["used"]].groupby(x_column(series))["log10"]
     groups = [values.to_numpy() for _, values in by_depth]
     return Replicates(np.array(list(by_depth.groups)), groups, rule.level)
@@ -137,7 +138,7 @@ def _replicates(series: pd.DataFrame, rule: Slopes) -> Replicates:
 
 def _ranks(series: pd.DataFrame, name: str, rule: Slopes) -> dict[str, Any]:
     """Return the columns FIT and TEST, without numbers, and RHO."""
-    used = _replicates(series, rule)
+    used = replicates(series, rule)
     rho = rank_correlation(used.depths, used.groups, name, rule)
     unfitted = Replicates(used.depths[:0], [], rule.level).fit(0)
     counts = {"n_used": sum(map(len, used.groups)), "n_depths": len(used.groups)}

@@ -146,9 +146,11 @@ class Stack:
         with global_generators(self.seeds[index], f"network {self.step}"):
             if self.values.is_cuda:
                 torch.cuda.manual_seed(torch.initial_seed())
+            if self._draws:
+                return self._apply(*arguments)
             before = _positions()
             output = self._apply(*arguments)
-            self._draws = self._draws or _positions() != before
+            self._draws = _positions() != before
         return output
 
     def train(self, mode: bool) -> None:

@@ -109,7 +109,7 @@ def extract(
     if data.train.row:  # not all samples have a class, or none has
         runs = {n: layers_of(some, n) for n, split in splits.items() if (some := split.of_classes())}
     layers: dict[str, dict[str, LayerOnSplit]] = {}
-    if runs:
+    if TRAIN in runs:
         learned = first_pass(runs[TRAIN](), data.classes)
         layers = both_passes(runs, learned, {LAST_LAYER: (weight, bias)})
     one = prepare_split(data.train[:1], data.kind, run.spec.model, device, torch.float64)

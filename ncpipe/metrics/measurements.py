@@ -64,8 +64,6 @@ class Measurements:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Measurements) and self._compared() == other._compared()
 
-    __hash__ = None  # type: ignore[assignment]
-
     def _compared(self) -> tuple[tuple[object, ...], ...]:
         """Return the records with None for NaN, which equals nothing."""
         rows = ((row.layer, row.split, row.metric, row.value) for row in self.records)

@@ -155,6 +155,10 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (arrays(NAN, Y), "train features hold NaN or inf, first in row 7 "),
     (arrays(H[0], Y), "train features must be (samples, width), neither of them 0, not (5,)"),
     (arrays(H, Y[1:]), "labels must be 30 integers"),
+    (
+        arrays(H, Y[:, None]),
+        "train labels has shape (30, 1); expected (N, K) of 0 and 1, K > 1; labels, a number for each",
+    ),
     (arrays(H[Y != 2], Y[Y != 2], W), "class 2 has no train samples; labels found: 0, 1; expected: 0 to 2"),
     (arrays(H, Y - 1), "label -1 of sample 0 is not in 0..1"),
     (arrays(H, Y, W[:2]), "label 2 of sample 2 is not in 0..1"),
@@ -195,6 +199,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (arrays(H, HOT[1:]), "30 train features and 29 labels; they belong together"),
     (arrays(H, 2 * HOT), "train labels has 2 in row 0 (from 0); tags are 0 or 1"),
     (arrays(H, Y, shots=[0]), "shots: whole numbers, 1 or more, not 0"),
+    (arrays(H, Y, shots=5), "shots takes a list of numbers: [5]"),
     (arrays(H, Y, shots=[True]), "shots: whole numbers, 1 or more, not True"),
     (lambda: check_shots([10], 5, y), "shots: class 0 has 10 samples; 10 shots leave none to decide"),
     (arrays(H, Y, shots=[1], episodes=0), "episodes: a whole number, 1 or more, not 0"),

@@ -153,8 +153,10 @@ class Side(NamedTuple):
         keys = run_keys(runs)
         if self.metric not in runs and self.metric in tables.effective_depth:
             runs = runs.merge(tables.effective_depth[[*keys, self.metric]], on=keys, how="left")
-        if self.metric not in runs or self.metric in set(tables.points["metric"]):
-            raise NoNumberError(f"{self.words()} was not measured")
+        splits = tables.points.loc[tables.points["metric"] == self.metric, "split"].unique()
+        if self.metric not in runs or len(splits):
+            hint = f"; it is of split {', '.join(splits)}" if len(splits) else ""
+            raise NoNumberError(f"{self.words()} was not measured{hint}")
         return without_logarithm(runs[[*keys, "selected"]].assign(value=runs[self.metric].astype(float)))
 
     def _at_onset(self, runs: pd.DataFrame, history: pd.DataFrame, when: When) -> pd.DataFrame:

@@ -112,6 +112,8 @@ def _damaged(path: Path, error: Exception) -> InputError:
     kind = path.suffix.lower()
     hint = "; numpy.savez writes one" if kind == ".npz" else ""
     reason = " ".join(str(error).split()) or type(error).__name__
+    if "allow_pickle" in reason:  # NumPy takes any file that it does not know for a pickle
+        reason = "File is not a zip file"
     return InputError(cut(f"{path}: damaged, or no {kind} file ({reason}){hint}"))
 
 

@@ -1,5 +1,7 @@
 """Check targets that are no class a sample: vectors (N, t), and tags (N, K), which classes a sample has."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -26,7 +28,7 @@ def check_not_constant(targets: Tensor, name: str) -> None:
 def check_tags(tags: Tensor, name: str) -> None:
     """Raise InputError unless tags are (N, K) of 0 and 1, K > 1, and each sample has at least one."""
     if tags.ndim != 2 or not len(tags) or tags.shape[1] < 2:
-        hint = "; a number for each sample is a label" if tags.ndim == 1 else ""
+        hint = "; labels, a number for each sample, are (N,)" if math.prod(tags.shape[1:]) == 1 else ""
         raise InputError(f"{name} has shape {tuple(tags.shape)}; expected (N, K) of 0 and 1, K > 1{hint}")
     if len(wrong := torch.nonzero(((tags != 0) & (tags != 1)).any(1))):
         row = int(wrong[0])

@@ -102,6 +102,8 @@ def check_outliers(ood: Array, features: Array, test: Array | None) -> Tensor:
 
 def check_shots(shots: Sequence[int], episodes: int, labels: Tensor) -> None:
     """Raise InputError unless each class has more samples than there are shots, and there are episodes."""
+    if is_count(shots):
+        raise InputError(f"shots takes a list of numbers: [{shots}]")
     counts = torch.bincount(labels.long())
     least = int(counts.argmin())
     for count in shots:

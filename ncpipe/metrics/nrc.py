@@ -131,8 +131,9 @@ def relative_mse(predictions: Tensor, targets: Tensor) -> float:
         rounding="features", label="NRC1 of variance",
     ),
     Metric(
-        "stable_rank_features", "rank", "at most t", "stable rank of centred features", "Σ_j s_j²/s_1²",
-        "[1, rank]", "RU26 sec. 4.3, of Σ_h in its code", scale="linear", label="stable rank of features",
+        "stable_rank_features", "rank", "at most t", "stable rank of centred features",
+        "Σ_j s_j²/s_1², s the singular values of centred h", "[1, rank]",
+        "RU26 sec. 4.3, of Σ_h in its code", scale="linear", label="stable rank of features",
     ),
 )  # fmt: skip
 def feature_spectrum(signal: PrincipalAxes, length: int) -> tuple[float, float]:

@@ -136,9 +136,12 @@ def nc1_alone(own: pd.DataFrame, points: pd.DataFrame) -> tuple[Column, ...]:
     return (Column("nc1_trace_ratio", "train"),)
 
 
+nc1_sweep = partial(sweep, columns=nc1_alone)
+
+
 def steeper(power: float) -> Callable[[], Figure]:
     change = scaled("experiment == 'vision'", lambda rows: rows["depth"] ** -power)
-    return sweep("vision", "language", runs=two_of_equal_height, table=change, columns=nc1_alone)
+    return nc1_sweep("vision", "language", runs=two_of_equal_height, table=change)
 
 
 def from_depth_one(runs: pd.DataFrame) -> pd.DataFrame:
@@ -347,35 +350,26 @@ CASES: Mapping[str, Callable[[], Figure]] = {
     "sweep, a rejected line": sweep(
         "vision", table=scaled("metric == 'nc1_trace_ratio' and depth == 5", 30)
     ),
-    "sweep, every line rejected": sweep(
-        "vision", table=scaled("depth == 5", 30), level=0.95, columns=nc1_alone
+    "sweep, every line rejected": nc1_sweep("vision", table=scaled("depth == 5", 30), level=0.95),
+    "sweep, runs that still move": nc1_sweep("language", runs=lambda runs: runs.assign(selected=True)),
+    "sweep, a run far off": nc1_sweep(
+        "language", table=scaled("experiment == 'language' and depth == 13", 1e30)
     ),
-    "sweep, runs that still move": sweep(
-        "language", runs=lambda runs: runs.assign(selected=True), columns=nc1_alone
+    "sweep, a depth not measured": nc1_sweep(
+        "language", table=lambda table: table.query("experiment != 'language' or depth != 13")
     ),
-    "sweep, a run far off": sweep(
-        "language", table=scaled("experiment == 'language' and depth == 13", 1e30), columns=nc1_alone
-    ),
-    "sweep, a depth not measured": sweep(
-        "language",
-        table=lambda table: table.query("experiment != 'language' or depth != 13"),
-        columns=nc1_alone,
-    ),
-    "sweep, a single run": sweep("vision", runs=lone_seed, columns=nc1_alone),
-    "sweep, an open power": sweep(
+    "sweep, a single run": nc1_sweep("vision", runs=lone_seed),
+    "sweep, an open power": nc1_sweep(
         "vision",
         runs=lambda runs: runs.query("experiment == 'vision' and seed < 2"),
         table=scaled("depth == 2", lambda rows: 10.0 ** (1 - 2 * rows["seed"])),
-        columns=nc1_alone,
     ),
     "sweep, alike": steeper(1.0),
     "sweep, too steep to be alike": steeper(9.0),
     "sweep, nothing measured": sweep(table=lambda table: table.iloc[:0]),
-    "sweep, zeros": sweep("vision", table=scaled("depth == 5", 0.0), columns=nc1_alone),
-    "sweep, rising": sweep(
-        "vision", table=scaled("depth > 0", lambda rows: rows["depth"] ** 1.2), columns=nc1_alone
-    ),
-    "sweep, a bound with a logarithm": sweep("vision", runs=from_depth_one, columns=nc1_alone),
+    "sweep, zeros": nc1_sweep("vision", table=scaled("depth == 5", 0.0)),
+    "sweep, rising": nc1_sweep("vision", table=scaled("depth > 0", lambda rows: rows["depth"] ** 1.2)),
+    "sweep, a bound with a logarithm": nc1_sweep("vision", runs=from_depth_one),
     "sweep, more classes than a simplex has": sweep(
         "vision",
         runs=many_classes,
@@ -464,11 +458,11 @@ def stored(case: str) -> list[str]:
 def drawn(case: str) -> list[str]:
     """Draw a case; the layout, which takes most of the time, moves nothing that is listed."""
     engine = Figure.get_layout_engine
-    Figure.get_layout_engine = lambda self: None  # type: ignore[method-assign]
+    Figure.get_layout_engine = lambda self: None
     try:
         return list(contents(CASES[case]()))
     finally:
-        Figure.get_layout_engine = engine  # type: ignore[method-assign]
+        Figure.get_layout_engine = engine
 
 
 def contents(figure: Figure) -> Iterator[str]:

@@ -136,7 +136,6 @@ def test_pairs_of_modular_addition_are_all_there_once() -> None:
     """Red: a pair in both splits, a wrong sum, or other bytes than those of the published runs."""
     spec = ModularData("modular", 7, 4, 0)
     data = prepare_modular(spec)
-    assert data.test is not None
     assert data.train.inputs.shape == (28, spec.side) == (28, 14)
     pairs = torch.cat([data.train.inputs, data.test.inputs])
     labels = torch.cat([data.train.labels, data.test.labels])

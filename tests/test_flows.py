@@ -93,8 +93,7 @@ def whitened(features: np.ndarray) -> np.ndarray:
     features = features - features.mean((0, 1))
     within = (features - features.mean(1, keepdims=True)).reshape(-1, features.shape[2])
     values, vectors = np.linalg.eigh(within.T @ within / len(within))
-    found: np.ndarray = features @ (vectors / np.sqrt(values)) @ vectors.T
-    return found
+    return features @ (vectors / np.sqrt(values)) @ vectors.T
 
 
 def velocity(features: np.ndarray, kind: str) -> np.ndarray:
@@ -107,14 +106,12 @@ def velocity(features: np.ndarray, kind: str) -> np.ndarray:
     within = features - features.mean(1, keepdims=True)
     change = np.einsum("kni,knj->ij", step, within) / len(flat)
     moved = within if kind == "tangent" else features
-    found: np.ndarray = step - moved @ (change + change.T) / 2
-    return found
+    return step - moved @ (change + change.T) / 2
 
 
 def signal(features: np.ndarray) -> np.ndarray:
     """Singular values of the class means of white, centred features."""
-    found: np.ndarray = np.linalg.svd(features.mean(1), compute_uv=False)[:2]
-    return found
+    return np.linalg.svd(features.mean(1), compute_uv=False)[:2]
 
 
 @pytest.mark.parametrize("kind", ["tangent", "whitening"])

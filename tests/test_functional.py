@@ -17,7 +17,6 @@ ANSWERS = json.loads(suite.EXPECTED.read_text(encoding="utf-8"))
 NAMES = nc.functional.__all__
 OF_CLASSES = [name for name in sorted(ANSWERS) if suite.kind_of(name) == "classes"]
 FILES = [name for name in OF_CLASSES if name not in ("many_k2000_d3", suite.ONE_CLASS)][::3]
-EXAMPLE = [[1.0, 0.2], [1.0, -0.2], [-1.0, 0.2], [-1.0, 0.0]], [0, 0, 1, 1]
 
 
 def given(name: str, arrays: dict[str, Any], split: str) -> dict[str, Any] | None:

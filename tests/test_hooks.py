@@ -301,8 +301,7 @@ class Classifier(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         features = torch.tanh(self.body(x))
         self.seen.append(features.detach().clone())
-        logits: Tensor = self.fc(features)
-        return logits
+        return self.fc(features)
 
 
 def samples(seed: int) -> tuple[Tensor, Tensor]:

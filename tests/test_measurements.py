@@ -22,6 +22,8 @@ LABELS = np.arange(60) % 3
 MEANS = DRAW.standard_normal((3, 5))
 FEATURES = MEANS[LABELS] + 0.1 * DRAW.standard_normal((60, 5))
 TEST = MEANS[LABELS] + 0.2 * DRAW.standard_normal((60, 5))
+LOADER = [(torch.from_numpy(FEATURES), torch.from_numpy(LABELS))]
+LINEAR = torch.nn.Linear(5, 3).double()
 
 
 def values(layer: str = "last") -> nc.Measurements:
@@ -59,7 +61,7 @@ def test_a_name_that_several_values_have_or_none_is_one_line() -> None:
         ("accuracy", "there is nc0_row_sum, nc0_relative, nc2_etf, "),
     ):
         with pytest.raises(KeyError) as error:
-            values()[key]  # type: ignore[index]
+            values()[key]
         [line] = error.value.args
         assert line.startswith(f"{key!r} was not measured; {hint}")
         assert "\n" not in line
@@ -127,7 +129,7 @@ def test_a_file_is_measured_as_its_arrays_are(tmp_path: Path) -> None:
     with warnings.catch_warnings(action="error"):
         assert nc.measure_file(path, classes="present")["classes"] == 3
     with pytest.raises(nc.InputError, match="classes: 'some' is unknown; take 'all' or 'present'"):
-        nc.measure_file(path, classes="some")  # type: ignore[arg-type]
+        nc.measure_file(path, classes="some")
 
 
 MISSPELT = [
@@ -178,25 +180,23 @@ def test_a_warning_points_to_the_line_that_measures(tmp_path: Path, name: str) -
 
 
 def test_a_monitor_takes_the_arguments_of_measure_model() -> None:
-    model, loader = torch.nn.Linear(5, 3).double(), [(torch.from_numpy(FEATURES), torch.from_numpy(LABELS))]
-    monitor = nc.CollapseMonitor(model, loader, every=2, classes=[0, 2])
+    monitor = nc.CollapseMonitor(LINEAR, LOADER, every=np.int64(2), classes=[0, 2])
     assert [epoch for epoch in (0.5, 1, 1.5, 2, 3, 4) if monitor.due(epoch)] == [2, 4]
-    wanted = nc.measure_model(model, model, loader, classes=[0, 2])
-    assert monitor.values(model)["nc/last/train/cdnv"] == wanted["cdnv"]
+    wanted = nc.measure_model(LINEAR, LINEAR, LOADER, classes=[0, 2])
+    assert monitor.values(LINEAR)["nc/last/train/cdnv"] == wanted["cdnv"]
 
 
 @pytest.mark.parametrize("epoch", ["2", None, math.nan, torch.zeros(2)])
 def test_an_epoch_that_is_no_number_is_one_line(epoch: Any) -> None:
     """Red: values at a place that `plot` cannot sort."""
-    model, loader = torch.nn.Linear(5, 3).double(), [(torch.from_numpy(FEATURES), torch.from_numpy(LABELS))]
-    monitor = nc.CollapseMonitor(model, loader)
+    monitor = nc.CollapseMonitor(LINEAR, LOADER)
     for place in (1, np.float32(2.5), np.int64(3)):
-        monitor.values(model, epoch=place)
+        monitor.values(LINEAR, epoch=place)
     if epoch is None:
-        monitor.values(model)
+        monitor.values(LINEAR)
     else:
         with pytest.raises(nc.InputError, match=r"^epoch: a number, not "):
-            monitor.values(model, epoch=epoch)
+            monitor.values(LINEAR, epoch=epoch)
     assert [*monitor.history] == [1, 2.5, 3]
 
 
@@ -211,9 +211,9 @@ def test_an_epoch_that_is_no_number_is_one_line(epoch: Any) -> None:
     ],
 )
 def test_a_monitor_measures_what_is_no_class_a_sample(measured: Any, labels: np.ndarray) -> None:
-    model, loader = torch.nn.Linear(5, 3).double(), [(torch.from_numpy(FEATURES), torch.from_numpy(labels))]
-    values = nc.CollapseMonitor(model, loader, measure=measured).values(model)
-    wanted = measured(model, model, loader)
+    loader = [(torch.from_numpy(FEATURES), torch.from_numpy(labels))]
+    values = nc.CollapseMonitor(LINEAR, loader, measure=measured).values(LINEAR)
+    wanted = measured(LINEAR, LINEAR, loader)
     assert values == {
         f"nc/{name}": value for name, value in wanted.to_dict().items() if "singular" not in name
     }
@@ -294,9 +294,8 @@ def test_a_figure_has_a_panel_for_each_metric_and_a_line_for_each_split() -> Non
 
 def test_what_is_given_out_may_be_changed() -> None:
     """Red: another layer's classes, or the monitor's epochs, that change with it."""
-    model, loader = torch.nn.Linear(5, 3).double(), [(torch.from_numpy(FEATURES), torch.from_numpy(LABELS))]
-    monitor = nc.CollapseMonitor(model, loader, loader)
-    monitor.values(model, epoch=1).clear()
+    monitor = nc.CollapseMonitor(LINEAR, LOADER, LOADER)
+    monitor.values(LINEAR, epoch=1).clear()
     assert monitor.history[1]
     found = values()
     given = found.by_class()
@@ -315,7 +314,7 @@ def test_lengths_of_any_size(size: float) -> None:
 
 
 def test_a_monitor_draws_what_it_recorded() -> None:
-    monitor = nc.CollapseMonitor("0", [(torch.from_numpy(FEATURES), torch.from_numpy(LABELS))])
+    monitor = nc.CollapseMonitor("0", LOADER)
     model = torch.nn.Sequential(torch.nn.Linear(5, 3).double())
     recorded = {epoch: monitor.values(model, epoch=epoch) for epoch in (2, 1)}
     (line,) = monitor.plot(["nc1_trace_ratio"]).axes[0].get_lines()
@@ -347,8 +346,7 @@ class Uncounted:
 def test_a_bar_counts_batches(progress: bool | None, shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """None is a terminal's choice, and there is none here."""
     model = torch.nn.Sequential(torch.nn.Linear(5, 3).double())
-    batches = [(torch.from_numpy(FEATURES), torch.from_numpy(LABELS))]
-    nc.measure_model(model, "0", batches, batches, progress=progress)
+    nc.measure_model(model, "0", LOADER, LOADER, progress=progress)
     nc.measure_model(model, "0", Uncounted(), progress=progress)
     said = capsys.readouterr().err
     assert ("\rtest_loader: " in said) == ("\rloader: " in said) == shown

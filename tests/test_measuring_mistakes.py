@@ -1,4 +1,4 @@
-"""What cannot be measured, of arrays, files' arrays, models and tokens: one line that says why."""
+"""What cannot be measured, of arrays, files, models and tokens: one line that says why."""
 
 import math
 from collections.abc import Callable
@@ -29,6 +29,20 @@ F = nc.functional
 NAN = np.where(np.arange(150).reshape(30, 5) == 37, np.nan, H)
 INF = np.full((3, 5), np.inf)
 HOT = np.eye(3, dtype=int)[Y]
+TARGETS = DRAW.standard_normal((30, 3))
+STORED = {"features": H, "labels": Y, "weight": W, "bias": B, "test_features": TEST, "test_labels": Y}
+VECTORS = {"features": H, "targets": TARGETS, "weight": W, "bias": B}
+
+
+def file(stored: dict[str, Any], changes: dict[str, Any], **options: Any) -> Callable[[], object]:
+    """Measure a file of these arrays, of which some are replaced, or left out where None."""
+
+    def measured() -> object:
+        given = {name: array for name, array in (stored | changes).items() if array is not None}
+        np.savez("f.npz", **given)
+        return nc.measure_file("f.npz", **options)
+
+    return measured
 
 
 def arrays(*given: Any, **more: Any) -> Callable[[], object]:
@@ -99,8 +113,7 @@ class Decoder(nn.Module):
         self.embed, self.out = nn.Embedding(9, 8), nn.Linear(8, 9)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.out(self.embed(tokens))
-        return logits
+        return self.out(self.embed(tokens))
 
 
 def diverged() -> Decoder:
@@ -190,6 +203,22 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: F.cdnv(H, 0 * Y), "train labels name 1 class"),
     (lambda: F.transfer_bound(H, Y, shots=0), "shots: whole numbers, 1 or more, not 0"),
     (lambda: F.ncc_error(H, Y, train=(H[:, 1:], Y)), "train and test features differ in width: 4 and 5"),
+    # Files
+    (file(STORED, {"labels": None}), "f.npz: has no 'labels'; it has features, weight"),
+    (file(STORED, {"features": None}), "f.npz: has no 'features'"),
+    (file(STORED, {"labels": np.where(Y == 1, 2, Y)}), "f.npz: class 1 has no train samples; labels "),
+    (file(STORED, {"features": np.full((30, 5), "a")}), "f.npz: features: text holds no real numbers"),
+    (file(STORED, {"features": np.full((30, 5), None)}), "f.npz: holds Python objects; save plain arrays"),
+    (file(STORED, {"ood_features": OTHER}, classes="present"), "f.npz: has ood_features, whose scores need"),
+    (file(VECTORS, {"ood_features": OTHER}), "f.npz: has ood_features, whose scores need"),
+    (file(VECTORS, {"targets": TARGETS * np.nan}), "f.npz: train targets hold NaN or inf, first in row 0"),
+    (file(VECTORS, {"targets": np.ones((30, 3))}), "f.npz: train targets are constant in column 0"),
+    (file(VECTORS, {"targets": HOT}), "f.npz: train targets are of type torch.int64; expected floats"),
+    (file(VECTORS, {"targets": TARGETS[:, 0]}), "f.npz: train targets are (30,); expected (N, t)"),
+    (file(VECTORS, {"labels": Y}), "f.npz: has labels and targets; leave out one"),
+    (file(VECTORS, {"weight": W[:2]}), "f.npz: weight must have a row per "),
+    (file(VECTORS, {"test_features": TEST}), "f.npz: test_features and test_targets come together"),
+    (file(VECTORS, {"features": H[:5]}), "f.npz: 5 train features and 30 targets"),
     # Statistics of batches
     (statistics(h[y != 1], y[y != 1]), "class 1 has no samples"),
     (
@@ -262,8 +291,8 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
         "classifier: the model has no layer 'fc'; ",
     ),
     (lambda: hook_points(Vector, "0"), "layers takes a list of names: ['0']"),
-    (lambda: hook_points(Vector, [Vector]), "layers: a list of names, or a mapping of names to functions, n"),  # type: ignore[list-item]
-    (lambda: hook_points(Vector, 3), "layers: a list of names, or a mapping of names to functions, not 3"),  # type: ignore[arg-type]
+    (lambda: hook_points(Vector, [Vector]), "layers: a list of names, or a mapping of names to functions, n"),
+    (lambda: hook_points(Vector, 3), "layers: a list of names, or a mapping of names to functions, not 3"),
     (lambda: hook_points(Vector, ["b*"]), "layers: no layer of the model matches 'b*'"),
     (model(LOADER, head=0), "classifier: a name or a module, not 0"),
     (model(LOADER, head=nn.Linear(2, 3)), "classifier: the given module is no part of the model"),
@@ -347,6 +376,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
 ]
 
 
+@pytest.mark.usefixtures("study_folder")
 @pytest.mark.parametrize(("measured", "line"), MISTAKES, ids=[line[:40] for _, line in MISTAKES])
 def test_what_cannot_be_measured_is_one_line(measured: Callable[[], object], line: str) -> None:
     message = refused_by(measured)

@@ -98,9 +98,9 @@ def test_the_limit_of_a_container_or_a_job_counts(
     assert free_bytes(CPU) == 3000 * 2**20 - 10**6
 
 
-def test_a_run_that_cannot_fit_is_refused_by_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("study_folder")
+def test_a_run_that_cannot_fit_is_refused_by_train() -> None:
     """Red: `ncpipe train` does not ask."""
-    monkeypatch.chdir(tmp_path)
     prepare_sweep([2], [0], one=experiment_tree(epochs=2, log_every=1, model={"width": 10**6}))
     with pytest.raises(InputError, match="takes about"):
         train("one", 2, 0)
@@ -120,11 +120,9 @@ OVERFLOWING: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", OVERFLOWING)
-def test_numbers_that_overflow_in_training_end_a_run_as_diverged(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("study_folder")
+def test_numbers_that_overflow_in_training_end_a_run_as_diverged(name: str) -> None:
     """Its folder is whole. Red: `Out of range float values are not JSON compliant`, a traceback."""
-    monkeypatch.chdir(tmp_path)
     prepare_sweep([2], [0], one=experiment_tree(**OVERFLOWING[name]))
     train("one", 2, 0)
     folder = Path("data/runs/one/L2/s0")
@@ -136,11 +134,9 @@ def test_numbers_that_overflow_in_training_end_a_run_as_diverged(
     assert "nan" not in text
 
 
-def test_data_that_do_not_fit_are_refused_before_they_are_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("study_folder")
+def test_data_that_do_not_fit_are_refused_before_they_are_drawn() -> None:
     """Red: 24 TB are asked for."""
-    monkeypatch.chdir(tmp_path)
     tree = experiment_tree()
     tree["data"] |= {"per_class": 10**9, "dimension": 10**6}
     write_params([2], [0], one=tree)

@@ -123,25 +123,6 @@ def test_shots_add_what_a_frozen_encoder_is_judged_by(tmp_path: Path) -> None:
             run(path, *options)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"labels": None}, ["no 'labels'", "features, weight"]),
-        ({"features": None}, ["no 'features'"]),
-        ({"labels": np.tile([0, 2, 2], 20)}, ["class 1", "labels found: 0, 2; expected: 0 to 2"]),
-        ({"features": np.full((60, 5), "a")}, ["features", "text holds no real numbers"]),
-        ({"features": np.full((60, 5), None)}, ["Python objects"]),
-    ],
-    ids=lambda value: "-".join(value),
-)
-def test_a_wrong_array_is_one_line_that_names_it(
-    tmp_path: Path, changes: dict[str, object], words: list[str]
-) -> None:
-    message = refusal(saved(tmp_path, **changes))
-    for word in words:
-        assert word in message
-
-
 def test_a_wrong_file_is_one_line_that_names_it(tmp_path: Path) -> None:
     assert "not found" in refusal(tmp_path / "none.npz")
     assert ".npz or a .safetensors" in refusal(tmp_path / "h.pt")

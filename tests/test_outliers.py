@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import experiment_tree, measure_runs, refused_by, write_params
+from conftest import experiment_tree, measure_runs, normal, write_params
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from training_cases import DIGITS as SIX_DIGITS
 from training_cases import PLAIN
 
 import ncpipe as nc
@@ -21,29 +22,29 @@ from ncpipe.config.sources.images import ImageData
 from ncpipe.datasets import prepare as sources
 from ncpipe.datasets.images import prepare_digits
 from ncpipe.datasets.prepared import Prepared, Split, read_prepared
-from ncpipe.features.files import read_features
 from ncpipe.metrics.catalogue import OUTLIERS
 from ncpipe.metrics.outliers import auroc, fpr95, msp, outlier_metrics, outlier_scores
 
 CLASSES = 4
 
 
-def draw(seed: int, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def sample(width: int = 7) -> dict[str, Tensor]:
     """120 training samples, 40 test samples and 30 outliers; coordinates are unlike, one is constant."""
     labels = torch.arange(120) % CLASSES
-    means, scale = 3 * draw(0, CLASSES, width), torch.linspace(0.5, 2, width)
+    means, scale = 3 * normal(CLASSES, width), torch.linspace(0.5, 2, width)
     rows = {
-        "features": means[labels] + draw(1, 120, width) * scale,
-        "test": means[torch.arange(40) % CLASSES] + draw(2, 40, width) * scale,
-        "ood": 1 + 2.5 * draw(3, 30, width),
+        "features": means[labels] + normal(120, width, seed=1) * scale,
+        "test": means[torch.arange(40) % CLASSES] + normal(40, width, seed=2) * scale,
+        "ood": 1 + 2.5 * normal(30, width, seed=3),
     }
     for each in rows.values():
         each[:, 0] = 0.3
-    return {**rows, "labels": labels, "weight": draw(4, CLASSES, width), "bias": draw(5, CLASSES)}
+    return {
+        **rows,
+        "labels": labels,
+        "weight": normal(CLASSES, width, seed=4),
+        "bias": normal(CLASSES, seed=5),
+    }
 
 
 def naive_scores(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -201,22 +202,6 @@ def test_arrays_files_and_models_have_the_same_values(tmp_path: Path) -> None:
     assert {row.metric: row.value for row in inner} == pytest.approx(dict(without), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("changes", "options", "message"),
-    [
-        ({}, {"classes": "present"}, "has ood_features, whose scores need labels and every class; leave"),
-        ({"labels": None, "test_labels": None, "targets": np.ones((120, 2))}, {}, "has ood_features, whose"),
-    ],
-)
-def test_a_file_with_other_data_needs_test_samples_and_classes(
-    changes: dict[str, Any], options: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    given = {name: value for name, value in (arrays() | changes).items() if value is not None}
-    np.savez(tmp_path / "f.npz", **given)
-    refused = refused_by(nc.measure_file, tmp_path / "f.npz", **options)
-    assert refused.startswith(f"{tmp_path / 'f.npz'}: {message}")
-
-
 @pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
 def test_other_data_without_labels_are_measured(tmp_path: Path) -> None:
     """-100 and -1 mean nothing there alike. Red: "no sample is left"."""
@@ -230,9 +215,7 @@ def test_other_data_without_labels_are_measured(tmp_path: Path) -> None:
 
 # In a sweep
 
-DIGITS: dict[str, Any] = {
-    "source": "digits", "per_class": 12, "test_per_class": 10, "seed": 3, "normalisation": "standardise",
-}  # fmt: skip
+DIGITS = SIX_DIGITS | {"per_class": 12, "test_per_class": 10, "seed": 3}
 OTHER = {"source": "mnist", "per_class": 5, "seed": 1}
 
 
@@ -258,7 +241,6 @@ def test_other_images_come_in_the_size_and_units_of_ones_own(other: list[ImageDa
     whole = prepare_digits(read(ImageData, DIGITS))
     data = sources.prepare(read(ImageData, DIGITS | {"ood": OTHER}), Path(), None, False)
     assert [(spec.per_class, spec.seed, spec.normalisation) for spec in other] == [(5, 1, "unit")]
-    assert data.ood is not None
     assert data.ood.inputs.shape == (8, 1, 8, 8)
     rule: Any = whole.facts["normalisation"]
     wanted = (0.25 - rule["mean"][0]) / rule["std"][0]
@@ -268,7 +250,6 @@ def test_other_images_come_in_the_size_and_units_of_ones_own(other: list[ImageDa
     plain = sources.prepare(
         read(ImageData, DIGITS | {"ood": OTHER, "normalisation": "unit"}), Path(), None, False
     )
-    assert plain.ood is not None
     assert plain.ood.inputs[0].unique().tolist() == [0.25]
 
 
@@ -298,21 +279,18 @@ MODEL = PLAIN | {"width": 16}
 
 
 @pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
-def test_a_sweep_measures_the_third_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("study_folder")
+def test_a_sweep_measures_the_third_split() -> None:
     """From a file's array to points.csv, and the run's features are a file with these values."""
-    monkeypatch.chdir(tmp_path)
     np.savez("own.npz", **own_file())
     write_params([3], [0], own=experiment_tree(data=OWN) | {"model": MODEL})
     measure_runs("own", depths=[3])
     aggregate()
     data = read_prepared(Path("data/prepared/own"))
     rule: Any = data.facts["normalisation"]
-    assert data.ood is not None
     wanted = (own_file()["ood_inputs"] - rule["mean"]) / rule["std"]
     assert data.ood.inputs.numpy() == pytest.approx(wanted, rel=1e-6)
     path = Path("data/features/own/L3/s0.safetensors")
-    features = read_features(path)
-    assert features.ood is not None
     found = nc.measure_file(path).select(split="ood").to_dict()
     points = pd.read_csv("data/results/points.csv")
     own = points[points["split"] == "ood"]

@@ -56,7 +56,6 @@ def test_the_starters_three_metrics_are_their_formulas() -> None:
         product *= np.sqrt((state[name] ** 2).sum())
     assert found["last", "weights", "norm_product"] == pytest.approx(product, rel=1e-12)
     for split, samples in (("train", data.train), ("test", data.test)):
-        assert samples is not None
         h = samples.inputs.double().numpy()
         for layer in (0, 1):
             h = np.sin(h @ state[f"maps.{layer}.weight"].T + state[f"maps.{layer}.bias"])

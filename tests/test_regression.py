@@ -6,7 +6,6 @@ is in test_training.py.
 
 import json
 import math
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from ruamel.yaml import YAML
 from safetensors.torch import load_file
 from scipy.linalg import subspace_angles
 from scipy.optimize import minimize
+from training_cases import SMOOTH
 from typer.testing import CliRunner
 
 from ncpipe.commands.aggregate import aggregate
@@ -30,7 +30,7 @@ from ncpipe.commands.cli import app
 from ncpipe.commands.plot import plot
 from ncpipe.commands.report import report
 from ncpipe.config.experiment import Experiment
-from ncpipe.config.params import Convergence, load_params
+from ncpipe.config.params import load_params
 from ncpipe.config.records import check, read
 from ncpipe.config.run import Run, as_json
 from ncpipe.config.sources.arrays import ArraysData
@@ -52,7 +52,6 @@ from ncpipe.metrics.nrc import (
 from ncpipe.metrics.regression import measure_regression, measure_vectors
 from ncpipe.metrics.table import Measurement
 from ncpipe.system.errors import InputError
-from ncpipe.tables.convergence import judge_run
 from ncpipe.theory.regression import regression_optimum
 from ncpipe.training.loop import train_batch
 
@@ -61,10 +60,7 @@ TEACHER: dict[str, Any] = {
     "source": "teacher", "dimension": 8, "covariance": [list(row) for row in SIGMA], "hidden": 10,
     "samples": 40, "test_samples": 20, "seed": 0,
 }  # fmt: skip
-MLP = {
-    "architecture": "mlp", "norm": "none", "activation": "tanh", "width": 12, "bias": True, "last_bias": True,
-    "initialisation": "normal", "gain": 1.0, "batch_norm_eps": None,
-}  # fmt: skip
+MLP = SMOOTH | {"width": 12}
 PLAIN = {"rule": "constant", "value": 0.0, "last_layer": None}
 DECAYS = {"rule": "constant", "value": 0.0, "last_layer": 0.1, "features": 0.005}
 
@@ -76,8 +72,7 @@ def tree(**changes: Any) -> dict[str, Any]:
 
 
 def spec_of(**changes: Any) -> Experiment:
-    found: Experiment = read(Experiment, tree(**changes), "")
-    return found
+    return read(Experiment, tree(**changes), "")
 
 
 def made(**changes: Any) -> Prepared:
@@ -362,24 +357,12 @@ def test_every_layer_of_a_run_has_them(study_folder: Path) -> None:
     state = load_file("data/runs/deep/L3/s0/model.safetensors")
     (first, shift), second = (state[f"maps.0.{name}"] for name in ("weight", "bias")), state["maps.1.weight"]
     for name, split in (("train", data.train), ("test", data.test)):
-        assert split is not None
         hidden = np.tanh(split.inputs.double().numpy() @ first.double().numpy().T + shift.double().numpy())
         targets = split.labels.double().numpy()
         wanted = of_layer(hidden, targets, second.double().numpy())
         wanted["nrc1"] = outside(hidden, np.linalg.eigh(np.cov(hidden.T))[1][:, -2:].T)
         inner = rows[(rows["layer"] == "H1") & (rows["split"] == name)].set_index("metric")["value"]
         assert dict(inner) == pytest.approx(wanted, rel=1e-10)
-
-
-def test_a_run_without_a_train_error_converges_by_its_loss() -> None:
-    rule = Convergence(0.0, 0.5, 0.01, None)
-    rows = pd.DataFrame(
-        {"epoch": [0, 10, 20], "loss": [3.0, 1.0, 1.0], "fit": 1.0, "penalty": 0.0, "train_error": math.nan}
-    )
-    assert judge_run(rows, True, rule)[0] == ""
-    assert judge_run(rows.assign(loss=[3.0, 2.0, 1.0]), True, rule)[0] == "loss moving"
-    assert judge_run(rows.assign(fit=math.nan), True, rule)[0] == "diverged"
-    assert judge_run(rows.assign(train_error=[1.0, math.nan, 1.0]), True, rule)[0] == "diverged"
 
 
 def test_an_inner_layer_of_a_model_is_measured_as_its_arrays_are() -> None:
@@ -446,7 +429,6 @@ def test_a_study_has_data_and_losses_of_its_own(study_folder: Path) -> None:
     )
     spec = load_params().experiments["own"]
     data = prepare(spec.data, Path(), None, progress=False)
-    assert isinstance(data.train, VectorSplit)
     end = train_batch([Run("own", 2, 0, spec)], data, torch.device("cpu"), "float64")[0]
     state, x = end.state, data.train.inputs.double()
     h = torch.tanh(x @ state["maps.0.weight"].T + state["maps.0.bias"])
@@ -525,29 +507,6 @@ def test_arrays_of_targets_are_read_and_have_no_classes(tmp_path: Path) -> None:
     assert len(data.test or ()) == 5
     _, mistakes = check(ArraysData, as_json(spec) | {"per_class": 3, "test_per_class": None}, "data")
     assert mistakes == ["data: per_class: needs classes, and the targets are vectors; write null"]
-
-
-FILE = dict(zip(("features", "targets", "weight", "bias"), arrays(), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"targets": FILE["targets"] * np.nan}, "train targets hold NaN or inf, first in row 0"),
-        ({"targets": np.ones((50, 3))}, "train targets are constant in column 0"),
-        ({"targets": np.ones((50, 3), dtype=int)}, "train targets are of type torch.int64; expected floats"),
-        ({"targets": FILE["targets"][:, 0]}, r"train targets are \(50,\); expected \(N, t\)"),
-        ({"labels": np.arange(50) % 3}, "has labels and targets; leave out one"),
-        ({"weight": FILE["weight"][:2]}, "weight"),
-        ({"test_features": FILE["features"]}, "test_features and test_targets come together"),
-        ({"features": FILE["features"][:5]}, "5 train features and 50 targets"),
-    ],
-)
-def test_a_wrong_file_of_features_is_one_line(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    np.savez(tmp_path / "f.npz", **(FILE | changes))
-    result = CliRunner().invoke(app, ["metrics", str(tmp_path / "f.npz")])
-    assert result.exit_code != 0
-    assert re.search(words, result.stderr or str(result.exception))
 
 
 def test_history_names_what_vectors_have(study_folder: Path) -> None:

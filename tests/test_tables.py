@@ -1,4 +1,4 @@
-"""Tables: convergence, means over seeds, slopes and what DVC shows, against naive references."""
+"""Tables: convergence, means over seeds and layers, rounding and what DVC shows, against naive references."""
 
 import dataclasses
 import json
@@ -8,14 +8,22 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from conftest import TREE, architecture, experiment, vector_data
 from made_study import tables as made_tables
-from made_tables import DEPTHS, grid, measure, noisy, set_converged
+from made_tables import DEPTHS, grid, measure, noisy, places_of, set_converged
 
 from ncpipe.commands.compare import parse_table
 from ncpipe.config.params import Convergence, Slopes
+from ncpipe.metrics.catalogue import ENTRIES
+from ncpipe.metrics.geometry import nc2_identity
+from ncpipe.metrics.table import measure as measure_arrays
+from ncpipe.models.build import build_model, input_shape, reshape_inputs
 from ncpipe.system.errors import InputError
+from ncpipe.tables import profiles
 from ncpipe.tables.convergence import failure_lines, gradient_shares, judge_run, judge_runs
 from ncpipe.tables.files import read_table
+from ncpipe.tables.floors import LINEAR_FLOOR, QUADRATIC_FLOOR, floor_of
 from ncpipe.tables.gaps import unbounded_lines
 from ncpipe.tables.keys import RUN
 from ncpipe.tables.points import usable_points
@@ -92,14 +100,16 @@ def loss_at(epoch):
         (history_of([]), RULE, "no history", math.nan),
         (history_of([1.0] * 20, train_error=0.012), RULE, "train error", 0.0),
         (history_of([1.0] * 20, train_error=0.012), dataclasses.replace(RULE, train_error=0.012), "", 0.0),
+        (history_of(FLAT, train_error=math.nan), RULE, "", 0.0),  # of targets that are vectors
+        (history_of([*FLAT, 2.0, 1.0], train_error=math.nan), RULE, "loss moving", 1.0),
         (history_of([0.0] * 20), RULE, "", 0.0),
         (history_of([0.0] * 18 + [1e-9, 0.0]), RULE, "loss moving", math.inf),
     ],
 )
 def test_a_run_is_judged_by_its_history(history, rule, reason, moved):
-    found = judge_run(history, True, rule)
-    assert found == (reason, pytest.approx(found[1], nan_ok=True), pytest.approx(moved, nan_ok=True))
-    assert len(history) == 0 or found[1] == history["train_error"].iloc[-1]
+    last_error = history["train_error"].iloc[-1] if len(history) else math.nan
+    numbers = [pytest.approx(number, nan_ok=True) for number in (last_error, moved)]
+    assert judge_run(history, True, rule) == (reason, *numbers)
     assert judge_run(history, False, rule)[0] == "diverged"  # unfinished
 
 
@@ -109,6 +119,7 @@ def test_any_value_that_is_not_finite_is_divergence(column, value):
     history = history_of([1.0] * 20)
     history.loc[11, column] = value
     assert judge_run(history, True, RULE)[0] == "diverged"
+    assert judge_run(history_of([1.0] * 20).assign(fit=value), True, RULE)[0] == "diverged"  # of every row
 
 
 def test_runs_that_fit_are_used_converged_or_not_unless_the_study_asks():
@@ -348,3 +359,277 @@ def test_runs_without_a_bound_are_counted_by_experiment_and_reason():
         "c: 2 of 2 runs have no bound, so no loss_gap: no closed-form optimum (lambda_L: 0)",
     ]
     assert unbounded_lines(runs[runs["bound"] == "holds"]) == []
+
+
+# Tables by layer
+
+
+def resnet(depth):
+    return [*(f"X{i}" for i in range(1, depth)), "last"]
+
+
+def transformer(depth):
+    return ["embedding", *(f"{half}{i}" for i in range(1, depth + 1) for half in "AB"), "last"]
+
+
+def layer_profile(table, runs):
+    return profiles.layer_profile(table, places_of(table), runs)
+
+
+def separation_law(table, runs):
+    return profiles.separation_law(table, places_of(table), runs)
+
+
+def effective_depths(table, runs, tolerance):
+    return profiles.effective_depths(profiles.layer_errors(table, places_of(table), runs), runs, tolerance)
+
+
+def by_layer(runs, value, metric="nc1_trace_ratio", split="train", layers=resnet):
+    """value(depth, seed, place of the layer from 0) at every layer of every run, rows shuffled."""
+    rows = [
+        (*key, layer, split, metric, value(key[1], key[2], place))
+        for key in runs[RUN].itertuples(index=False, name=None)
+        for place, layer in enumerate(layers(key[1]))
+    ]
+    table = pd.DataFrame(rows, columns=[*RUN, "layer", "split", "metric", "value"])
+    return table.sample(frac=1, random_state=0)
+
+
+# Profiles
+
+
+def test_profile_has_means_of_converged_runs_in_layer_order():
+    runs = grid(depths=(2, 12))
+    runs.loc[runs["seed"] == 2, ["converged", "selected"]] = False
+    profile = layer_profile(by_layer(runs, lambda depth, seed, place: 10.0 ** -(place + 2 * seed)), runs)
+    deep = profile[profile["depth"] == 12]
+    assert deep["layer"].tolist() == resnet(12)
+    assert deep["position"].tolist() == list(range(1, 13))
+    assert set(profile["n_used"]) == {2}
+    places = np.arange(12)
+    values = np.array([10.0**-places, 10.0 ** -(places + 2)])
+    assert deep["mean"].to_numpy() == pytest.approx(values.mean(0))
+    assert deep["std"].to_numpy() == pytest.approx(values.std(0, ddof=1))
+    assert deep["log10_mean"].to_numpy() == pytest.approx(-places - 1)
+    assert deep["log10_std"].to_numpy() == pytest.approx(np.full(12, math.sqrt(2)))
+
+
+def test_zeros_count_in_means_and_infinities_in_none():
+    runs = grid(depths=(2,))
+    values = [0.0, 0.1, math.inf]
+    first = layer_profile(by_layer(runs, lambda depth, seed, place: values[seed]), runs).iloc[0]
+    assert (first["n_used"], first["n_log10"]) == (2, 1)
+    assert first["mean"] == pytest.approx(0.05)
+    assert first["log10_mean"] == pytest.approx(-1)
+    assert math.isnan(first["log10_std"])
+
+
+def test_layers_without_a_position_are_left_out():
+    runs = grid(depths=(2,), seeds=(0,))
+    table = by_layer(runs, lambda *_: 1.0, layers=lambda depth: ["X1", "X1_pre", "last"])
+    assert layer_profile(table, runs)["layer"].tolist() == ["X1", "last"]
+    assert separation_law(table, runs)["n_layers"].tolist() == [2]
+
+
+@pytest.mark.parametrize(("used", "rows"), [(False, None), (True, 0)], ids=["none used", "none measured"])
+def test_nothing_is_empty_everywhere(used, rows):
+    runs = grid(depths=(2, 12), seeds=(0, 1)).assign(converged=used, selected=used)
+    table = pd.concat([by_layer(runs, lambda *_: 1.0), by_layer(runs, lambda *_: 0.0, "ncc_error")]).iloc[
+        :rows
+    ]
+    for empty in (
+        layer_profile(table, runs),
+        separation_law(table, runs),
+        effective_depths(table, runs, 0.0),
+    ):
+        assert empty.empty
+        assert {"experiment", "depth"} <= set(empty.columns)
+
+
+# The law of data separation
+
+
+@pytest.mark.parametrize("metric", ["nc1_trace_ratio", "nc1_pinv"])
+def test_a_geometric_decay_is_the_law_with_its_factor(metric):
+    runs = grid(depths=(5, 12), seeds=(0, 1))
+    table = by_layer(runs, lambda depth, seed, place: 3 * (0.5 + 0.1 * seed) ** (place + 1), metric)
+    law = separation_law(table, runs)
+    assert law["rho"].to_numpy() == pytest.approx(0.5 + 0.1 * law["seed"])
+    assert law["slope"].to_numpy() == pytest.approx(np.log10(law["rho"]))
+    assert law["intercept"].to_numpy() == pytest.approx(math.log10(3))
+    assert law["r_squared"].to_numpy() == pytest.approx(1)
+    assert law["n_layers"].tolist() == [5, 5, 12, 12]
+    assert set(law["metric"]) == {metric}
+
+
+def test_the_line_is_numpys_and_r_squared_the_squared_correlation():
+    runs = grid(depths=(4,), seeds=(0,))
+    heights = np.random.default_rng(0).standard_normal(10)
+    table = by_layer(runs, lambda depth, seed, place: 10 ** heights[place], layers=transformer)
+    law = separation_law(table, runs).iloc[0]
+    positions = np.arange(10) / 2
+    assert [law["slope"], law["intercept"]] == pytest.approx(np.polyfit(positions, heights, 1))
+    assert law["r_squared"] == pytest.approx(np.corrcoef(positions, heights)[0, 1] ** 2)
+
+
+def test_exactly_collapsed_layers_are_not_in_the_line():
+    runs = grid(depths=(6,), seeds=(0,))
+    law = separation_law(by_layer(runs, lambda *key: 0.5 ** key[2] if key[2] < 4 else 0.0), runs).iloc[0]
+    assert (law["n_layers"], law["rho"]) == (4, pytest.approx(0.5))
+
+
+@pytest.mark.parametrize(("depth", "has_slope"), [(1, False), (2, True)])
+def test_too_few_layers_for_a_line_or_for_its_r_squared(depth, has_slope):
+    runs = grid(depths=(depth,), seeds=(0,))
+    law = separation_law(by_layer(runs, lambda *key: 0.5 ** key[2]), runs).iloc[0]
+    assert math.isfinite(law["rho"]) == has_slope
+    assert math.isnan(law["r_squared"])
+
+
+def test_test_split_and_other_metrics():
+    runs = grid(depths=(5,), seeds=(0,))
+    parts = [
+        by_layer(runs, lambda *key: 0.5 ** key[2]),
+        by_layer(runs, lambda *key: 0.9 ** key[2], split="test"),
+        by_layer(runs, lambda *key: 0.1 ** key[2], "nc2_means"),
+    ]
+    law = separation_law(pd.concat(parts), runs)
+    assert law["split"].tolist() == ["test", "train"]
+    assert law["rho"].tolist() == pytest.approx([0.9, 0.5])
+
+
+# Effective depth
+
+
+@pytest.mark.parametrize(
+    ("layers", "depth", "errors", "expected"),
+    [
+        (resnet, 12, [0.2] * 8 + [0.1, 0.2, 0.1, 0.2], ("X9", 9, 0.75, True)),  # a later one is worse again
+        (resnet, 12, [0.2] * 12, ("", 12, 1, False)),
+        (transformer, 3, [0.0] * 8, ("embedding", 0, 0, True)),  # half blocks count up to the depth
+        (transformer, 3, [0.2] * 3 + [0.0] * 5, ("A2", 1.5, 0.5, True)),
+        (transformer, 3, [0.2] * 6 + [0.0] * 2, ("B3", 3, 1, True)),
+        (transformer, 3, [0.2] * 7 + [0.0], ("last", 3, 1, True)),
+    ],
+)
+def test_the_first_layer_within_the_tolerance_by_its_name(layers, depth, errors, expected):
+    runs = grid(depths=(depth,), seeds=(0,))
+    table = by_layer(runs, lambda *key: errors[key[2]], "ncc_error", layers=layers)
+    row = effective_depths(table, runs, 0.1).iloc[0]
+    assert tuple(row[["layer", "effective_depth", "fraction", "reached"]]) == expected
+    assert row["n_layers"] == len(errors)
+
+
+def test_test_error_and_runs_that_failed_have_no_effective_depth():
+    runs = grid(depths=(2, 12), seeds=(0, 1))
+    runs.loc[runs["seed"] == 1, ["converged", "selected"]] = False
+    table = pd.concat(
+        [
+            by_layer(runs, lambda *_: 0.2, "ncc_error"),
+            by_layer(runs, lambda *_: 0.0, "ncc_error", "test"),
+        ]
+    )
+    found = effective_depths(table, runs, 0.1)
+    assert found["seed"].tolist() == [0, 0]
+    assert not found["reached"].any()
+
+
+# Values that means and slopes are made of, and where rounding begins
+
+
+EPS = 2.0**-52
+UP = math.nextafter(LINEAR_FLOOR, 1)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "reason"),
+    [
+        ("nc2_etf", UP, ""),
+        ("nc2_etf", LINEAR_FLOOR, "at the rounding floor"),
+        ("nc2_etf", -LINEAR_FLOOR, "at the rounding floor"),
+        ("nc1_trace_ratio", LINEAR_FLOOR, ""),
+        ("nc1_trace_ratio", QUADRATIC_FLOOR, "at the rounding floor"),
+        ("nc1_trace_ratio", math.nextafter(QUADRATIC_FLOOR, 1), ""),
+        ("nc1_trace_ratio", 0.0, "zero"),
+        ("nc1_trace_ratio", math.inf, "infinite"),
+        ("nc1_trace_ratio", math.nan, "not a number"),
+        ("loss_gap", UP, ""),
+        ("loss_gap", LINEAR_FLOOR, "at the rounding floor"),
+        ("margin_min", -0.5, "negative"),
+        ("margin_min", -math.inf, "infinite"),
+        ("margin_min", 1e-300, ""),  # no floor
+        ("dnc1_trace_pinv", 1e-60, ""),  # carries the features' scale
+    ],
+)
+def test_a_value_is_used_or_says_why_not(metric, value, reason):
+    runs = grid(depths=(2,), seeds=(0,))
+    point = usable_points(measure(runs, lambda *_: value, metric), runs).iloc[0]
+    assert (point["reason"], point["used"]) == (reason, reason == "")
+    on_axis = 0 < value < math.inf
+    assert point["log10"] == pytest.approx(math.log10(value)) if on_axis else math.isnan(point["log10"])
+
+
+@pytest.mark.parametrize("value", [0.1, 0.0, math.nan])
+def test_a_run_that_did_not_converge_says_so_first(value):
+    runs = grid(depths=(2,), seeds=(0,), converged=False)
+    point = usable_points(measure(runs, lambda *_: value), runs).iloc[0]
+    assert (point["reason"], point["used"]) == ("run left out", False)
+
+
+def near_collapse(noise):
+    """All metrics where they vanish, but for `noise`: a turned simplex with weights along it, and for
+    nc2_identity a turned orthogonal frame."""
+    draw = torch.Generator().manual_seed(0)
+    turn, _ = torch.linalg.qr(torch.randn(12, 12, generator=draw, dtype=torch.float64))
+    means = (torch.eye(5, dtype=torch.float64) - 0.2) @ turn[:5]
+    labels = torch.arange(50) % 5
+    weight, frame, train, test = (
+        centre + noise * torch.randn(centre.shape, generator=draw, dtype=torch.float64)
+        for centre in (means, turn[:5], means[labels], means[labels])
+    )
+    rows = measure_arrays(train, labels, weight, test_features=test, test_labels=labels)
+    values = {(row.metric, row.split): row.value for row in rows}
+    return values | {("nc2_identity", "weights"): nc2_identity(frame)}
+
+
+def test_floors_are_of_the_power_with_which_metrics_vanish():
+    """Red: a wrong order, one of what does not vanish or none of what does, a name that no metric has."""
+    coarse, fine = near_collapse(1e-5), near_collapse(1e-6)
+    vanish = {key: math.log10(coarse[key] / value) for key, value in fine.items() if 0 < value < 1e-4}
+    powers = {metric: power for (metric, _), power in vanish.items() if not metric.startswith("singular_")}
+    orders = {metric.name: metric.order for metric in ENTRIES if metric.order is not None}
+    assert powers == pytest.approx(orders, abs=0.01)
+    assert {name for name in orders if floor_of(name)} == set(orders) - {
+        "dnc1_trace_pinv",
+        "nc0_row_sum",
+        "tcv",
+    }
+
+
+def test_what_is_left_of_collapse_in_float64_is_at_the_floor():
+    rounded = near_collapse(EPS)
+    floors = {key: floor_of(key[0]) for key in rounded if floor_of(key[0])}
+    assert all(rounded[key] <= floor for key, floor in floors.items())
+    distinct = near_collapse(1e4 * EPS)
+    assert all(distinct[key] > floor for key, floor in floors.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "norm"), [("L-RN1", "post"), ("L-RN2", "pre"), ("L-T11", "pre"), ("L-T22", "post")]
+)
+def test_forward_passes_round_a_tenth_of_the_floor_at_most(name, norm):
+    """What float32 loses at L = 34, in units of its own precision and against the distances of classes."""
+    transformer = name.startswith("L-T")
+    size = {"patch": 16} if transformer else {}
+    keys = architecture(name, norm, width=64, gain=0.5 if transformer else 1.0, **size)
+    wide = TREE["data"] | {"dimension": 64}
+    data, model = vector_data(10, 20, 64), experiment(model=keys, data=wide).model
+    network = build_model(model, input_shape(data, model), 10, 34, seed=0)
+    x = reshape_inputs(data.train.inputs, data.kind, model)
+    with torch.no_grad():
+        rounded = network.features(x).double()
+        h = network.double().features(x.double())
+    means = torch.stack([h[data.train.labels == k].mean(0) for k in range(10)])
+    apart = (means - means.mean(0)).square().sum(1).mean().sqrt()
+    error = (rounded - h).square().sum(1).mean().sqrt() / apart / torch.finfo(torch.float32).eps
+    assert 1 < error < LINEAR_FLOOR / EPS / 10

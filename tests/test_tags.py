@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import experiment_tree, measure_runs, write_params
 from safetensors.torch import load_file
+from training_cases import PLAIN
 from typer.testing import CliRunner
 
 from ncpipe.commands.aggregate import aggregate
@@ -33,10 +34,7 @@ from ncpipe.training.objective import Outputs, fit_times_samples
 
 CLASSES = 4
 PAIRS = list(combinations(range(CLASSES), 2))
-MLP = {
-    "architecture": "mlp", "norm": "none", "activation": "relu", "width": 12, "bias": True, "last_bias": True,
-    "initialisation": "normal", "gain": 1.4, "batch_norm_eps": None,
-}  # fmt: skip
+MLP = PLAIN | {"width": 12}
 DATA: dict[str, Any] = {
     "source": "arrays", "file": "a.npz", "kind": "vector", "per_class": None, "test_per_class": None,
     "seed": 0, "normalisation": "none", "targets": "tags",
@@ -71,8 +69,7 @@ def tree(**changes: Any) -> dict[str, Any]:
 
 
 def spec_of(**changes: Any) -> Experiment:
-    found: Experiment = read(Experiment, tree(**changes), "")
-    return found
+    return read(Experiment, tree(**changes), "")
 
 
 def by_name(rows: list[Measurement]) -> dict[tuple[str, str], float]:
@@ -181,7 +178,6 @@ def test_data_are_read_written_and_read_again(workdir: Path) -> None:
     back = read_prepared(workdir / "data")
     for split, stored in ((data.train, back.train), (data.test, back.test)):
         assert isinstance(stored, TagSplit)
-        assert split is not None
         assert torch.equal(stored.labels, split.labels)
     assert back.train.labels.numpy() == pytest.approx(arrays()["tags"])
     ones = back.train.of_classes()
@@ -205,7 +201,6 @@ def test_a_run_in_a_stack_is_that_run_alone_and_that_of_numpy(batch_size: Any, w
             (data.train, single.history[-1].train_error),
             (data.test, single.history[-1].test_error),
         ):
-            assert split is not None
             h = np.maximum(split.inputs.double().numpy() @ state["maps.0.weight"].T + state["maps.0.bias"], 0)
             logits, tags = h @ state["last.weight"].T + state["last.bias"], split.labels.numpy().astype(int)
             assert error == pytest.approx(error_of(logits, tags), abs=1e-12)

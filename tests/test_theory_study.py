@@ -1,27 +1,45 @@
-"""The theory study: rows, tables and figures of constructed networks, and the study as DVC runs it."""
+"""The theory study: its rows and tables of constructed networks, its stages, and App. C of S25 in numbers."""
 
 import dataclasses
+import itertools
 import math
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from conftest import experiment_tree, vector_data, write_params
-from constructions import SHARP, small_run
+from constructions import SHARP, inner_square, layers_of, network_of, small_run
 from paper_figure_cases import made_networks
+from torch import Tensor
 
 from ncpipe.commands.fetch import fetch
 from ncpipe.config.params import load_params
+from ncpipe.config.run import Run
+from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.extraction import extract
-from ncpipe.metrics.collapse import nc1_trace_ratio
-from ncpipe.papers.s25.constructions.networks import construct
+from ncpipe.metrics.collapse import nc1_trace_ratio, within_trace
+from ncpipe.metrics.losses import unregularised_loss
+from ncpipe.metrics.statistics import class_statistics
+from ncpipe.papers.s25.constructions.blocks import idle
+from ncpipe.papers.s25.constructions.networks import block_weights, construct, network_state, optimum_of
+from ncpipe.papers.s25.counterexample import (
+    NoiseSubspace,
+    aligned_embedding,
+    collapse_price,
+    collapsing_state,
+    kept_share,
+    motionless,
+    near_collapsed_data,
+)
 from ncpipe.papers.s25.proof_networks import constructed_slopes, trained_means, with_nc2
 from ncpipe.papers.s25.shifts import shifts
 from ncpipe.papers.s25.stages import constructed, counterexample
 from ncpipe.papers.s25.study_rows import Kind, constructed_row, counterexample_rows
 from ncpipe.system.errors import InputError
+from ncpipe.theory.gufm import Optimum
 
 # ---- Rows -----------------------------------------------------------------------------------------------
 
@@ -74,13 +92,6 @@ def test_the_counterexamples_table_holds_its_inequalities(example_table: pd.Data
     assert deep["shifts_gap"].abs().max() < 1e-14
 
 
-def test_the_counterexample_is_about_two_layer_blocks() -> None:
-    with pytest.raises(InputError, match="L-RN2"):
-        list(counterexample_rows(small_run("L-RN1", 10), 3, 2, [0.1], [10], 0))
-    with pytest.raises(InputError, match="too shallow to collapse 3 classes"):
-        list(counterexample_rows(small_run("L-RN2", 6), 3, 2, [0.1], [6], 0))
-
-
 # ---- Tables ---------------------------------------------------------------------------------------------
 
 
@@ -131,10 +142,8 @@ def write_study(theory: str) -> None:
         file.write(theory)
 
 
-def test_depths_that_are_too_small_are_said_and_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("study_folder")
+def test_depths_that_are_too_small_are_said_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     write_study(THEORY)
     fetch("rn1", None)
     load_params()
@@ -155,3 +164,148 @@ def test_depths_that_are_too_small_are_said_and_left_out(
     write_study("")
     with pytest.raises(InputError, match="theory: missing"):
         load_params()
+
+
+# App. C in numbers: what collapse costs bias-free two-layer blocks, what it gains, how biases escape
+
+
+CLASSES, PER_CLASS = 3, 4
+CONSTANT = {"rule": "constant", "value": 0.005, "last_layer": None}
+UNIFORM = {"rule": "over_depth", "value": 0.005, "last_layer": None}
+VANISHING = {"rule": "over_depth", "value": 0.005, "last_layer": 0.005}
+
+
+def case(size: float, place: NoiseSubspace, loss: str, penalty: dict[str, object], depth: int = 10) -> "Case":
+    run = small_run("L-RN2", depth, loss=loss, penalty=penalty)
+    data = near_collapsed_data(CLASSES, PER_CLASS, size, place, seed=0)
+    return Case(run, data, *motionless(run, data))
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    run: Run
+    data: Prepared
+    features: Tensor
+    fitted: Optimum
+
+    @property
+    def embedding(self) -> dict[str, Tensor]:
+        return aligned_embedding(optimum_of(self.run, self.data), self.data.train.inputs.shape[1])
+
+    def gap(self) -> float:
+        """Of the network that leaves the data where they are."""
+        return self.fitted.value - optimum_of(self.run, self.data).value
+
+    def motionless(self) -> dict[str, Tensor]:
+        """That network: no inner weights, W_L the best for the features."""
+        still = block_weights(idle(1, 8), 0, 8)
+        return network_state(self.run, self.embedding, [still] * (self.run.depth - 1), self.fitted)
+
+    def price(self) -> float:
+        strength = self.run.spec.penalty.inner_strength(self.run.depth)
+        return collapse_price(self.features, self.data.train.labels, strength)
+
+    def loss_of(self, state: dict[str, Tensor]) -> float:
+        """Regularised loss through the module."""
+        h = layers_of(self.run, self.data, state)["last"]
+        weight, penalty = state["last.weight"], self.run.spec.penalty
+        fit = unregularised_loss(h, self.data.train.labels, weight, None, self.run.spec.loss)
+        last = penalty.last_strength(self.run.depth) / 2 * weight.square().sum().item()
+        return fit + last + penalty.inner_strength(self.run.depth) / 2 * inner_square(state)
+
+
+def spread(h: Tensor, labels: Tensor) -> float:
+    return within_trace(class_statistics(h, labels, int(labels.max()) + 1)).item() ** 0.5
+
+
+@pytest.mark.parametrize("place", ["within", "beside"])
+def test_data_are_one_epsilon_from_collapse(place: NoiseSubspace) -> None:
+    data = near_collapsed_data(3, 4, 0.1, place, seed=1)
+    units = torch.eye(3, dtype=torch.float64).repeat_interleave(4, 0)
+    noise = data.train.inputs.clone()
+    noise[:, :3] -= units
+    assert noise.shape == (12, 3 if place == "within" else 6)
+    assert torch.allclose(noise.norm(dim=1), torch.full((12,), 0.1, dtype=torch.float64))
+    assert noise.view(3, 4, -1).mean(1).abs().max() < 1e-15
+
+
+@pytest.mark.parametrize(("loss", "place"), [("ce", "within"), ("mse", "beside")])
+def test_the_gain_is_of_second_order_and_the_price_of_first(loss: str, place: NoiseSubspace) -> None:
+    sizes = [0.04, 0.02, 0.01, 0.005]
+    cases = [case(size, place, loss, CONSTANT) for size in sizes]
+    for values, order in (([c.gap() for c in cases], 2), ([c.price() for c in cases], 1)):
+        slope = np.polyfit(np.log(sizes), np.log(values), 1)[0]
+        assert slope == pytest.approx(order, abs=0.02)
+
+
+@pytest.mark.parametrize("loss", ["ce", "mse"])
+def test_under_a_constant_lambda_staying_near_beats_every_collapse(loss: str) -> None:
+    """App. C, first claim, at an epsilon small against lambda and through the modules: losses compared."""
+    found = case(0.002, "within", loss, CONSTANT, depth=31)
+    best = optimum_of(found.run, found.data).value
+    still = found.motionless()
+    assert inner_square(still) == 0
+    assert found.loss_of(still) == pytest.approx(best + found.gap(), rel=1e-9)
+    assert found.loss_of(still) < best + found.price()
+    collapsing = collapsing_state(found.run, found.data, found.embedding, found.features)
+    ends, starts = (
+        spread(layers_of(found.run, found.data, state)["last"], found.data.train.labels)
+        for state in (collapsing, still)
+    )
+    assert ends == pytest.approx(starts / 10, rel=1e-2)
+    assert found.loss_of(collapsing) > found.loss_of(still)
+    for depth in (10, 1000, 100_000):
+        deeper = case(0.002, "within", loss, CONSTANT, depth)
+        assert kept_share(deeper.gap(), deeper.price()) > 0.6
+
+
+def test_a_uniformly_vanishing_lambda_needs_noise_that_costs_no_fit() -> None:
+    """App. C, second claim: its O(lambda_L epsilon^2) holds for noise beside the class means, not within.
+
+    Within, N columns in K dimensions leave a residual of order epsilon^2, whatever lambda_L: in the end
+    collapse pays.
+    """
+    depths = (10, 100, 1000, 10_000)
+    beside, within = (
+        [case(0.05, place, "mse", UNIFORM, depth) for depth in depths] for place in ("beside", "within")
+    )
+    for first, other in itertools.pairwise(beside):
+        assert other.gap() == pytest.approx(first.gap() / 10, rel=1e-2)
+        assert other.gap() < other.price()
+        assert kept_share(other.gap(), other.price()) > 0.95
+    for first, other in itertools.pairwise(within):
+        assert other.gap() == pytest.approx(first.gap(), rel=1e-2)
+    assert within[-1].gap() > 1000 * within[-1].price()
+
+
+def test_with_a_constant_last_lambda_collapse_pays_in_the_end() -> None:
+    """Theorem 4.6's regime: the price vanishes with lambda(L), what it gains does not."""
+    shallow, deep = (case(0.05, "beside", "mse", VANISHING, depth) for depth in (10, 100))
+    assert kept_share(shallow.gap(), shallow.price()) > 0.8
+    assert kept_share(deep.gap(), deep.price()) == 0
+    assert deep.gap() == shallow.gap()
+
+
+@pytest.mark.parametrize("scale", [0.05, 0.5])
+def test_no_bias_free_network_collapses_for_less(scale: float) -> None:
+    """The lower bound against networks that descend on the spread, from random weights."""
+    found = case(0.1, "within", "ce", CONSTANT, depth=6)
+    state = found.motionless()
+    network = network_of(found.run, found.data, state)
+    generator = torch.Generator().manual_seed(0)
+    matrices = [p for name, p in network.named_parameters() if name.startswith("blocks") and p.dim() == 2]
+    for matrix in matrices:
+        torch.nn.init.normal_(matrix, 0.0, scale / 8**0.5, generator=generator)
+    labels = found.data.train.labels
+    begin = spread(found.features, labels)
+    for step in range(120):
+        h = network.features(found.data.train.inputs)
+        if step % 20 == 0:
+            penalty = 0.0025 * sum(matrix.square().sum().item() for matrix in matrices)
+            assert penalty >= 0.0025 * (begin - spread(h.detach(), labels)) / 8**0.5
+        centred = h - h.view(3, 4, 8).mean(1).repeat_interleave(4, 0)
+        target = centred.square().sum() + 0.01 * sum(matrix.square().sum() for matrix in matrices)
+        with torch.no_grad():
+            for matrix, slope in zip(matrices, torch.autograd.grad(target, matrices), strict=True):
+                matrix -= 0.02 * slope
+    assert spread(h.detach(), labels) < begin

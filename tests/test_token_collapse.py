@@ -1,14 +1,14 @@
 """Collapse of all tokens of a sample: against NumPy float64, and at every layer of transformers."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import experiment_tree, image_data, measure_runs, token_data, write_params
+from conftest import architecture, experiment_tree, image_data, measure_runs, token_data, write_params
 from test_models import CPU, TRANSFORMERS, model_of, network_of
+from training_cases import DIGITS
 
 import ncpipe as nc
 from ncpipe.datasets.prepared import Prepared
@@ -86,20 +86,10 @@ def test_the_predicting_token_is_one_of_them(name: str, norm: str, data: Prepare
         assert torch.equal(one.values, other.values)
 
 
-def test_a_sweep_has_them_at_every_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    transformer = {
-        "architecture": "L-T11", "norm": "post", "width": 8, "patch": 4, "last_bias": False,
-        "layer_norm_eps": 1e-5, "initialisation": "normal", "gain": 0.5,
-    }  # fmt: skip
-    digits = {
-        "source": "digits",
-        "per_class": 3,
-        "test_per_class": 2,
-        "seed": 0,
-        "normalisation": "standardise",
-    }
-    write_params([2], [0], t11=experiment_tree(data=digits) | {"model": transformer})
+@pytest.mark.usefixtures("study_folder")
+def test_a_sweep_has_them_at_every_layer() -> None:
+    transformer = architecture("L-T11", "post", patch=4, gain=0.5)
+    write_params([2], [0], t11=experiment_tree(data=DIGITS, model=transformer))
     measure_runs("t11", depths=[2])
     rows = pd.read_csv("data/metrics/t11/measurements.csv").query("metric.str.startswith('nc1_tokens')")
     layers = ["embedding", "A1", "B1", "A2", "B2", "last"]

@@ -108,8 +108,7 @@ class Tagger(torch.nn.Module):
                 own.copy_(given)
 
     def forward(self, features: Tensor, attention_mask: Tensor) -> Tensor:
-        logits: Tensor = self.fc(features)
-        return logits
+        return self.fc(features)
 
 
 def tagged(classes: list[int], seed: int) -> list[dict[str, Tensor]]:

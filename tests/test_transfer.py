@@ -13,6 +13,7 @@ import torch
 from conftest import experiment_tree, image_data, measure_runs, refused_by, write_params
 from safetensors.torch import load_file
 from torch import Tensor
+from training_cases import DIGITS as SIX_DIGITS
 from training_cases import PLAIN
 
 import ncpipe as nc
@@ -39,9 +40,7 @@ KEYS: dict[str, Any] = {
     "source": [7, 2, 5], "target": [0, 1, 9], "shots": [1, 5], "episodes": 20, "seed": 4,
     "head": ["ncc", "ridge"], "ridge": 0.1,
 }  # fmt: skip
-DIGITS: dict[str, Any] = {
-    "source": "digits", "per_class": 12, "test_per_class": 10, "seed": 3, "normalisation": "standardise",
-}  # fmt: skip
+DIGITS = SIX_DIGITS | {"per_class": 12, "test_per_class": 10, "seed": 3}
 MODEL = PLAIN | {"width": 16}
 
 
@@ -78,7 +77,6 @@ def test_the_network_gets_the_source_classes_and_no_target_sample(n_source: int 
         for place, label in enumerate(classes):
             assert torch.equal(split.inputs[split.labels == place], before.inputs[before.labels == label])
         assert set(split.labels.tolist()) == set(range(len(classes)))
-    assert data.target is not None
     for place, label in enumerate(KEYS["target"]):
         both = torch.cat([s.inputs[s.labels == label] for s in (whole.train, whole.test)])
         assert torch.equal(data.target.inputs[data.target.labels == place], both)
@@ -95,7 +93,6 @@ def test_images_of_another_set_come_in_the_size_of_ones_own() -> None:
     other = Prepared("image", 2, None, Split(ramp, labels), None, prepare_digits(digits()).facts)
     own = image_data(side=14, channels=1, classes=8)
     data = split_for_transfer(own, asked(target=[1, 0], shots=[5]), other)
-    assert data.target is not None
     assert torch.equal(data.target.labels, 1 - labels)
     assert data.target.inputs[0].tolist() == [[[0.25] * 14] * 14]
     inner = data.target.inputs[1, 0, 3, 1:-1].double().numpy()
@@ -272,11 +269,9 @@ def test_arrays_of_a_frozen_encoder_have_them() -> None:
 # Through the stages
 
 
-def test_its_numbers_are_those_of_the_networks_features(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("study_folder")
+def test_its_numbers_are_those_of_the_networks_features() -> None:
     """Fetch to tables; without the key there is no split target."""
-    monkeypatch.chdir(tmp_path)
     moved = experiment_tree(data=DIGITS | {"transfer": KEYS}) | {"model": MODEL}
     write_params([3], [0], moved=moved, plain=experiment_tree(data=DIGITS) | {"model": MODEL})
     measure_runs("moved", "plain", depths=[3])
@@ -284,8 +279,6 @@ def test_its_numbers_are_those_of_the_networks_features(
     data = read_prepared(Path("data/prepared/moved"))
     features = read_features(Path("data/features/moved/L3/s0.safetensors"))
     assert features.weight.shape == (3, 16)
-    assert features.target is not None
-    assert data.target is not None
     assert torch.equal(features.target.labels, data.target.labels)
     points = pd.read_csv("data/results/points.csv")
     found = points[points["split"] == "target"].set_index("metric")["value"]

@@ -7,7 +7,7 @@ import io
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +21,6 @@ from ncpipe.config import reading
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.params import load_params
 from ncpipe.config.records import read
-from ncpipe.config.run import Run
 from ncpipe.config.study import load_study
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.table import Measurement
@@ -96,16 +95,6 @@ def study_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     yield tmp_path
     clear_code_digests()
     load_study(tmp_path / "nowhere")
-
-
-def write_changed_study(text: str, changes: Sequence[tuple[str, str]], spec: dict[str, Any]) -> Run:
-    """Write study.py with pieces of the text replaced, and params.yaml; return the run of seed 0 of `own`."""
-    for before, after in changes:
-        assert text.count(before) == 1, before
-        text = text.replace(before, after)
-    Path("study.py").write_text(text)
-    write_params([2], [0, 1], own=spec)
-    return load_params().run("own", 2, 0)
 
 
 TREE: dict[str, Any] = {
@@ -300,6 +289,22 @@ def linked(path: Path) -> None:
     path.symlink_to("elsewhere")
 
 
+def before_calls(
+    patch: pytest.MonkeyPatch, places: Iterable[tuple[object, str]], act: Callable[[], object]
+) -> None:
+    """Let something happen before each call of some functions, given by module and name."""
+
+    def preceded(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            act()
+            return original(*arguments, **options)
+
+        return call
+
+    for place, name in places:
+        patch.setattr(place, name, preceded(getattr(place, name)))
+
+
 class Terminal(io.StringIO):
     """A terminal, and what is to be seen on it."""
 
@@ -356,6 +361,23 @@ def _process_as_it_was() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_flush_denormal(False)
+
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`ncpipe WORDS` in this process: its exit code, or the line that it ends with."""
+    from ncpipe.__main__ import main
+
+    def run(*words: str) -> object:
+        monkeypatch.setattr(sys, "argv", ["ncpipe", *words])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return stop.value.code
+
+    return run
 
 
 @pytest.fixture

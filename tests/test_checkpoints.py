@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import experiment, experiment_tree, prepare_sweep, vector_data, write_params
+from conftest import (
+    before_calls,
+    experiment,
+    experiment_tree,
+    prepare_sweep,
+    vector_data,
+    write_params,
+)
 from pipeline import HEAR_CTRL_C
 from training_cases import assert_same, files_of, go_on, stop_after
 
@@ -124,6 +131,9 @@ def test_a_checkpoint_of_another_torch_is_dropped(
     assert read_checkpoint(tmp_path / "0") is None
 
 
+WRITES = ((torch, "save"), (checkpoints, "reach_disk"), (os, "replace"))
+
+
 @pytest.mark.parametrize("call", range(5))
 def test_a_full_disk_leaves_the_former_checkpoints(
     call: int, stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -134,18 +144,12 @@ def test_a_full_disk_leaves_the_former_checkpoints(
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     calls = iter(range(100))
 
-    def failing(original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(*arguments: Any) -> Any:
-            if next(calls) == call:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return original(*arguments)
-
-        return method
+    def fail() -> None:
+        if next(calls) == call:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", failing(torch.save))
-        patch.setattr(checkpoints, "reach_disk", failing(checkpoints.reach_disk))
-        patch.setattr(checkpoints.os, "replace", failing(os.replace))
+        before_calls(patch, WRITES, fail)
         asked = iter(range(9))
         files = files_of(runs, tmp_path)
         with pytest.raises(OSError, match="No space"):
@@ -174,19 +178,8 @@ def test_two_processes_that_train_a_batch_leave_whole_checkpoints(
     runs, _ = stopped
     files, rival = files_of(runs, tmp_path), files_of(runs, tmp_path)
     states, acts = files.read(), iter([False] * at + [True])
-
-    def preceded(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            if next(acts, False):
-                RIVALS[name](rival, states)
-            return original(*arguments)
-
-        return call
-
     with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", preceded(torch.save))
-        patch.setattr(checkpoints, "reach_disk", preceded(checkpoints.reach_disk))
-        patch.setattr(checkpoints.os, "replace", preceded(os.replace))
+        before_calls(patch, WRITES, lambda: next(acts, False) and RIVALS[name](rival, states))
         files.write(states)
     left = {path.name for path in tmp_path.iterdir()}
     assert left <= {path.name for path in files.files}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from conftest import experiment_tree
+from conftest import Command, experiment_tree
 from conftest import write_params as write_small_params
 from ruamel.yaml import YAML
 
@@ -59,18 +59,19 @@ def succeed(patch: pytest.MonkeyPatch, arguments: str) -> None:
 
 
 @pytest.fixture
-def fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fail:
-    """The one line that `ncpipe ARGUMENTS` says when it fails; checks that it writes nothing below data."""
+def in_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with params.yaml, the working directory."""
     monkeypatch.chdir(tmp_path)
     write_params()
 
+
+@pytest.fixture
+def fail(in_sweep: None, command: Command, capsys: pytest.CaptureFixture[str]) -> Fail:
+    """The one line that `ncpipe ARGUMENTS` says when it fails; checks that it writes nothing below data."""
+
     def fail_arguments(arguments: str) -> str:
         before = files()
-        monkeypatch.setattr(sys, "argv", ["ncpipe", *arguments.split()])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        line = stop.value.code  # what Python prints on standard error, and then ends with 1
-        assert isinstance(line, str)
+        line: str = command(*arguments.split())  # what Python prints on standard error, and ends with 1
         assert line.startswith("ncpipe: ")
         assert "\n" not in line
         assert capsys.readouterr().out == ""
@@ -217,14 +218,12 @@ def is_numeric(cells: pd.Series) -> bool:
 
 @pytest.mark.parametrize("words", ["code", "report", "clean", "sweep --cancel", "status", "grid"])
 def test_a_folder_without_a_study_is_one_line(
-    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Red: an empty page, digests or a list of nothing, and success."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["ncpipe", *words.split()])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert str(stop.value.code).startswith("ncpipe: params.yaml: not found; run this beside a params.yaml")
+    said = command(*words.split())
+    assert said.startswith("ncpipe: params.yaml: not found; run this beside a params.yaml")
     assert not list(tmp_path.iterdir())
 
 
@@ -239,28 +238,22 @@ def test_a_folder_without_a_study_is_one_line(
     ],
 )
 def test_arguments_named_amiss_are_no_traceback(
-    arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: str, in_sweep: None, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Red: a name that counts as its value, or one argument given twice."""
-    monkeypatch.chdir(tmp_path)
-    write_params()
-    monkeypatch.setattr(sys, "argv", ["ncpipe", *arguments.split()])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2
+    assert command(*arguments.split()) == 2
     assert "rror" in capsys.readouterr().err
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def shown(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
     """What `ncpipe ARGUMENTS` prints."""
+    monkeypatch.setenv("COLUMNS", "100")
 
     def run(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["ncpipe", *arguments])
-        monkeypatch.setenv("COLUMNS", "100")
-        with pytest.raises(SystemExit) as stop:
-            main()
-        assert not stop.value.code
+        assert not command(*arguments)
         return capsys.readouterr().out
 
     return run
@@ -297,10 +290,8 @@ def test_no_switch_is_said_to_take_a_value(shown: Callable[..., str]) -> None:
 
 
 def test_the_shell_completes_commands_and_experiments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: Callable[..., str]
+    in_sweep: None, monkeypatch: pytest.MonkeyPatch, shown: Callable[..., str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_params()
     monkeypatch.setenv("_NCPIPE_COMPLETE", "complete_bash")
     for words, offered in (
         ("ncpipe swe", "sweep"),

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import (
+    before_calls,
     clear_code_digests,
     contents,
     experiment_tree,
@@ -78,20 +79,6 @@ def keys() -> dict[str, str]:
     return {each.key(): each.run.name for each in fingerprints()}
 
 
-def edited_while_training(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], None]) -> list[str]:
-    """Call `change` with the experiment of each batch as it begins to train; return these experiments."""
-    begun: list[str] = []
-    original = batches.train_batch
-
-    def train_batch(runs: Any, *rest: Any) -> Any:
-        begun.append(runs[0].experiment)
-        change(runs[0].experiment)
-        return original(runs, *rest)
-
-    monkeypatch.setattr(batches, "train_batch", train_batch)
-    return begun
-
-
 # Functions that a batch calls, in their order; some are called by each batch, some twice.
 MOMENTS = ("epochs_done", "read_prepared", "prepare_device", "checkpoint_of", "claimed")
 MOMENTS += ("starts_of", "train_batch", "name_of", "write_beside", "log_time")
@@ -117,7 +104,7 @@ def test_code_is_edited_at_any_moment(
 
         with monkeypatch.context() as patch:
             module = batches if hasattr(batches, moment) else results
-            patch.setattr(module, moment, after(change, getattr(module, moment)))
+            before_calls(patch, [(module, moment)], change)
             fill_store(None, 1, 60.0)
         assert path.read_text() != original, moment
         names = {run.name for run in stored_runs()}
@@ -169,14 +156,6 @@ def test_a_module_is_edited_when_it_is_imported_and_put_back(
     assert contents(store_folder()) == truth
 
 
-def after(change: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
-    def both(*arguments: Any, **named: Any) -> Any:
-        change()
-        return function(*arguments, **named)
-
-    return both
-
-
 @pytest.mark.parametrize("text", ["", "def factor(:\n"])
 def test_a_file_is_half_saved_when_a_run_is_stored(text: str, project: Path) -> None:
     """Red: a traceback."""
@@ -192,14 +171,14 @@ def test_comments_may_be_edited_and_an_edit_may_be_reverted(
     """Red: hours of training lost to a comment."""
     before = keys()
 
-    def change(experiment: str) -> None:
+    def change() -> None:
         edit(project, "training/schedules.py", "# the run then", "# then the run")
         edit(project, "models/mlp.py", "x = ", "x = 2 * ")
         edit(project, "models/mlp.py", "x = 2 * ", "x = ")
         monkeypatch.setattr(batches, "train_batch", original)
 
     original = batches.train_batch
-    edited_while_training(monkeypatch, change)
+    before_calls(monkeypatch, [(batches, "train_batch")], change)
     fill_store(None, 1, 60.0)
     assert {path.name for path in stored_runs()} == before.keys() == keys().keys()
 

@@ -17,11 +17,11 @@ import torch
 from away import AWAY, FromHost, OtherDevice
 from conftest import experiment_tree, image_data, normal
 from fake_cuda import CPU, CUDA, FakeCuda
+from studies import POLY, TRAINING, changed
 from training_cases import (
     ADAM,
     CASES,
     MUON,
-    OWN_TRAINING,
     RN,
     SGD,
     TORCH,
@@ -57,8 +57,6 @@ from ncpipe.training.session import Session, Trained
 
 pytestmark = pytest.mark.usefixtures("cuda_flags")
 
-POLY = "    return -own + spec.epsilon * (1 - own.exp())\n"  # of the study's loss
-
 
 def rn(seeds: int = 2, **changes: Any) -> list[Run]:
     """Runs of L-RN1 on VECTORS."""
@@ -85,18 +83,18 @@ def eager(cuda: FakeCuda, runs: list[Run], data: Prepared, monkeypatch: pytest.M
         return train(cuda, runs, data)
 
 
-def assert_captured(own: Case, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def assert_captured(case: Case, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare with the same without a recording; one graph for each size of a batch, one pool, none left."""
-    expected = eager(FakeCuda(monkeypatch), runs, own.data, monkeypatch)
+    expected = eager(FakeCuda(monkeypatch), runs, case.data, monkeypatch)
     cuda = FakeCuda(monkeypatch)
     gc.disable()
     try:
-        found = train(cuda, runs, own.data)
+        captured = train(cuda, runs, case.data)
         assert not cuda.graphs
     finally:
         gc.enable()
-    assert_same(found, expected)
-    batch, samples = runs[0].spec.batch_size, len(own.data.train)
+    assert_same(captured, expected)
+    batch, samples = runs[0].spec.batch_size, len(case.data.train)
     sizes = 1 if batch == "full" or samples % batch == 0 else 2
     assert (cuda.captures, len(cuda.pools)) == (sizes, 1)
     assert cuda.replays >= cuda.captures
@@ -128,9 +126,9 @@ def test_everything_that_trains_is_a_case() -> None:
         return {word for kind in records for word in get_args(get_type_hints(kind)[key])}
 
     trained: set[str] = set()
-    for own in CASES.values():
-        if not own.study:
-            spec = own.runs(0)[0].spec
+    for case in CASES.values():
+        if not case.study:
+            spec = case.runs(0)[0].spec
             trained |= {spec.model.architecture, spec.loss_name, spec.optimizer.name}
     hints = get_type_hints(Experiment)
     kinds = words(Model, "architecture")
@@ -140,9 +138,9 @@ def test_everything_that_trains_is_a_case() -> None:
 @pytest.mark.parametrize("name", [name for name in CASES if "study" not in name])
 def test_a_step_leaves_nothing_on_the_host(name: str) -> None:
     """On a device whose tensors refuse to meet the CPU's. Red: a tensor that is made on the CPU in a step."""
-    own = CASES[name]
+    case = CASES[name]
     with FromHost(), OtherDevice():
-        session = Session(own.runs(0), own.data, AWAY, torch.float32)
+        session = Session(case.runs(0), case.data, AWAY, torch.float32)
         steps = session.epochs()
         assert [next(steps), next(steps)] == [0, 1]
         assert all(leaf.isfinite().all() for leaf in session.results()[0].state.values())
@@ -201,8 +199,8 @@ def project(monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda) -> list[RunFingerpr
     train(cuda, runs[:1], VECTORS)  # what torch imports at first use may hold frames
     gc.collect()
     cuda.captures = 0
-    found = fingerprints_of(runs, Compute("cuda", 1, "float32"))
-    return [fingerprint_of(each.run, each.data, each.compute) for each in found]
+    stored = fingerprints_of(runs, Compute("cuda", 1, "float32"))
+    return [fingerprint_of(one.run, one.data, one.compute) for one in stored]
 
 
 def _on(cuda: FakeCuda, *given: Any) -> list[Trained]:
@@ -247,9 +245,9 @@ def test_lack_of_memory_is_known_by_its_words_and_other_errors_are_none() -> Non
     """Of GPUs, and of what PyTorch and Python say on a CPU. Red: words that they do not use."""
     assert all(is_out_of_memory(error()) for error in OUT_OF_MEMORY.values())
     for size in ((2**50,), (2**62,), (2**40, 2**40)):
-        with pytest.raises(RuntimeError) as found:
+        with pytest.raises(RuntimeError) as error:
             torch.empty(size)
-        assert is_out_of_memory(found.value)
+        assert is_out_of_memory(error.value)
     assert is_out_of_memory(MemoryError())
     assert not is_out_of_memory(RuntimeError("expected scalar type Float but found Double"))
     assert not is_out_of_memory(
@@ -288,8 +286,7 @@ def test_freed_memory_that_pytorch_keeps_is_free(monkeypatch: pytest.MonkeyPatch
 
 def of_study(loss: str) -> list[Run]:
     """Two runs of a study whose loss returns this."""
-    assert OWN_TRAINING.count(POLY) == 1
-    text = OWN_TRAINING.replace(POLY, f"    return {loss}\n")
+    text = changed(TRAINING, (POLY, f"    return {loss}\n"))
     return network(*RN, study=text, loss={"name": "poly", "epsilon": 1.0}).runs(0, 1)
 
 
@@ -343,14 +340,14 @@ def test_a_block_waits_for_what_came_before_it_and_is_waited_for(monkeypatch: py
         x = torch.zeros(3, device=CUDA)
         before = cuda.kernels.total()
         with own_stream(CUDA):
-            own = cuda.current_stream().handle
+            stream = cuda.current_stream().handle
             step = CudaGraphStep(CUDA)
             for _ in range(6):
                 step(0, add)
         assert (x + 0).tolist() == [6.0] * 3
     (first, last) = cuda.waits
-    assert first == (own, 0, before)
-    assert last[:2] == (0, own)
+    assert first == (stream, 0, before)
+    assert last[:2] == (0, stream)
     assert last[2] > before
 
 
@@ -456,11 +453,11 @@ def test_every_gpu_of_a_machine_trains(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kernels_of_a_step(name: str, monkeypatch: pytest.MonkeyPatch, runs: int = 5, **changes: Any) -> int:
     """Of so many runs with 13 blocks; counted on few samples, on which it does not depend."""
-    own = network(name, "post", image_data() if "T" in name else VECTORS, **{"batch_size": "full"} | changes)
-    deep = [replace(run, depth=13) for run in own.runs(*range(runs))]
+    case = network(name, "post", image_data() if "T" in name else VECTORS, **{"batch_size": "full"} | changes)
+    deep = [replace(run, depth=13) for run in case.runs(*range(runs))]
     cuda = FakeCuda(monkeypatch)
     with cuda.here(), own_stream(CUDA):
-        session: Any = Session(deep, own.data, CUDA, torch.float32)
+        session: Any = Session(deep, case.data, CUDA, torch.float32)
         before = cuda.kernels.total()
         session.method.step(session, 0)
         return cuda.kernels.total() - before
@@ -484,10 +481,12 @@ def test_a_weights_gradient_is_that_of_one_product(runs: int, rows: int) -> None
     draw = torch.Generator().manual_seed(0)
     g, x = (torch.randn(runs, rows, width, generator=draw) for width in (7, 5))
     exact = g.double().mT @ x.double()
-    found, whole = (each.double() - exact for each in (weight_gradient(g, x), torch.bmm(g.mT, x)))
-    assert found.norm() <= 1.05 * whole.norm()
+    error, of_one_product = (
+        gradient.double() - exact for gradient in (weight_gradient(g, x), torch.bmm(g.mT, x))
+    )
+    assert error.norm() <= 1.05 * of_one_product.norm()
     assert torch.equal(weight_gradient(g, x), weight_gradient(g, x))
-    assert found.norm() < 1e-6 * exact.norm()
+    assert error.norm() < 1e-6 * exact.norm()
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -517,7 +516,7 @@ def test_muon_of_all_runs_at_once_is_that_of_each() -> None:
            for rate, momentum, decay in ((0.02, 0.9, 0.1), (0.05, 0.8, 0.0), (0.01, 0.95, 0.3))]  # fmt: skip
     for name in ("L-RN2", "L-T12"):
         data = image_data() if "T" in name else VECTORS
-        runs = [network(name, "post", data, optimizer=own).runs(seed)[0] for seed, own in enumerate(keys)]
+        runs = [network(name, "post", data, optimizer=one).runs(seed)[0] for seed, one in enumerate(keys)]
         session = Session(runs, data, CPU, torch.float64)
         given = [run.spec.optimizer for run in runs], session.stack, (session.strengths > 0).double()
         one, many = ByRun(muon, *given), MuonState(*given)

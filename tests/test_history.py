@@ -22,9 +22,7 @@ from ncpipe.models.build import build_model, input_shape, reshape_inputs
 from ncpipe.runs.fingerprint import fingerprint_of
 from ncpipe.runs.run_folder import write_run
 from ncpipe.system.errors import InputError
-from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.loop import train_batch
-from ncpipe.training.session import Trained
 
 CPU = torch.device("cpu")
 AT = {"at": [0, 0.3, 1], "metrics": ["nc1_trace_ratio", "nc2_etf", "ncc_error"]}
@@ -39,17 +37,6 @@ CASES: dict[str, dict[str, Any]] = {
 def specs(**changes: Any) -> list[Run]:
     count = 1 if "lbfgs" in str(changes) else 2  # its runs train alone
     return [Run("x", 3, seed, experiment(**changes)) for seed in range(count)]
-
-
-def folders(trained: list[Trained], place: Path) -> dict[str, bytes]:
-    """Every file of the runs' folders."""
-    for run in trained:
-        write_run(
-            place / f"{run.run.seed}", run, fingerprint_of(run.run, "", Compute("cpu", 1, "float32")), "cpu"
-        )
-    return {
-        path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()
-    }
 
 
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
@@ -70,31 +57,11 @@ def test_keeping_weights_changes_none_and_they_are_those_of_a_shorter_run(change
         assert all(torch.equal(middle[name], tensor) for name, tensor in shorter.state.items())
 
 
-@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_stopped_before_and_after_or_alone_gives_the_same_files(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
-    """Red: a checkpoint that forgets what was kept."""
-    runs, data = specs(history=AT, **changes), vector_data()
-    never = folders(train_batch(runs, data, CPU, "float32"), tmp_path / "never")
-    assert {f"0/kept/e{epoch}.safetensors" for epoch in KEPT} < set(never)
-    alone = [train_batch([run], data, CPU, "float32")[0] for run in runs]
-    assert folders(alone, tmp_path / "alone") == never
-    files = Checkpoints([tmp_path / f"saved{run.seed}" for run in runs], 3600)
-    for epochs in (3, 3, 5):  # on the way to 6; at 6, which is kept; beyond
-        asked = iter(range(epochs + 1))
-        with pytest.raises(Stopped):
-            train_batch(
-                runs, data, CPU, "float32", checkpoints=files, stop=lambda at=asked, n=epochs: next(at) == n
-            )
-    last = train_batch(runs, data, CPU, "float32", checkpoints=files)
-    assert folders(last, tmp_path / "stopped") == never
-
-
 def test_a_run_without_it_has_the_files_that_it_had(tmp_path: Path) -> None:
-    written = folders(train_batch(specs(), vector_data(), CPU, "float32")[:1], tmp_path)
-    assert not any("kept" in name for name in written)
-    assert "history" not in json.loads(written["0/run.json"])["inputs"]["spec"]
+    (run, _) = train_batch(specs(), vector_data(), CPU, "float32")
+    write_run(tmp_path / "s0", run, fingerprint_of(run.run, "", Compute("cpu", 1, "float32")), "cpu")
+    assert not list(tmp_path.rglob("*kept*"))
+    assert "history" not in json.loads((tmp_path / "s0/run.json").read_text())["inputs"]["spec"]
 
 
 def test_a_run_that_diverges_keeps_what_it_had(tmp_path: Path) -> None:
@@ -147,11 +114,11 @@ def test_they_are_the_metrics_of_those_weights(swept: Path, name: str) -> None:
             entered[0], data.train.labels, network.last.weight.detach(), None, entered[1], data.test.labels
         )
         expected = {(row.metric, row.split): row.value for row in rows}
-        (found,) = history[history["epoch"] == epoch].to_dict("records")
-        assert found["nc1_trace_ratio"] == pytest.approx(expected["nc1_trace_ratio", "train"], rel=1e-9)
-        assert found["nc1_trace_ratio_test"] == pytest.approx(expected["nc1_trace_ratio", "test"], rel=1e-9)
-        assert found["nc2_etf"] == pytest.approx(expected["nc2_etf", "weights"], rel=1e-9)
-        assert found["ncc_error_test"] == expected["ncc_error", "test"]
+        (row,) = history[history["epoch"] == epoch].to_dict("records")
+        assert row["nc1_trace_ratio"] == pytest.approx(expected["nc1_trace_ratio", "train"], rel=1e-9)
+        assert row["nc1_trace_ratio_test"] == pytest.approx(expected["nc1_trace_ratio", "test"], rel=1e-9)
+        assert row["nc2_etf"] == pytest.approx(expected["nc2_etf", "weights"], rel=1e-9)
+        assert row["ncc_error_test"] == expected["ncc_error", "test"]
 
 
 def test_who_asked_for_none_has_none(swept: Path) -> None:
@@ -175,16 +142,3 @@ def test_a_metric_that_is_none_is_refused_by_name(
     write_params([3], [0], one=experiment_tree(history={"at": [1], "metrics": ["nc2_etf", metric]}))
     with pytest.raises(InputError, match=rf"experiments.one.history.metrics: unknown '{metric}'; .*{hint}"):
         write_grid()
-
-
-@pytest.mark.parametrize(
-    ("history", "key"),
-    [
-        ({"at": [1.5], "metrics": ["nc2_etf"]}, "history.at"),
-        ({"at": [], "metrics": ["nc2_etf"]}, "history: metrics and at"),
-        ({"at": [1]}, "history.metrics"),
-    ],
-)
-def test_bad_keys_are_named(history: dict[str, Any], key: str) -> None:
-    with pytest.raises(InputError, match=key):
-        experiment(history=history)

@@ -52,12 +52,18 @@ def drawn(classes: int = K) -> tuple[Tensor, Tensor]:
     return torch.randn(N, D, generator=torch.Generator().manual_seed(0)) + labels.unsqueeze(1), labels
 
 
-def values(rows: list[Measurement]) -> dict[tuple[str, str], float]:
-    return {(row.split, row.metric): row.value for row in rows}
+def numbers(measured: Any) -> dict[Any, Any]:
+    """The values of rows of measurements by their names, or the arrays that were collected."""
+    if isinstance(measured, dict):
+        return measured
+    return {(row.layer, row.split, row.metric): row.value for row in measured}
 
 
-def same(found: list[Measurement], wanted: list[Measurement]) -> None:
-    assert values(found) == pytest.approx(values(wanted), rel=1e-9, nan_ok=True)
+def same(measured: Any, expected: Any) -> None:
+    measured, expected = numbers(measured), numbers(expected)
+    assert measured.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(measured[name], value, rtol=1e-9, err_msg=str(name))
 
 
 def of_classes(labels: Tensor, classes: Any) -> list[Measurement]:
@@ -160,9 +166,11 @@ def test_lists_are_arrays(measure: Any) -> None:
 def test_held_out_tokens_may_be_far_larger() -> None:
     """As in `measure`: nothing overflows on the way to a share."""
     h, labels = drawn(5)
-    rows = measure_token_arrays(h.double(), labels, None, None, 1e200 * h.double(), labels)
-    wanted = measure(h.double(), labels, None, None, 1e200 * h.double(), labels)
-    assert values(rows)["test", "ncc_error"] == values(wanted)["test", "ncc_error"]
+    rows, wanted = (
+        numbers(function(h.double(), labels, None, None, 1e200 * h.double(), labels))
+        for function in (measure_token_arrays, measure)
+    )
+    assert rows["last", "test", "ncc_error"] == wanted["last", "test", "ncc_error"]
 
 
 # --- arrays of other libraries --------------------------------------------------------------------------
@@ -302,113 +310,73 @@ def test_batches_and_classifiers_of_arrays_are_taken() -> None:
 
 # --- batches --------------------------------------------------------------------------------------------
 
-LABELS_OF_BATCHES: dict[str, tuple[Any, str]] = {
-    "text": (["a"] * 24, "labels: text holds no real numbers; number the classes"),
-    "a mapping": ({"class": CLASSES}, "labels: dict is no array"),
+TOKENS: dict[str, Any] = {"unembedding": "fc", "min_per_class": 1, "shift": False}
+# What takes a network and a loader.
+LOADED: dict[str, Callable[[nn.Module, Any], Any]] = {
+    "classes": lambda net, loader: measure_model(net, "fc", loader, classes=[0, 2, 3]),
+    "classes present": lambda net, loader: measure_model(net, "fc", loader, classes="present"),
+    "test samples": lambda net, loader: measure_model(net, "fc", [drawn(5)], loader),
+    "features": lambda net, loader: nc.collect_features(net, "fc", loader),
+    "a monitor": lambda net, loader: nc.CollapseMonitor("fc", loader).values(net),
+    "targets": lambda net, loader: nc.measure_regression_model(net, "fc", loader),
+    "tags": lambda net, loader: nc.measure_multilabel_model(net, "fc", loader),
+    "tokens": lambda net, loader: measure_causal_lm(net, loader, **TOKENS),
 }
+
+
+def batches_of(measured: str, size: int = 200) -> list[tuple[Tensor, Tensor]]:
+    """Samples with the labels that an entry of LOADED takes, in batches."""
+    h, labels = drawn(5)
+    tags = nn.functional.one_hot(labels, 5)
+    labels = {"tags": tags, "targets": tags + 0.1 * h[:, :5]}.get(measured, labels)
+    batches = [*zip(h.split(size), labels.split(size), strict=True)]
+    return [(x.view(-1, 10, D), y.view(-1, 10)) for x, y in batches] if measured == "tokens" else batches
+
+
+NONE = torch.empty(0, D), torch.empty(0, dtype=torch.int64)
+# Batches without samples, as filters and collators leave them.
+EMPTY: dict[str, Any] = {
+    "tensors": NONE,
+    "float labels": (NONE[0], torch.empty(0)),
+    "lists": ([], []),
+    "mapping": {"h": NONE[0], "labels": NONE[1]},
+    "None": None,
+    "empty list": [],
+    "empty mapping": {},
+}
+
+
+@pytest.mark.parametrize("measured", LOADED)
+@pytest.mark.parametrize("kind", EMPTY)
+def test_empty_batches_change_nothing(kind: str, measured: str) -> None:
+    """Two at the start, one within and one at the end; a loader of such alone is one line.
+
+    Red: a classifier compared on no sample; a dtype of no label."""
+    empty, net, batches = EMPTY[kind], Head(5), batches_of(measured)
+    with_empty = [empty, empty, batches[0], empty, *batches[1:], empty]
+    same(LOADED[measured](net, with_empty), LOADED[measured](net, batches))
+    message = refused_by(LOADED[measured], net, [empty] * 2)
+    assert re.match(r"(test_)?loader: it gave no samples; there is nothing to mea", message)
 
 
 @pytest.mark.parametrize("mapping", [False, True])
-@pytest.mark.parametrize("kind", LABELS_OF_BATCHES)
-def test_labels_of_a_batch_that_are_no_numbers_are_one_line(kind: str, mapping: bool) -> None:
-    labels, line = LABELS_OF_BATCHES[kind]
+@pytest.mark.parametrize("measured", LOADED)
+def test_labels_of_a_batch_that_are_no_numbers_are_one_line(measured: str, mapping: bool) -> None:
     h = torch.from_numpy(np.repeat(ROWS, 2, 1)).float()
-    batch = {"h": h, "labels": labels} if mapping else (h, labels)
-    for measured in (
-        lambda: measure_model(Head(3), "fc", [batch]),
-        lambda: nc.measure_regression_model(Head(3), "fc", [batch]),
-        lambda: nc.collect_features(Head(3), "fc", [batch]),
-        lambda: measure_causal_lm(Head(3), [batch], unembedding="fc"),
+    for labels, line in (
+        (["a"] * 24, "labels: text holds no real numbers; number the classes"),
+        ({"class": CLASSES}, "labels: dict is no array"),
     ):
-        message = refused_by(measured)
-        assert message.startswith(line)
+        batch = {"h": h, "labels": labels} if mapping else (h, labels)
+        assert refused_by(LOADED[measured], Head(5), [batch]).startswith(line)
 
 
-MODELS: dict[str, Callable[..., nc.Measurements]] = {
-    "labels": measure_model,
-    "targets": nc.measure_regression_model,
-    "tags": nc.measure_multilabel_model,
-}
-
-
-def empty(kind: str) -> Any:
-    """A batch without samples, as filters and collators leave it."""
-    none = torch.empty(0, D), torch.empty(0, dtype=torch.int64)
-    return {
-        "tensors": none,
-        "float labels": (none[0], torch.empty(0)),
-        "lists": ([], []),
-        "mapping": {"h": none[0], "labels": none[1]},
-        "None": None,
-        "empty list": [],
-        "empty mapping": {},
-    }[kind]
-
-
-EMPTY = ["tensors", "float labels", "lists", "mapping", "None", "empty list", "empty mapping"]
-
-
-def with_empty_batches(kind: str, batches: list[Any]) -> list[Any]:
-    """Two empty ones at the start, one within and one at the end."""
-    none = empty(kind)
-    return [none, none, batches[0], none, *batches[1:], none]
-
-
-@pytest.mark.parametrize("kind", EMPTY)
-def test_empty_batches_change_nothing(kind: str) -> None:
-    """Red: a classifier compared on no sample; a dtype of no label."""
-    h, labels = drawn(5)
-    some = [*zip(h.split(200), labels.split(200), strict=True)]
-    with_empty, net = with_empty_batches(kind, some), Head(5)
-    options: dict[str, Any] = {"classes": [0, 2, 3]}
-    same(measure_model(net, "fc", with_empty, with_empty), measure_model(net, "fc", some, some))
-    same(measure_model(net, "fc", with_empty, **options), measure_model(net, "fc", some, **options))
-    same(measure_model(net, "fc", with_empty, classes="present"), measure_model(net, "fc", some))
-    for name, array_of in nc.collect_features(net, "fc", with_empty).items():
-        assert np.array_equal(array_of, nc.collect_features(net, "fc", some)[name])
-    assert nc.CollapseMonitor("fc", with_empty).values(net) == nc.CollapseMonitor("fc", some).values(net)
-    tagged = [(rows, nn.functional.one_hot(own, 5)) for rows, own in some]
-    for targets in ("tags", "targets"):
-        rows = [(h, own.float() if targets == "targets" else own) for h, own in tagged]
-        measured = MODELS[targets]
-        same(measured(net, "fc", with_empty_batches(kind, rows)), measured(net, "fc", rows))
-
-
-@pytest.mark.parametrize("kind", EMPTY)
-def test_empty_batches_of_tokens_change_nothing(kind: str) -> None:
-    h, labels = drawn(5)
-    some = [
-        (rows.view(-1, 10, D), own.view(-1, 10))
-        for rows, own in zip(h.split(200), labels.split(200), strict=True)
-    ]
-    net, options = Head(5), {"unembedding": "fc", "min_per_class": 1, "shift": False}
-    got = measure_causal_lm(net, with_empty_batches(kind, some), **options)  # type: ignore[arg-type]
-    same(got, measure_causal_lm(net, some, **options))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("kind", EMPTY)
-def test_a_loader_of_empty_batches_alone_is_one_line(kind: str) -> None:
-    loader, net = [empty(kind)] * 2, Head(5)
-    for measured in (
-        lambda: measure_model(net, "fc", loader),
-        lambda: measure_model(net, "fc", [drawn(5)], loader),
-        lambda: nc.measure_regression_model(net, "fc", loader),
-        lambda: nc.measure_multilabel_model(net, "fc", loader),
-        lambda: nc.collect_features(net, "fc", loader),
-        lambda: measure_causal_lm(net, loader, unembedding="fc"),
-    ):
-        with pytest.raises(
-            nc.InputError, match=r"^(test_)?loader: it gave no samples; there is nothing to mea"
-        ):
-            measured()
-
-
-@pytest.mark.parametrize("none", [(0, torch.int64), (0, torch.float32)])
-def test_empty_batches_of_arrays_change_nothing(none: tuple[int, torch.dtype]) -> None:
+@pytest.mark.parametrize("kind", [torch.int64, torch.float32])
+def test_empty_batches_of_arrays_change_nothing(kind: torch.dtype) -> None:
     from ncpipe.integrations.torchmetrics import ClassCollapse, SampleCollapse  # takes seconds to import
 
     h, labels = drawn(5)
-    empty = torch.empty(0, D), torch.empty(none[0], dtype=none[1])
+    empty = torch.empty(0, D), torch.empty(0, dtype=kind)
     some = [empty, (h[:7], labels[:7]), empty, (h[7:], labels[7:]), empty]
     fc = Head(5).fc
     wanted = measure(h, labels, fc.weight, fc.bias, h, labels)
@@ -419,10 +387,9 @@ def test_empty_batches_of_arrays_change_nothing(none: tuple[int, torch.dtype]) -
     second = SampleCollapse(first.statistics(), fc.weight, fc.bias)
     for batch in some:
         second.update(*batch)
-    found, known = first.compute() | second.compute(), values(wanted)
-    for name, value in found.items():
-        own = known.get(("train", name), known.get(("weights", name)))
-        assert value == pytest.approx(own, rel=1e-9, nan_ok=True)
+    known = {row.metric: row.value for row in wanted if row.split != "test"}
+    computed = first.compute() | second.compute()
+    assert computed == pytest.approx({name: known[name] for name in computed}, rel=1e-9, nan_ok=True)
 
 
 # --- loaders --------------------------------------------------------------------------------------------
@@ -475,17 +442,11 @@ def test_what_gives_its_batches_once_is_taken_while_they_fit_into_memory() -> No
             measure_model(net, "fc", once(batches), keep=0)
 
 
-@pytest.mark.parametrize("targets", MODELS)
-def test_a_loader_may_fill_the_same_tensors_again(targets: str) -> None:
+@pytest.mark.parametrize("measured", LOADED)
+def test_a_loader_may_fill_the_same_tensors_again(measured: str) -> None:
     """Red: targets kept by reference, all of them the last batch's."""
-    h, labels = drawn(5)
-    hot = nn.functional.one_hot(labels, 5)
-    own = {"labels": labels, "targets": hot + 0.1 * h[:, :5], "tags": hot}[targets]
-    batches, net = [(h[:300], own[:300]), (h[300:], own[300:])], Head(5)
-    same(MODELS[targets](net, "fc", Refilled(batches)), MODELS[targets](net, "fc", batches))
-    if targets == "labels":
-        got, wanted = (nc.collect_features(net, "fc", each) for each in (Refilled(batches), batches))
-        assert all(np.array_equal(got[name], wanted[name]) for name in wanted)
+    net, batches = Head(5), batches_of(measured, 300)
+    same(LOADED[measured](net, Refilled(batches)), LOADED[measured](net, batches))
 
 
 class Rows(IterableDataset):

@@ -353,8 +353,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("chain")
     short = {"epochs": 60, "log_every": 5}
     trees = {
-        kind: experiment_tree(**short, **{key: value for key, value in KINDS[kind].items() if key != "own"})
-        | {"model": KINDS[kind].get("own", SMOOTH)}
+        kind: experiment_tree(
+            **short, **{key: value for key, value in KINDS[kind].items() if key != "new_model"}
+        )
+        | {"model": KINDS[kind].get("new_model", SMOOTH)}
         for kind in ("smoothed_mse", "dot_regression", "features")
     } | {
         "supcon": experiment_tree(**short, loss=SUPCON, model={"last_bias": True}),

@@ -1,8 +1,6 @@
 """What a study of one's own may draw at random, freeze and leave out, and what its metrics may see."""
 
-import contextlib
 import random
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import experiment_tree, refused_by, vector_data, write_changed_study, write_params
-from test_study import FUNCTION, WHOLE
-from training_cases import HEAVY, OWN_TRAINING
+from conftest import experiment_tree, vector_data, write_params
+from studies import EVERYTHING, FUNCTION, TRAINING, WHOLE, write_study
 
 from ncpipe.commands.code import write_code
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Run
-from ncpipe.config.study import study_errors
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.extraction import extract
@@ -31,34 +27,21 @@ from ncpipe.system.randomness import global_generators
 from ncpipe.training.loop import train_batch
 
 CPU = torch.device("cpu")
-STUDY = "import random\n" + WHOLE + OWN_TRAINING
+STUDY = "import random\n" + WHOLE + TRAINING
 METRICS = f"METRICS = {{SPREAD: {FUNCTION}}}\n"
 LAYERS = "self.first, self.last = nn.Linear(size, width), nn.Linear(width, classes, bias=False)"
-OWN: dict[str, Any] = experiment_tree(
-    data={"source": "rings", "per_class": 10, "noise": 0.5, "seed": 3},
-    loss={"name": "poly", "epsilon": 1.0},
-    optimizer=HEAVY,
-    epochs=4,
-    log_every=1,
-) | {"model": {"architecture": "square", "width": 6}}
 DRAWS = {
     "torch": "torch.randn({})",
     "numpy": "torch.as_tensor(np.random.standard_normal({}), dtype=torch.float32)",
     "random": "torch.full(({},), random.gauss(0, 1))",
 }
-UNSEEDED = "torch.as_tensor(np.random.default_rng().standard_normal({}), dtype=torch.float32)"
-
 
 pytestmark = pytest.mark.usefixtures("study_folder")
 
 
-def written(*changes: tuple[str, str], **own: Any) -> Run:
+def written(*changes: tuple[str, str], **keys: Any) -> Run:
     """Write the study with pieces replaced; return its run of seed 0."""
-    return write_changed_study(STUDY, changes, OWN | own)
-
-
-def refusal() -> str:
-    return refused_by(lambda: check_study(load_params()))
+    return write_study(STUDY, EVERYTHING | keys, *changes)
 
 
 def trained(run: Run, data: Prepared | None = None) -> dict[str, torch.Tensor]:
@@ -68,39 +51,7 @@ def trained(run: Run, data: Prepared | None = None) -> dict[str, torch.Tensor]:
     return train_batch([run], data, CPU, "float32")[0].state
 
 
-def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(one[name], two[name]) for name in one)
-
-
 # ---- Draws at random ------------------------------------------------------------------------------------
-
-RESET = (
-    "        init_weights(self, 1.0, False, generator)\n",
-    "        self.first.reset_parameters()\n        self.last.reset_parameters()\n",
-)
-
-
-def test_reset_parameters_is_of_the_runs_seed() -> None:
-    """Red: two trainings of one seed that differ; two seeds that do not."""
-    run = written(RESET)
-    one = trained(run)
-    assert same(one, trained(run))
-    assert not same(one, trained(replace(run, seed=1)))
-
-
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_an_optimizer_that_draws_is_of_the_runs_seed_and_step(draw: str) -> None:
-    """Alone and stacked to the bit. Red: noise of the neighbours, or of what ran before."""
-    noise = draw.format("value.numel()") + ".view_as(value)"
-    run = written(("value - rate * state", f"value - rate * {noise} - rate * state"))
-    runs = [replace(run, seed=seed) for seed in (1, 0)]
-    data = prepare(run.spec.data, Path("raw"), None, progress=False)
-    one = trained(run, data)
-    assert same(one, trained(run, data))
-    stacked = train_batch(runs, data, CPU, "float32")
-    assert same(one, stacked[1].state)
-    assert not same(one, stacked[0].state)
-    check_study(load_params())
 
 
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
@@ -115,6 +66,7 @@ def test_data_that_are_drawn_globally_are_of_the_datas_seed(draw: str) -> None:
         inputs.append(prepare(spec, Path("raw"), None, progress=False).train.inputs)
     assert torch.equal(inputs[0], inputs[1])
     assert not torch.equal(inputs[0], inputs[2])
+    check_study(load_params())
 
 
 def test_global_generators_are_as_before_after_a_block() -> None:
@@ -129,41 +81,6 @@ def test_global_generators_are_as_before_after_a_block() -> None:
         assert (torch.rand(1), np.random.rand(), random.random()) == drawn  # noqa: NPY002
     with global_generators(0, "y"):
         assert torch.rand(1) != drawn[0]
-
-
-AGAIN = "gives another result when it is called again"
-UNREPEATABLE = {
-    "data": (("np.random.default_rng(spec.seed)", "np.random.default_rng()"), f"function of rings {AGAIN}"),
-    "initialise": (
-        (RESET[0], "        self.first.weight.data = " + UNSEEDED.format("(6, 2)") + "\n"),
-        f"initialise\\(\\) of square {AGAIN}; draw from `generator`",
-    ),
-    "loss": (
-        ("    return -own + spec", "    return -torch.rand(()) * own + spec"),
-        f"the loss poly of this network {AGAIN}, so its runs could not be repeated",
-    ),
-    "network": (
-        ("self.first(x).square()", "self.first(x).square() * random.random()"),
-        f"the network {AGAIN} in eval mode; draw `if self.training` alone",
-    ),
-    "optimizer": (
-        ("value - rate * state", "value - rate * float(np.random.default_rng().random()) * state"),
-        "the optimizer heavy_ball changes from call to call",
-    ),
-    "metric": (
-        (FUNCTION, "lambda classes: float(np.random.default_rng().random())"),
-        f"the metric spread {AGAIN}",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("change", "words"), UNREPEATABLE.values(), ids=UNREPEATABLE)
-def test_what_gives_another_result_when_called_again_is_refused(change: tuple[str, str], words: str) -> None:
-    """Red: a result that no second training gives."""
-    written(change)
-    message = refusal()
-    assert message.startswith("study.py: line ")
-    assert re.search(words, message), message
 
 
 # ---- Frozen parameters ----------------------------------------------------------------------------------
@@ -183,8 +100,6 @@ def test_a_parameter_without_a_gradient_is_frozen() -> None:
     row = describe(run, features, {"finished": True, "diverged_at_epoch": None})
     assert row["bound_detail"] == "a fixed classifier"
     check_study(load_params())
-    written((RESET[0], RESET[0] + "        self.last.weight.requires_grad_(False)\n"))
-    assert "initialise() changes requires_grad; set it in __init__" in refusal()
 
 
 # ---- Metrics --------------------------------------------------------------------------------------------
@@ -220,9 +135,9 @@ def test_a_metric_cannot_change_what_the_next_one_sees() -> None:
     metrics = (METRICS, TWO)
     run = written(metrics)
     data = vector_data()
-    found = measured(run, data)
+    values = measured(run, data)
     run = written(metrics, ("{FIRST: destructive, SECOND: after}", "{SECOND: after}"))
-    assert found["last", "train", "after"] == measured(run, data)["last", "train", "after"] > 0
+    assert values["last", "train", "after"] == measured(run, data)["last", "train", "after"] > 0
 
 
 PAIR = """
@@ -246,7 +161,7 @@ def test_a_metric_is_computed_on_the_target_split() -> None:
         data=digits | {"transfer": asked},
     )
     data = prepare(run.spec.data, Path("raw"), None, progress=False)
-    found = measured(run, data)
+    values = measured(run, data)
     (result,) = train_batch([run], data, CPU, "float32")
     weight, bias = (result.state[f"first.{name}"].double().numpy() for name in ("weight", "bias"))
     assert data.target is not None
@@ -256,38 +171,9 @@ def test_a_metric_is_computed_on_the_target_split() -> None:
     )
     labels = data.target.labels.numpy()
     spread = sum(((h[labels == k] - h[labels == k].mean(0)) ** 2).sum() for k in (0, 1)) / len(h)
-    assert found["last", "target", "spread"] == pytest.approx(spread, rel=1e-9)
-    nearest = np.mean([np.linalg.norm(train - each, axis=1).min() for each in h])
-    assert found["last", "target", "nearest"] == pytest.approx(nearest, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ('Metric("spread", "", "0", "m", "", "", "", "every, both")', "the group ''; write a short text"),
-        ('Metric("spread", "NC1", "0", "m", "", "", "", "everywhere")', "where 'everywhere'; write layers"),
-        ('Metric("spread", "NC1", "0", "m", "", "", "", "last, weights")', "is known at 'every, both'"),
-        ('Metric("spread", "NC1", "0", "m", "", "", "", "every, both", "lin")', "the scale 'lin'; write log"),
-    ],
-)
-def test_a_wrong_field_of_a_metric_is_refused(wrong: str, words: str) -> None:
-    """Red: taken in silence."""
-    with contextlib.suppress(InputError):  # params.yaml is read with it, perhaps
-        written(('Metric("spread", "NC1", "0", "spread", "", "", "", "every, both")', wrong))
-    message = refusal()
-    assert re.match(r"study\.py: line \d+: the metric 'spread' has ", message)
-    assert words in message
-
-
-def test_a_network_without_a_last_layer_is_one_line_with_a_way_out() -> None:
-    """By training, whatever the check saw. Red: AttributeError of `last`."""
-    run = written((LAYERS, LAYERS.replace("self.last", "self.head")))
-    data = prepare(run.spec.data, Path("raw"), None, progress=False)
-    with (
-        pytest.raises(InputError, match=r"Square has no classifier; set self.last = torch.nn.Linear"),
-        study_errors(),
-    ):
-        train_batch([run], data, CPU, "float32")
+    assert values["last", "target", "spread"] == pytest.approx(spread, rel=1e-9)
+    nearest = np.mean([np.linalg.norm(train - row, axis=1).min() for row in h])
+    assert values["last", "target", "nearest"] == pytest.approx(nearest, rel=1e-6)
 
 
 def test_data_with_gradients_are_taken_as_numbers() -> None:

@@ -14,7 +14,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import experiment_tree, vector_data
-from training_cases import HEAVY, LOSSES, MUON, OPTIMIZERS, OWN_TRAINING
+from studies import HEAVY, TRAINING
+from training_cases import LOSSES, MUON, OPTIMIZERS
 
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import check, read
@@ -219,7 +220,7 @@ def test_muon_takes_adamws_steps_on_all_but_inner_matrices() -> None:
 pytestmark = pytest.mark.usefixtures("study_folder")
 
 
-def write_study(text: str = OWN_TRAINING) -> None:
+def write_study(text: str = TRAINING) -> None:
     Path("study.py").write_text(text)
     load_study(Path())
 
@@ -252,30 +253,6 @@ def test_a_loss_of_ones_own_is_what_its_measurements_say() -> None:
 
 
 # ---- What is said of mistakes, and what an edit changes -------------------------------------------------
-
-
-def test_an_argument_that_nothing_gives_is_one_line() -> None:
-    message = r"^study\.py: line \d+: OPTIMIZERS\[HeavyBall\] takes 'theta', which .* may name weights"
-    with pytest.raises(InputError, match=message):
-        write_study(OWN_TRAINING.replace("heavy_ball(weights,", "heavy_ball(theta,"))
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("    return -own + spec.epsilon * (1 - own.exp())", "    return -own.mean()",
-         r"has the shape \(\); expected a number for each sample, \(24,\)"),
-        ("return {name: value -", "return {name[1:]: value -", "weights has to be a dict of "),
-        ('name: value - rate * state["velocity"][name]', "name: value[:1]",
-         r"weights of .* is \(1, .*; expected \("),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_is_one_line(before: str, after: str, message: str) -> None:
-    assert OWN_TRAINING.count(before) == 1
-    write_study(OWN_TRAINING.replace(before, after))
-    keys = {"loss": {"name": "poly", "epsilon": 1.0}, "optimizer": HEAVY}
-    with pytest.raises(InputError, match=rf"^study\.py: line \d+: the .*{message}"):
-        train_batch([Run("x", 3, 0, spec_of(**keys))], vector_data(), CPU, "float32")
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def tree(**experiments: Any) -> dict[str, Any]:
 LBFGS = {"name": "lbfgs", "learning_rate": 1.0, "memory": 5}
 IMAGES = {"source": "digits", "per_class": 4, "test_per_class": 4, "seed": 0, "normalisation": "unit"}
 STEPS = {"name": "step", "factor": 0.1}
+KEPT = {"at": [1], "metrics": ["nc2_etf"]}
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
@@ -98,6 +99,9 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("experiments.one.data", IMAGES | {"ood": {"source": "svhn", "per_class": 4660, "seed": 0}},
          "one.data.ood: per_class: 4660, but svhn has 4659 training samples"),
         ("experiments.one.data", TEXT | {"per_class": 12_501}, "data: per_class: 12501, but imdb has 12500"),
+        ("experiments.one.history", KEPT | {"at": [1.5]}, "history.at[0]: 1.5 is out of range"),
+        ("experiments.one.history", KEPT | {"at": []}, "history: metrics and at"),
+        ("experiments.one.history", {"at": [1]}, "history.metrics: missing"),
         ("experiments.one.schedule", STEPS | {"milestones": []}, "one.schedule: milestones: empty; list"),
         ("experiments.one.schedule", STEPS | {"milestones": [0.5, 0.25]}, "schedule: milestones: must asc"),
         ("experiments.one", experiment_tree(data=TEXT, model=architecture("L-T11", "pre", patch=2)),

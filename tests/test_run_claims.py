@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import experiment_tree, fingerprints, prepare_sweep, stored_runs
+from conftest import before_calls, experiment_tree, fingerprints, prepare_sweep, stored_runs
 
 from ncpipe.commands.clean import clean
 from ncpipe.commands.status import sweep_states
@@ -351,21 +351,16 @@ def test_two_that_claim_at_once(
                 two.take([key])
             held += [one, two]
 
-        def stepped(original: Callable[..., Any], calls: Any = calls, at: int = at) -> Callable[..., Any]:
-            def call(*arguments: Any, **more: Any) -> Any:
-                nonlocal acting, finished
-                if not acting and next(calls) == at:
-                    acting, finished = True, False
-                    act()
-                    acting = False
-                return original(*arguments, **more)
-
-            return call
+        def step(calls: Any = calls, at: int = at) -> None:
+            nonlocal acting, finished
+            if not acting and next(calls) == at:
+                acting, finished = True, False
+                act()
+                acting = False
 
         finished = True
         with monkeypatch.context() as patch:
-            for name in CALLS:
-                patch.setattr(os, name, stepped(getattr(os, name)))
+            before_calls(patch, ((os, name) for name in CALLS), step)
             writer.take([key])
         holders = [each for each in (writer, *held) if key in each.claim.keys and not each.released.is_set()]
         assert len(holders) <= 1, at

@@ -28,6 +28,7 @@ from conftest import (
     stored_runs,
     write_params,
 )
+from studies import POLY, TRAINING, changed
 
 from ncpipe.commands import sweep
 from ncpipe.commands.fill import fill_store
@@ -389,8 +390,8 @@ def arguments(stand_in: Path, number: str) -> dict[str, str]:
 def test_a_run_that_fails_is_named_and_not_submitted_again(
     folder: Path, stand_in: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("study.py").write_text(STUDY.replace("    return -(", "    raise ValueError('a mistake')\n    -("))
-    prepare_sweep([2], [0], one=experiment_tree(loss={"name": "poly"}), two=experiment_tree())
+    Path("study.py").write_text(changed(TRAINING, (POLY, "    raise ValueError('a mistake')\n")))
+    prepare_sweep([2], [0], one=experiment_tree(loss={"name": "poly", "epsilon": 1.0}), two=experiment_tree())
     [bad, good] = fingerprints()
     assert by_slurm(Slurm(array=1)) == {bad.key()}
     assert has(good.key())
@@ -438,32 +439,16 @@ def test_a_job_queues_itself_again_and_no_other(folder: Path, stand_in: Path) ->
     assert untrained() == []
 
 
-STUDY = """
-from dataclasses import dataclass
-from typing import Literal
-from ncpipe.config.specs import OwnLoss
-
-@dataclass(frozen=True)
-class Poly(OwnLoss):
-    name: Literal["poly"]
-
-def poly(logits, labels, spec):
-    return -(logits.log_softmax(-1) ** 1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-
-LOSSES = {Poly: poly}
-"""
-
-
 def test_jobs_run_the_code_that_they_were_submitted_with(folder: Path, stand_in: Path) -> None:
     """It is edited before they begin. Red: jobs that are cancelled, fail or are forgotten, and runs of the
     edited code under the old name."""
-    Path("study.py").write_text(STUDY)
-    prepare_sweep([2], [0], one=experiment_tree(loss={"name": "poly"}))
+    Path("study.py").write_text(TRAINING)
+    prepare_sweep([2], [0], one=experiment_tree(loss={"name": "poly", "epsilon": 1.0}))
     [before] = fingerprints()
     (stand_in / "hold").touch()
     by_slurm(wait=False)
     [array] = read_arrays()
-    Path("study.py").write_text(STUDY.replace("** 1", "** 3"))
+    Path("study.py").write_text(changed(TRAINING, (POLY, "    return -3 * own\n")))
     job = array.folder / WORKDIR / "ncpipe/runs/engines/slurm_job.py"
     text = job.read_text()
     job.write_text(text.replace("    array = read_array(", "    print('its own')\n    array = read_array("))
@@ -484,7 +469,7 @@ def test_jobs_run_the_code_that_they_were_submitted_with(folder: Path, stand_in:
 
 def test_jobs_find_what_loops_read(folder: Path) -> None:
     """What is listed for `fetch`, by links. Red: a loop that trains here and not in jobs."""
-    Path("study.py").write_text(STUDY)
+    Path("study.py").write_text(TRAINING)
     Path("images").mkdir()
     Path("images/one.txt").write_text("1")
     Path("dvc.yaml").write_text("stages: {fetch: {cmd: ncpipe fetch, deps: [images, ../elsewhere]}}\n")

@@ -8,16 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import clear_code_digests, experiment_tree, measure_runs, params_tree, write_params
+from conftest import Command, clear_code_digests, experiment_tree, measure_runs, params_tree, write_params
+from pipeline import ROOT
 from ruamel.yaml import YAML
-from test_study import SCHEMA
+from studies import STAGES
 
 from ncpipe.claims.evidence import Tables
-from ncpipe.commands.cli import run_cli
 from ncpipe.commands.code import write_code
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
-from ncpipe.commands.json_schema import schema_text
+from ncpipe.commands.json_schema import SCHEMA_FILE, schema_text
 from ncpipe.commands.new import create_study
 from ncpipe.commands.train import train
 from ncpipe.config.params import load_params, make_run, parse_params
@@ -32,54 +32,6 @@ from ncpipe.tables.keys import rows_at
 from ncpipe.tables.stage_tables import stage_table
 from ncpipe.training.loop import starts_of
 
-STUDY = """
-from dataclasses import dataclass
-
-from matplotlib.figure import Figure
-
-from ncpipe.study import Count, InputError, Positive, Stage, load_params, trained_runs
-
-
-@dataclass(frozen=True)
-class Limits:
-    \"\"\"limit: largest norm.\"\"\"
-
-    limit: Positive
-    word: str = "norm"
-
-    def __post_init__(self):
-        if self.limit > 10:
-            raise ValueError("limit: too large for us")
-
-
-def norms(experiment, power: Count = 2):
-    \"\"\"Return the norm of each run's last layer.\"\"\"
-    for trained in trained_runs(experiment):
-        norm = trained.weights["last.weight"].abs().pow(power).sum() ** (1 / power)
-        again = float(trained.network.last.weight.detach().norm())
-        samples = len(trained.data.train)
-        yield {**trained.run.columns, "norm": float(norm), "again": again, "samples": samples}
-
-
-def limits(factor: Positive):
-    figure = Figure()
-    figure.subplots().plot([1, 2])
-    return {"limits": [{"limit": factor * load_params().limit}], "line": figure}
-
-
-def square(trained):
-    return trained.features.weight.square().sum()
-
-
-def two(trained):
-    return {"kind": trained.run.spec.loss_name, "twice": 2 * square(trained)}
-
-
-WORDS = {"known": ["norm"]}  # which no experiment picks
-STAGES = {"norms": Stage(norms), "limits": Stage(limits, report=False)}
-RUN_COLUMNS = {"square": square, ("kind", "twice"): two}
-PARAMS = Limits
-"""
 FURTHER = {"limit": 2.5}
 
 
@@ -88,7 +40,7 @@ def study(study_folder: Path) -> None:
     write_study()
 
 
-def write_study(text: str = STUDY, **further: object) -> None:
+def write_study(text: str = STAGES, **further: object) -> None:
     Path("study.py").write_text(text, encoding="utf-8")
     tree = params_tree([2], [0, 1], one=experiment_tree(), two=experiment_tree(loss="mse"))
     with Path("params.yaml").open("w", encoding="utf-8") as file:
@@ -97,26 +49,18 @@ def write_study(text: str = STUDY, **further: object) -> None:
         yaml.dump(tree | (further or FURTHER), file)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
-    """The exit code of `ncpipe stage`, or its message."""
-    monkeypatch.setattr("sys.argv", ["ncpipe", "stage", *words])
-    with pytest.raises(SystemExit) as stop:
-        run_cli()
-    return stop.value.code
-
-
 @pytest.fixture
 def measured() -> None:
     measure_runs("one", "two", depths=[2], seeds=[0, 1])
 
 
-def test_a_stage_for_each_experiment_writes_its_rows(measured: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_for_each_experiment_writes_its_rows(measured: None, command: Command) -> None:
     """The numbers are NumPy's, of stored weights. Red: another experiment's runs; an option that is lost."""
     for name in ("one", "two"):
-        assert run(monkeypatch, "norms", "--experiment", name, "--power", "3") in (0, None)
-    own = pd.read_csv("data/norms/two/norms.csv")
-    assert list(own.columns) == ["experiment", "depth", "seed", "norm", "again", "samples"]
-    for row in own.to_dict("records"):
+        assert command("stage", "norms", "--experiment", name, "--power", "3") in (0, None)
+    table = pd.read_csv("data/norms/two/norms.csv")
+    assert list(table.columns) == ["experiment", "depth", "seed", "norm", "again", "samples"]
+    for row in table.to_dict("records"):
         weight = load_tensors(Path(f"data/runs/two/L2/s{row['seed']}/model.safetensors"))["last.weight"]
         w = weight.double().numpy()
         assert row["norm"] == pytest.approx((np.abs(w) ** 3).sum() ** (1 / 3), rel=1e-6)
@@ -124,7 +68,7 @@ def test_a_stage_for_each_experiment_writes_its_rows(measured: None, monkeypatch
         assert (row["experiment"], row["samples"]) == ("two", 24)
     both = stage_table("norms")
     assert list(both["experiment"]) == ["one", "one", "two", "two"]
-    pd.testing.assert_frame_equal(both[2:].reset_index(drop=True), own, check_dtype=False)
+    pd.testing.assert_frame_equal(both[2:].reset_index(drop=True), table, check_dtype=False)
     tables = object.__new__(Tables)
     pd.testing.assert_frame_equal(tables.stage("norms"), both)
     shown = {grid.name: grid for grid in contents(None, [], [Path("data/norms")], {}).grids}
@@ -133,15 +77,15 @@ def test_a_stage_for_each_experiment_writes_its_rows(measured: None, monkeypatch
 
 
 def test_a_stage_computes_with_the_threads_of_params(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    command: Command, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Which decide the last digits of its sums. Red: a stage that takes as many as there are cores."""
     counted = '    print(__import__("torch").get_num_threads())\n    figure = Figure()'
-    write_study(STUDY.replace("    figure = Figure()", counted))
+    write_study(STAGES.replace("    figure = Figure()", counted))
     before = torch.get_num_threads()
     torch.set_num_threads(before + 1)
     try:
-        assert run(monkeypatch, "limits", "--factor", "2") in (0, None)
+        assert command("stage", "limits", "--factor", "2") in (0, None)
     finally:
         torch.set_num_threads(before)
     assert capfd.readouterr().out.splitlines()[0] == str(load_params().compute.threads)
@@ -160,9 +104,9 @@ def test_a_trained_run_says_what_the_tables_say(measured: None) -> None:
         assert {name: by_hand.row[name] for name in numbers} == pytest.approx(numbers, nan_ok=True)
         assert by_hand.measure(["nc1_trace_ratio"]) == trained.measure_layers(["nc1_trace_ratio"])["last"]
         for layer, values in trained.measure_layers(["nc1_trace_ratio", "rank_means"]).items():
-            found = rows_at(metrics, of_run | {"layer": layer, "split": "train"}).set_index("metric")["value"]
-            for name in values.keys() & {*found.index}:
-                assert values[name] == pytest.approx(found[name], rel=1e-12)
+            rows = rows_at(metrics, of_run | {"layer": layer, "split": "train"}).set_index("metric")["value"]
+            for name in values.keys() & {*rows.index}:
+                assert values[name] == pytest.approx(rows[name], rel=1e-12)
         samples = trained.samples(trained.data.train)
         wrong = trained.network(samples.inputs).argmax(1) != samples.labels
         assert wrong.double().mean().item() == trained.row["train_error"]
@@ -197,11 +141,11 @@ def test_columns_of_runs_are_the_studys(measured: None) -> None:
             assert row["kind"] == {"one": "ce", "two": "mse"}[name]
 
 
-def test_a_stage_of_the_sweep_reads_the_studys_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_of_the_sweep_reads_the_studys_keys(command: Command) -> None:
     """Its files are one folder, of equal bytes each time. Red: lost keys; a figure no report shows."""
     folders = []
     for _ in "ab":
-        assert run(monkeypatch, "limits", "--factor", "2") in (0, None)
+        assert command("stage", "limits", "--factor", "2") in (0, None)
         folders.append({path.name: path.read_bytes() for path in Path("data/limits").iterdir()})
     assert folders[0] == folders[1]
     assert set(folders[0]) == {"limits.csv", "line.png", "line.svg"}
@@ -221,7 +165,7 @@ def test_keys_of_the_study_are_read_checked_and_explained() -> None:
     schema = json.loads(schema_text("params.schema.json", params.study))["$defs"]["Params"]
     assert schema["properties"]["limit"]["description"] == "largest norm."
     assert "limit" in schema["required"]
-    assert "limit" not in json.loads(SCHEMA.read_text())["$defs"]["Params"]["properties"]
+    assert "limit" not in json.loads((ROOT / SCHEMA_FILE).read_text())["$defs"]["Params"]["properties"]
     with pytest.raises(InputError, match=r"^limit: unknown key; "):
         parse_params(params_tree([2], [0], one=experiment_tree()) | FURTHER)
 
@@ -242,42 +186,11 @@ def test_a_mistake_in_the_studys_keys_is_one_line(further: dict[str, object], wo
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "words"),
-    [
-        ('"norms": Stage(norms)', '"norms": norms', "STAGES: STAGES['norms'] is no Stage of a function"),
-        ('"norms": Stage', '"train": Stage', "STAGES: the stage 'train' exists already, in the package"),
-        ('"norms": Stage', '"no name": Stage', "STAGES: the stage 'no name' is no name; take letters"),
-        ("power: Count = 2", "power=2", "norms: STAGES['norms'] takes power without a type; annotate it, as"),
-        ("power: Count = 2", "power: list = []", "norms: STAGES['norms'] list is no type of a key"),
-        ("power: Count = 2", "*power", "norms: STAGES['norms'] takes *power; name each of its options"),
-        ('"square": square', '"a b": square', "RUN_COLUMNS: RUN_COLUMNS has the key 'a b', which is no name"),
-        ('"square": square', '"square": 3', "RUN_COLUMNS: RUN_COLUMNS[square] is of type int, no function"),
-        ("PARAMS = Limits", "PARAMS = {}", "PARAMS: PARAMS is no frozen dataclass; its fields are keys of"),
-        ("    limit: Positive", "    sweep: Positive\n    limit: Positive",
-         "Limits: PARAMS has the key 'sweep', which exists already; take another name"),
-        ("    limit: Positive", "    grid: Positive\n    limit: Positive",
-         "Limits: PARAMS has the key 'grid', which exists already; take another name"),
-    ],
-)  # fmt: skip
-def test_a_wrong_entry_is_one_line_with_its_place(before: str, after: str, words: str) -> None:
-    assert before in STUDY
-    text = STUDY.replace(before, after)
-    write_study(text)
-    with pytest.raises(InputError) as caught:
-        load_params()
-    name, _, message = words.partition(": ")
-    line = next(
-        i for i, line in enumerate(text.splitlines(), 1) if re.match(rf"(def |class )?{name}\b", line)
-    )
-    assert str(caught.value).startswith(f"study.py: line {line}: {message}"), caught.value
-
-
-@pytest.mark.parametrize(
     ("text", "words", "message"),
     [
-        (STUDY, ["norm"], r"^ncpipe: stage: unknown 'norm'; did you mean 'norms'\?"),
+        (STAGES, ["norm"], r"^ncpipe: stage: unknown 'norm'; did you mean 'norms'\?"),
         ("", ["norms"], r"^ncpipe: stage: unknown 'norms'; study\.py beside params\.yaml has no table S"),
-        (STUDY, ["limits", "--factor", "-1"], r"^ncpipe: --factor: -1\.0 is out of range; it must be > 0"),
+        (STAGES, ["limits", "--factor", "-1"], r"^ncpipe: --factor: -1\.0 is out of range; it must be > 0"),
         ("    return 1 / 0", ["limits"], r"^ncpipe: study\.py: line \d+: limits: ZeroDivisionError: "),
         ("    return 7", ["limits"], r"^ncpipe: study\.py: line \d+: limits gives int; return rows"),
         ("    return None", ["limits"], r"^ncpipe: study\.py: line \d+: limits gives NoneType; return rows"),
@@ -288,16 +201,16 @@ def test_a_wrong_entry_is_one_line_with_its_place(before: str, after: str, words
     ],
 )  # fmt: skip
 def test_a_stage_that_fails_is_one_line_and_writes_nothing(
-    text: str, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+    text: str, words: list[str], message: str, command: Command
 ) -> None:
     """Red: a traceback; a folder that is half written, or an older one that is gone."""
     Path("data/limits").mkdir(parents=True)
     Path("data/limits/old.csv").touch()
     if text.startswith("    "):
-        text = STUDY.partition("def limits")[0] + f"def limits():\n{text}\n\n\nPARAMS = Limits\n"
+        text = STAGES.partition("def limits")[0] + f"def limits():\n{text}\n\n\nPARAMS = Limits\n"
         text += "STAGES = {'limits': Stage(limits)}\n"
     write_study(text, **({} if text else {"about": {}}))
-    assert re.match(message, str(run(monkeypatch, *words)))
+    assert re.match(message, str(command("stage", *words)))
     assert [path.name for path in Path("data/limits").iterdir()] == ["old.csv"]
 
 
@@ -311,16 +224,14 @@ def test_a_stage_that_fails_is_one_line_and_writes_nothing(
     ],
 )
 def test_a_wrong_option_is_refused(
-    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(monkeypatch, *words) == 2
+    assert command("stage", *words) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_help_of_a_stage_is_its_functions(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "norms", "--help") in (0, None)
+def test_the_help_of_a_stage_is_its_functions(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("stage", "norms", "--help") in (0, None)
     shown = capsys.readouterr().out
     assert "Return the norm of each run's last layer." in shown
     assert "--power" in shown
@@ -338,7 +249,7 @@ def test_the_help_of_a_stage_is_its_functions(
     ],
 )  # fmt: skip
 def test_a_wrong_column_is_one_line(columns: str, words: str) -> None:
-    write_study(re.sub(r"RUN_COLUMNS = .*", f"RUN_COLUMNS = {columns}", STUDY))
+    write_study(re.sub(r"RUN_COLUMNS = .*", f"RUN_COLUMNS = {columns}", STAGES))
     with pytest.raises(InputError, match=r"^study\.py: line \d+: ") as caught:
         measure_runs("one", depths=[2], seeds=[0, 1])
     assert words.removeprefix("RUN_COLUMNS: ").removeprefix("<lambda>: ") in str(caught.value)
@@ -349,7 +260,7 @@ def test_the_digest_of_a_stage_is_of_its_code() -> None:
     """A stage counts by its function's file. Red: an edit that no stage runs for, or that trains again."""
     Path("dvc.yaml").write_text("stages:\n  code: {cmd: ncpipe code, always_changed: true}\n")
     Path("ours.py").write_text("def limits(factor: float):\n    return [{'limit': factor}]\n")
-    text = STUDY.replace("def limits(", "def unused(").replace(
+    text = STAGES.replace("def limits(", "def unused(").replace(
         "STAGES =", "from ours import limits\n\nSTAGES ="
     )
 
@@ -373,7 +284,7 @@ def test_the_digest_of_a_stage_is_of_its_code() -> None:
     assert digests()[3] != before[3]
 
 
-def test_a_study_with_a_stage_is_created_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_with_a_stage_is_created_and_runs(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: a starter whose stage fails; a stage that dvc.yaml does not name."""
     Path("study.py").unlink()
     create_study("./lbfgs", with_stage=True)
@@ -381,7 +292,7 @@ def test_a_study_with_a_stage_is_created_and_runs(monkeypatch: pytest.MonkeyPatc
     clear_code_digests()
     measure_runs("mixture_rn1", depths=[2, 4], seeds=[0, 1])
     write_code()
-    assert run(monkeypatch, "longer", "--experiment", "mixture_rn1") in (0, None)
+    assert command("stage", "longer", "--experiment", "mixture_rn1") in (0, None)
     assert list(stage_table("longer")["epoch"]) == [0, 20] * 4
     stages = YAML(typ="safe").load(Path("dvc.yaml"))["stages"]
     assert stages["longer"]["outs"] == ["data/longer/${item.experiment}"]
@@ -422,8 +333,8 @@ def test_runs_start_from_the_weights_of_the_study() -> None:
     fetch("one")
     train("one", 2, workers=1)
     for seed in (0, 1):
-        kept = load_tensors(Path(f"data/runs/one/L2/s{seed}/kept/e0.safetensors"))
-        assert {float(value) for weight in kept.values() for value in weight.flatten()} == {0.5 + seed}
+        weights = load_tensors(Path(f"data/runs/one/L2/s{seed}/weights/e0.safetensors"))
+        assert {float(value) for weight in weights.values() for value in weight.flatten()} == {0.5 + seed}
     assert json.loads(Path("data/runs/one/L2/s0/run.json").read_text())["inputs"]["spec"]["start"] == "halves"
 
 

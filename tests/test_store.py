@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import (
+    Command,
+    before_calls,
     contents,
     experiment_tree,
     flip_byte,
@@ -29,7 +31,6 @@ from conftest import (
 from dvc.config import Config
 from dvc.repo import Repo
 
-from ncpipe.__main__ import main
 from ncpipe.commands.clean import clean
 from ncpipe.commands.code import write_code
 from ncpipe.commands.extract import extract_experiment
@@ -265,19 +266,10 @@ def test_what_is_not_as_it_was_is_left_to_the_long_way(name: str, project: Path)
     store_layout._store.cache_clear()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        [],
-        WORDS[:4],
-        WORDS[2:],
-        [*WORDS, "--workers"],
-        [*WORDS, "--workers", "1"],
-        ["--experiment", "../one", *WORDS[2:]],
-    ],
-)
-def test_words_of_another_kind_are_left_to_the_long_way(words: list[str], project: Path) -> None:
-    assert not take_stored(words)
+def test_words_of_another_kind_are_left_to_the_long_way(project: Path) -> None:
+    for words in ([], WORDS[:4], WORDS[2:], [*WORDS, "--workers"], [*WORDS, "--workers", "1"]):
+        assert not take_stored(words)
+    assert not take_stored(["--experiment", "../one", *WORDS[2:]])
     assert not RUNS.exists()
 
 
@@ -456,7 +448,7 @@ def test_all_of_a_folder_is_on_the_disk_before_it_is_in_its_place(
 
 
 def test_what_a_killed_dvc_tried_links_by_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Red: it stays in data/runs/NAME, which counts to what `extract` depends on, for good."""
     monkeypatch.chdir(tmp_path)
@@ -473,16 +465,13 @@ def test_what_a_killed_dvc_tried_links_by_goes(
     young = Path("data/metrics/.Zf22zXYH0J-2ytw2vqcZ_g.tmp")
     young.touch()
     os.utime(young, (time.time() + 600,) * 2)  # however long the test takes
-    monkeypatch.setattr("sys.argv", ["ncpipe", "schema", "--help"])
     for dvc in (False, True):
         if dvc:
             monkeypatch.setenv("DVC_STAGE", "dvc.yaml:aggregate")
             monkeypatch.setattr("ncpipe.commands.cli.install_signal_handlers", lambda: None)
-        with pytest.raises(SystemExit):
-            main()
+        command("schema", "--help")
         left = {path.relative_to("data").as_posix() for path in Path("data").rglob("*") if path.is_file()}
         assert left == {*kept, "metrics/" + young.name, *([] if dvc else gone)}
-    capsys.readouterr()
 
 
 # What it costs
@@ -566,6 +555,9 @@ def test_clean_removes_what_nobody_has_used_for_long(
 # What goes wrong
 
 
+CALLS = ((os, "replace"), (os, "rename"), (os, "link"), (shutil, "copytree"), (shutil, "rmtree"))
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_two_take_a_run_at_once(there: bool, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process takes it before each of the calls that put it into its place, which may have a former
@@ -577,24 +569,8 @@ def test_two_take_a_run_at_once(there: bool, project: Path, monkeypatch: pytest.
             RUN.mkdir(parents=True)
             (RUN / "former").touch()
         acts = iter([False] * at + [True])
-
-        def preceded(original: Callable[..., object], acts: Iterator[bool] = acts) -> Callable[..., object]:
-            def call(*arguments: object, **more: object) -> object:
-                if next(acts, False):
-                    materialise(store, RUN)
-                return original(*arguments, **more)
-
-            return call
-
         with monkeypatch.context() as patch:
-            for module, name in (
-                (os, "replace"),
-                (os, "rename"),
-                (os, "link"),
-                (shutil, "copytree"),
-                (shutil, "rmtree"),
-            ):
-                patch.setattr(module, name, preceded(getattr(module, name)))
+            before_calls(patch, CALLS, lambda acts=acts: next(acts, False) and materialise(store, RUN))
             materialise(store, RUN)
         verify_stored(RUN, store.name)
         assert list(Path("data/.partial").iterdir()) == []
@@ -629,26 +605,19 @@ def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path, monkeypatch: p
     assert len([name for name in modes if name.endswith(".safetensors")]) == 7
 
 
-def said_by(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
-    monkeypatch.setattr("sys.argv", ["ncpipe", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    return str(stop.value.code)
-
-
-def test_a_store_of_another_version_is_one_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_of_another_version_is_one_line(project: Path, command: Command) -> None:
     """Red: runs taken from what another version means by them."""
     store_layout._store.cache_clear()
     (store_folder() / VERSION_FILE).write_text("2\n")
     store_layout._store.cache_clear()
-    said = said_by(monkeypatch, "train", *WORDS)
+    said = command("train", *WORDS)
     assert re.fullmatch(r"ncpipe: data/\.store: has version '2', but this ncpipe reads .*", said)
     store_layout._store.cache_clear()
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
 def test_a_store_that_cannot_be_written_is_one_line(
-    number: int, project: Path, monkeypatch: pytest.MonkeyPatch
+    number: int, project: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stored run is taken from it all the same. Red: a traceback; a folder that is half a run."""
     rename = os.rename
@@ -662,7 +631,7 @@ def test_a_store_that_cannot_be_written_is_one_line(
     train("one", 2, 1)
     write_params([2], [0, 1, 2], one=experiment_tree())
     before = stored_runs()
-    said = said_by(monkeypatch, "train", *WORDS[:-1], "2", "--workers", "1")
+    said = command("train", *WORDS[:-1], "2", "--workers", "1")
     assert said.startswith("ncpipe: data/.store/")
     assert os.strerror(number) in said
     assert stored_runs() == before

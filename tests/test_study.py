@@ -10,11 +10,11 @@ import jsonschema
 import pandas as pd
 import pytest
 import torch
-from conftest import experiment_tree, write_params
+from conftest import Command, experiment_tree, refused_by, write_params
 from ruamel.yaml import YAML
+from studies import RINGS, WHOLE, changed
 
 from ncpipe.commands.claims import claims
-from ncpipe.commands.cli import run_cli
 from ncpipe.commands.code import write_code
 from ncpipe.commands.fetch import fetch
 from ncpipe.commands.grid import write_grid
@@ -34,96 +34,6 @@ from ncpipe.system.errors import InputError
 
 SCHEMA = Path(__file__).resolve().parent.parent / "params.schema.json"
 
-NETWORK = """
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import ClassVar, Literal
-
-import torch
-from torch import nn
-
-from ncpipe.config.architectures.architecture import Architecture
-from ncpipe.config.bounds import Count, NonNegative
-from ncpipe.models.build import Family
-from ncpipe.models.inputs import flatten
-from ncpipe.models.network import Layer, Network, init_weights
-
-
-@dataclass(frozen=True)
-class SquareModel(Architecture):
-    architecture: Literal["square"]
-    width: Count
-    norm: ClassVar[str] = "none"
-    initialisation: ClassVar[str] = "normal"
-    last_bias: ClassVar[bool] = False
-
-    def incompatibility(self, kind, source):
-        return "" if kind == "vector" else f"model.architecture: square takes vectors, {source} has none"
-
-    def depth_incompatibility(self, depth):
-        return "" if depth == 2 else "L = 2"
-
-
-class Square(Network):
-    def __init__(self, size, classes, width):
-        super().__init__()
-        self.first, self.last = nn.Linear(size, width), nn.Linear(width, classes, bias=False)
-
-    @property
-    def length(self):
-        return Fraction(1)
-
-    def parameter_groups(self):
-        return {"inner": [self.first], "last": [self.last]}
-
-    def initialise(self, generator):
-        init_weights(self, 1.0, False, generator)
-
-    def layers(self, x, lengths=None):
-        yield Layer("last", Fraction(1), self.first(x).square())
-
-
-def build(spec, shape, classes, depth):
-    return Square(shape.size, classes, spec.width)
-
-
-NETWORKS = {SquareModel: Family(flatten, build)}
-"""
-DATA = """
-import numpy as np
-
-from ncpipe.config.specs import OwnData
-
-
-@dataclass(frozen=True)
-class RingsData(OwnData):
-    kind: ClassVar[str] = "vector"
-    source: Literal["rings"]
-    per_class: Count
-    noise: NonNegative
-    seed: int
-
-
-def rings(spec):
-    draw = np.random.default_rng(spec.seed)
-    labels = np.tile([0, 1], spec.per_class)
-    angle = draw.uniform(0, 2 * np.pi, len(labels))
-    points = np.stack([np.cos(angle), np.sin(angle)], 1) * (1 + labels[:, None])
-    return {"inputs": points + spec.noise * draw.standard_normal(points.shape), "labels": labels}
-
-
-DATA = {RingsData: rings}
-"""
-METRIC = """
-from ncpipe.metrics.catalogue import Metric
-
-SPREAD = Metric("spread", "NC1", "0", "spread", "", "", "", "every, both")
-METRICS = {SPREAD: lambda classes: classes.squares.sum() / classes.samples}
-"""
-WIDTH = "    width: Count"
-FUNCTION = "lambda classes: classes.squares.sum() / classes.samples"
-WHOLE = NETWORK + DATA + METRIC
-RINGS = {"source": "rings", "per_class": 10, "noise": 0.05, "seed": 0}
 OWN: dict[str, Any] = experiment_tree(data=RINGS) | {
     "model": {"architecture": "square", "width": 8},
     "epochs": 100,
@@ -139,14 +49,6 @@ def study(study_folder: Path) -> None:
 
 def write_study(text: str = WHOLE) -> None:
     Path("study.py").write_text(text, encoding="utf-8")
-
-
-def refusal() -> str:
-    with pytest.raises(InputError) as caught:
-        own_metrics(load_params().study)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 def line_of(text: str, words: str) -> int:
@@ -190,10 +92,10 @@ def test_mistakes_in_keys_of_ones_own_are_those_of_any_key(key: str, value: Any,
 def test_a_network_of_ones_own_says_what_does_not_suit_it() -> None:
     write_study()
     write_params([3], [0], own=OWN)
-    assert "sweep.depths: 3 does not suit own: square needs L = 2" in refusal()
+    assert "sweep.depths: 3 does not suit own: square needs L = 2" in refused_by(load_params)
     images = {"source": "digits", "per_class": 5, "test_per_class": 5, "seed": 0, "normalisation": "unit"}
     write_params([2], [0], own=OWN | {"data": images})
-    assert "square takes vectors, digits has none" in refusal()
+    assert "square takes vectors, digits has none" in refused_by(load_params)
 
 
 def test_a_schema_written_beside_study_py_has_its_keys() -> None:
@@ -223,80 +125,13 @@ def test_a_run_has_its_study_with_it_in_another_process() -> None:
 # --- what is wrong in it is one line ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "words"),
-    [
-        ("x = 1\ndef f(:\n", 2, "invalid syntax"),
-        ("\n\nimport nothing_of_this_name\n", 3, "ModuleNotFoundError: No module named"),
-        ("def f():\n    return 1 / 0\n\nf()\n", 2, "line 2: f: ZeroDivisionError: division by zero"),
-        ("raise SystemExit(3)\n", 1, "SystemExit: 3"),
-        ("x = 1\nNETWORKS = []\n", 2, "NETWORKS is of type list; it has to be a dict"),
-        ("\nNETWORKS = {'square': 1}\n", 2, "'square' in NETWORKS is no spec: make it a frozen dataclass"),
-        ("\nclass A:\n    pass\n\n\nNETWORKS = {A: 1}\n", 3 - 1, "A in NETWORKS is no spec"),
-        ("\nMETRICS = {'spread': len}\n", 2, "METRICS has a key of type str; expected a Metric"),
-    ],
-)
-def test_what_is_wrong_in_study_py_is_one_line_with_its_place(text: str, line: int, words: str) -> None:
-    write_study(text)
-    write_params([2], [0], plain=experiment_tree())
-    message = refusal()
-    assert message.startswith(f"study.py: line {line}: ")
-    assert words in message
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "at", "words"),
-    [
-        ('Literal["square"]', 'Literal["mlp"]', "class SquareModel", "'mlp' exists already, in the package"),
-        ('Metric("spread"', 'Metric("cdnv"', "METRICS = ", "'cdnv' exists already, in the package"),
-        ('Metric("spread"', 'Metric("a b"', "METRICS = ", "the metric 'a b' is no name"),
-        ("    architecture: Lit", "    name: Lit", "class SquareModel", "begin with the key architecture"),
-        (': Literal["square"]', ": str", "class SquareModel", "architecture is no name"),
-        (WIDTH, '    width: "Nothing"', "class SquareModel", "annotation of SquareModel is no type"),
-        (WIDTH, "    width: list[int]", "class SquareModel", "list is no type of a key"),
-        (WIDTH, '    width: "SquareModel | RingsData"', "class SquareModel",
-         "a union of records has no key: write Annotated[A | B, TaggedBy('key')]"),
-        (WIDTH, '    width: "tuple[RingsData, ...]"', "class SquareModel",
-         "a list or dict of records cannot be a key"),
-        ("(frozen=True)\nclass SquareModel", "\nclass SquareModel", "class SquareModel", "not frozen"),
-        ('    norm: ClassVar[str] = "none"\n', "", "class SquareModel", "SquareModel has no norm"),
-        ("SquareModel: Family(", "SquareModel: print(", "NETWORKS = ", "NETWORKS[SquareModel] is no Family"),
-        ("SPREAD: " + FUNCTION, "SPREAD: 3.0", "METRICS = ", "METRICS[spread] is of type float"),
-    ],
-)  # fmt: skip
-def test_a_wrong_definition_is_one_line_with_its_place(before: str, after: str, at: str, words: str) -> None:
-    assert WHOLE.count(before) == 1
-    text = WHOLE.replace(before, after)
-    write_study(text)
-    message = refusal()
-    assert message.startswith(f"study.py: line {line_of(text, at)}: "), message
-    assert words in message
-
-
 def test_a_network_without_a_method_is_one_line_with_its_place() -> None:
     """Its class may be the builder itself. Red: the TypeError of Python, with all its lines."""
-    text = WHOLE.replace("def parameter_groups", "def own").replace("(flatten, build)", "(flatten, Square)")
+    text = changed(WHOLE, ("def parameter_groups", "def groups"), ("(flatten, build)", "(flatten, Square)"))
     write_study(text)
     line = line_of(text, "class Square(")
-    assert refusal() == f"study.py: line {line}: Square lacks parameter_groups, which a Network defines"
-
-
-@pytest.mark.parametrize(
-    ("gives", "words"),
-    [
-        ("1 / 0", r"^study\.py: line \d+: rings: ZeroDivisionError"),
-        ("[1]", r"^study\.py: line \d+: what rings gives is of type list; expected arrays by name$"),
-        ('{"labels": labels}', r"^study\.py: line \d+: what rings gives: has no 'inputs'; it has labels$"),
-        ('{"inputs": points, "labels": labels + 1}', r"what rings gives: labels has no sample of class 0"),
-        ('{"inputs": points, "labels": labels, "label": 1}', r"what rings gives: nothing reads label;"),
-    ],
-)
-def test_what_a_data_function_gives_is_checked_like_a_file(gives: str, words: str) -> None:
-    before = re.search(r"    return (\{.*\})\n", DATA)
-    assert before is not None
-    write_study(WHOLE.replace(before[1], gives))
-    with pytest.raises(InputError, match=words):
-        fetch("own")
+    said = f"study.py: line {line}: Square lacks parameter_groups, which a Network defines"
+    assert refused_by(load_params) == said
 
 
 def test_a_mistake_in_a_module_beside_study_py_is_told_with_its_line_there() -> None:
@@ -317,9 +152,7 @@ def test_a_kind_that_no_array_has_is_one_line() -> None:
         prepare(load_params().experiments["own"].data, Path("raw"), None, progress=False)
 
 
-def test_a_network_that_fails_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_network_that_fails_is_one_line(command: Command) -> None:
     """By `ncpipe train` and in a sweep, below PyTorch's own calls too. Red: a traceback; the line of another
     file; what went wrong in one experiment that takes a sweep's others with it."""
     text = WHOLE.replace("self.first(x).square()", "self.first(x[:, :1]).square()")
@@ -327,10 +160,7 @@ def test_a_network_that_fails_is_one_line(
     fetch("own")
     line = line_of(text, 'yield Layer("last"')
     mistake = rf"study\.py: line {line}: Square\.layers: RuntimeError: .+"
-    monkeypatch.setattr("sys.argv", ["ncpipe", "train", "--experiment", "own", "--workers", "1"])
-    with pytest.raises(SystemExit) as stop:
-        run_cli()
-    assert re.fullmatch(f"ncpipe: {mistake}", str(stop.value.code)), stop.value.code
+    assert re.fullmatch(f"ncpipe: {mistake}", command("train", "--experiment", "own", "--workers", "1"))
     params = load_params()
     fingerprints = sweep_fingerprints(params, params.compute_on(None))
     planned, failures = plan(fingerprints, torch.device("cpu"), 1, keep_going=True)
@@ -394,8 +224,8 @@ def test_a_claim_calls_a_function_of_the_study() -> None:
     write_study(PAPER)
     Path("claims.yaml").write_text(CLAIM)
     claims()
-    found = pd.read_csv(CLAIMS / "claims.csv")
-    assert found[["id", "value", "verdict"]].to_numpy().tolist() == [["halved", 0.5, "agrees"]]
+    table = pd.read_csv(CLAIMS / "claims.csv")
+    assert table[["id", "value", "verdict"]].to_numpy().tolist() == [["halved", 0.5, "agrees"]]
     for text, words in (
         (CLAIM.replace("count: 3", "count: 0"), "halved.args.count"),
         (CLAIM.replace("count: 3, start: 4.0", "count: 3, begin: 4.0"), "halved.args.begin: unknown"),

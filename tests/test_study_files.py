@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conftest import clear_code_digests, contents, experiment_tree, refused_by, stored_runs, write_params
 from safetensors.numpy import save_file
+from studies import FUNCTION, POLY, RINGS, TRAINING, WHOLE, changed
 
 from ncpipe.commands import fetch as fetching
 from ncpipe.commands.code import write_code
@@ -27,56 +28,25 @@ from ncpipe.runs.fingerprint import code_digest
 from ncpipe.runs.store_layout import store_folder
 from ncpipe.system.errors import InputError
 
-HEAD = """
+READ = """
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
-
-import numpy as np
-
-from ncpipe.config.specs import OwnData, OwnLoss
-from ncpipe.metrics.catalogue import Metric
 
 
 def read(name):
     with open(name) as file:
         return float(file.read())
-
-
-@dataclass(frozen=True)
-class ScaledLoss(OwnLoss):
-    name: Literal["scaled"]
-
-
-@dataclass(frozen=True)
-class MineData(OwnData):
-    kind: ClassVar[str] = "vector"
-    source: Literal["mine"]
-
-
-def scaled(logits, labels):
-    own = logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    return -own * factor()
-
-
-def mine(spec):
-    draw = np.random.default_rng(0)
-    labels = np.tile([0, 1], 10)
-    return {"inputs": (draw.standard_normal((20, 2)) + 3 * labels[:, None]) * stretch(), "labels": labels}
-
-
-def spread(classes):
-    return classes.squares.sum() * unit()
-
-
-SPREAD = Metric("spread", "NC1", "0", "spread", "", "", "", "every, both")
-LOSSES = {ScaledLoss: scaled}
-DATA = {MineData: mine}
-METRICS = {SPREAD: spread}
 """
+STUDY = READ + changed(  # whose loss, data and metric multiply with what a test writes
+    WHOLE + TRAINING,
+    (POLY, "    return -own * factor()\n"),
+    ('{"inputs": points', '{"inputs": stretch() * points'),
+    (FUNCTION, "lambda classes: classes.squares.sum() * unit()"),
+)
 PARTS = {"factor": "1.0", "stretch": "1.0", "unit": "1.0"}
-OWN: dict[str, Any] = experiment_tree(loss={"name": "scaled"}, data={"source": "mine"}, epochs=2, log_every=1)
+OWN: dict[str, Any] = experiment_tree(
+    loss={"name": "poly", "epsilon": 0.0}, data=RINGS, epochs=2, log_every=1
+)
 PIPELINE = "stages:\n" + "".join(
     f"  {stage}:\n    cmd: ncpipe {stage}\n    deps: [{{{stage}}}]\n"
     for stage in ("code", "fetch", "measure")
@@ -103,7 +73,7 @@ def begin() -> None:
 
 def write_study(before: str = "", **parts: str) -> None:
     functions = "".join(f"\n\ndef {name}():\n    return {text}\n" for name, text in (PARTS | parts).items())
-    Path("study.py").write_text(before + HEAD + functions)
+    Path("study.py").write_text(before + STUDY + functions)
 
 
 def write_pipeline(code: str = "", fetch: str = "", measure: str = "") -> None:
@@ -208,7 +178,7 @@ def test_installed_packages_official_data_and_own_outputs_are_not_refused() -> N
     """Red: a hook that takes what a library reads for itself as the study's."""
     made = "{'inputs': data.train.inputs.flatten(1), 'labels': data.train.labels}"
     digits = (
-        "def mine(spec):\n"
+        "def rings(spec):\n"
         "    import sklearn.datasets, scipy.signal, zoneinfo, warnings\n"
         "    from ncpipe.config.sources.images import ImageData\n"
         "    from ncpipe.datasets.prepare import prepare\n"
@@ -218,12 +188,12 @@ def test_installed_packages_official_data_and_own_outputs_are_not_refused() -> N
         "    sklearn.datasets.load_iris()\n"
         "    spec = ImageData('digits', 4, 4, 0, 'standardise')\n"
         "    data = prepare(spec, Path('data/raw'), None, False)\n"
-        f"    return {made}\n\n\nSPREAD ="
+        f"    return {made}\n\n\nDATA ="
     )
     write_study()
     text = Path("study.py").read_text()
-    start, end = text.index("def mine(spec)"), text.index("def spread(")
-    Path("study.py").write_text((text[:start] + text[end:]).replace("SPREAD =", digits, 1))
+    start, end = text.index("def rings(spec)"), text.index("DATA = {")
+    Path("study.py").write_text((text[:start] + text[end:]).replace("DATA =", digits, 1))
     write_pipeline()
     write_code()
     fetch("own")
@@ -474,7 +444,7 @@ def test_a_module_beside_study_py_is_imported_and_counts_whatever_dvc_yaml_lists
     write_code()  # as in a project of its own, whose stage `code` sees every edit
     Path("helper_of.py").write_text("NUMBER = 3.0\n")  # within the same second
     assert digest() != one
-    (function,) = load_params().study.losses.values()
+    function, _ = load_params().study.losses.values()
     assert function.__globals__["factor"]() == 3.0
 
 
@@ -487,7 +457,7 @@ def test_two_studies_have_each_its_own_module_of_one_name(tmp_path: Path, monkey
         begin()
         Path("helper_of.py").write_text(f"NUMBER = {number}\n")
         write_study(factor="importlib.import_module('helper_of').NUMBER", before="import importlib\n")
-        (function,) = load_params().study.losses.values()
+        function, _ = load_params().study.losses.values()
         assert function.__globals__["factor"]() == number
 
 

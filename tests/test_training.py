@@ -2,11 +2,13 @@
 
 import itertools
 import math
+import random
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import TEXT, architecture, experiment, token_data, vector_data
@@ -22,6 +24,7 @@ from training_cases import (
     IMAGES,
     KINDS,
     MLP,
+    OF_THE_HOST,
     PLAIN,
     RESNET,
     SEARCH,
@@ -114,7 +117,7 @@ def is_fixed(spec: Any) -> bool:
 
 def strengths_of(run: Run, network: Network) -> dict[str, float]:
     """lambda of every parameter that is penalised."""
-    rule, found = run.spec.penalty, {}
+    rule, strengths = run.spec.penalty, {}
     if rule.layers is not None:
         matrices = [name for name, _ in network.named_parameters() if name != "free"]
         return {"free": rule.value, **dict(zip(matrices, rule.layers, strict=True))}
@@ -133,8 +136,8 @@ def strengths_of(run: Run, network: Network) -> dict[str, float]:
             else:
                 taken = matrix or rule.scope == "all" or (rule.biases and "blocks" in name)
         if taken:
-            found[name] = strength
-    return found
+            strengths[name] = strength
+    return strengths
 
 
 def objective_of(run: Run, network: Network, samples: Split, whole: int) -> Tensor:
@@ -316,23 +319,29 @@ def test_the_gradients_norm_is_the_plain_one(name: str, monkeypatch: pytest.Monk
 # ---- Side by side, and stopped --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CASES | OF_THE_HOST)
 def test_a_run_does_not_depend_on_its_batch(name: str, tmp_path: Path) -> None:
-    """The same bytes alone, in 5, and stopped twice, at last beside a run that trained elsewhere."""
-    own = CASES[name]
-    alone = train_batch(own.runs(2), own.data, CPU, "float32")
-    spec = own.runs(2)[0].spec
+    """The same bytes alone, in 5, and stopped twice, at last beside a run that trained elsewhere.
+
+    Red: numbers drawn for a neighbour, by what ran before, or alike for each seed; a checkpoint that forgets
+    weights kept on the way."""
+    case = (CASES | OF_THE_HOST)[name]
+    alone = train_batch(case.runs(2), case.data, CPU, "float32")
+    spec = case.runs(2)[0].spec
     groups = [[2]]
+    torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002
     if not isinstance(spec.optimizer, OneAtATime):
-        together = train_batch(own.runs(4, 3, 9, 2, 1), own.data, CPU, "float32")
+        together = train_batch(case.runs(4, 3, 9, 2, 1), case.data, CPU, "float32")
         assert_same(together[3:4], alone)
+        other = together[0].state
+        assert not all(torch.equal(other[key], tensor) for key, tensor in alone[0].state.items())
         groups = [[2, 0], [1], [2, 0, 1]]
     done = 0
     for seeds in groups:
         done += 1 + (len(seeds) > 1)
-        stop_after(1 if seeds != groups[-1] else 2, own.runs(*seeds), own.data, tmp_path)
+        stop_after(1 if seeds != groups[-1] else 2, case.runs(*seeds), case.data, tmp_path)
     assert 0 < epochs_done(tmp_path / "2") < spec.epochs
-    assert_same(go_on(own.runs(*groups[-1]), own.data, tmp_path)[:1], alone)
+    assert_same(go_on(case.runs(*groups[-1]), case.data, tmp_path)[:1], alone)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -340,10 +349,10 @@ def test_every_tensor_of_every_run_begins_on_a_boundary(dtype: torch.dtype) -> N
     """Of 64 bytes: kernels may sum in another order elsewhere. Red: tensors one right after the other."""
     runs = [run_of(seed=seed) for seed in range(3)]
     stack = Stack([build_network(run, VECTORS) for run in runs], CPU, dtype)
-    assert {own.data_ptr() % 64 for tensor in stack.parameters.values() for own in tensor} == {0}
+    assert {of_run.data_ptr() % 64 for tensor in stack.parameters.values() for of_run in tensor} == {0}
 
 
-OWN_NUMBERS: dict[str, tuple[list[Run], Prepared]] = {
+UNEQUAL_RUNS: dict[str, tuple[list[Run], Prepared]] = {
     "rates and penalties": (
         [
             run_of(seed=seed, batch_size=5, optimizer=ADAMW | {"learning_rate": rate, "beta2": beta2},
@@ -362,25 +371,25 @@ OWN_NUMBERS: dict[str, tuple[list[Run], Prepared]] = {
     ),
     "penalties of heads": (
         [
-            run_of(CONV, seed, loss="mse", batch_size=5, penalty=HEAD | {"value": own, "features": own / 10})
-            for seed, own in enumerate((0.0, 0.004, 0.03))
+            run_of(CONV, seed, loss="mse", batch_size=5, penalty=HEAD | {"value": at, "features": at / 10})
+            for seed, at in enumerate((0.0, 0.004, 0.03))
         ],
         IMAGES,
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OWN_NUMBERS)
+@pytest.mark.parametrize("name", UNEQUAL_RUNS)
 def test_runs_in_a_batch_keep_their_own_numbers(name: str) -> None:
     """Different learning rates, penalties and mini-batch orders side by side equal the runs alone.
 
     Red: a run that diverges and takes its neighbours with it.
     """
-    runs, data = OWN_NUMBERS[name]
-    found = train_batch(runs, data, CPU, "float32")
-    for run, together in zip(runs, found, strict=True):
-        assert_same([together], train_batch([run], data, CPU, "float32"))
-    assert [run.diverged_at is not None for run in found].count(True) == (name == "rates and penalties")
+    runs, data = UNEQUAL_RUNS[name]
+    together = train_batch(runs, data, CPU, "float32")
+    for run, beside in zip(runs, together, strict=True):
+        assert_same([beside], train_batch([run], data, CPU, "float32"))
+    assert [run.diverged_at is not None for run in together].count(True) == (name == "rates and penalties")
 
 
 # ---- Parts ----------------------------------------------------------------------------------------------
@@ -435,8 +444,8 @@ def test_samples_that_depend_on_each_other_pass_together(run: Run, monkeypatch: 
 def test_parts_hold_every_sample_once_in_order(most: int, sizes: list[int]) -> None:
     """Of shared samples and of two selections side by side, with lengths and without."""
     numbers = torch.arange(47)
-    own = torch.stack([numbers, 100 + numbers])
-    for split in (Split(numbers, numbers), Split(own.unsqueeze(-1), own, own)):
+    two = torch.stack([numbers, 100 + numbers])
+    for split in (Split(numbers, numbers), Split(two.unsqueeze(-1), two, two)):
         parts = list(split.parts(most))
         assert [len(part) for part in parts] == sizes
         assert torch.equal(torch.cat([part.labels for part in parts], -1), split.labels)
@@ -590,8 +599,8 @@ def test_a_trial_step_into_infinity_is_taken_back() -> None:
 )
 def test_schedules(schedule: dict, factors: list[float]) -> None:
     spec: Schedule = experiment(schedule=schedule).schedule
-    found = [factor(spec, step, 6) for step in (0, 3, 6, 2)]
-    assert found == pytest.approx(factors)
+    computed = [factor(spec, step, 6) for step in (0, 3, 6, 2)]
+    assert computed == pytest.approx(factors)
 
 
 def test_training_begins_with_the_weights_that_it_is_given() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import test_next_tokens
-import test_study
 import torch
 from conftest import TEXT, architecture, experiment_tree, image_data, token_data, vector_data
+from studies import BRANCH, GRU, HEAVY, MODULE, NETWORK, NO_DROP, OF_MODULE, TRAINING, changed
 
 from ncpipe.config.experiment import Experiment
 from ncpipe.config.records import read
@@ -31,6 +31,7 @@ DUFM_STUDY = (LOW_RANK / "study.py").read_text(encoding="utf-8")
 VECTORS, IMAGES = vector_data(), image_data(side=8, per_class=6)
 IMAGES.train.inputs.copy_((64 * IMAGES.train.inputs).round() / 64)  # means of 4 pixels are exact in float32
 DIGITS = {"source": "digits", "per_class": 6, "test_per_class": 3, "seed": 0, "normalisation": "standardise"}
+HISTORY = {"at": [0, 0.5, 1], "metrics": ["nc1_trace_ratio"]}
 FREE = {"source": "free", "classes": 4, "per_class": 3}
 AUGMENTATION = {"shift": 2, "flip": True}
 
@@ -54,7 +55,7 @@ DUFM = {
     "architecture": "dufm", "width": 7, "columns": "own", "initialisation": "normal", "gain": 1.0,
     "feature_deviation": 0.8,
 }  # fmt: skip
-SQUARE = {"architecture": "square", "width": 5}  # of test_study.NETWORK
+SQUARE = {"architecture": "square", "width": 5}  # of NETWORK
 DEPTHS = {"mlp": 4, "resnet_cifar": 8, "conv_net": 4, "dufm": 3}
 
 # Optimizers
@@ -88,8 +89,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "supcon_with_itself": {"loss": SUPCON | {"include_self": True}},
     "smoothed_ce": {"loss": {"name": "ce", "smoothing": 0.2}},
     "smoothed_mse": {"loss": {"name": "mse", "smoothing": 0.2}},
-    "dot_regression": {"loss": "dot_regression", "own": SMOOTH | ETF},
-    "etf": {"own": SMOOTH | ETF},
+    "dot_regression": {"loss": "dot_regression", "new_model": SMOOTH | ETF},
+    "etf": {"new_model": SMOOTH | ETF},
     "features": {"penalty": FEATURES},
 }
 LOSSES: list[Any] = [
@@ -101,66 +102,14 @@ LOSSES: list[Any] = [
 ]
 
 
-# A study with losses and an optimizer of its own
-OWN_TRAINING = """
-from dataclasses import dataclass
-from typing import Literal
-
-import torch
-
-from ncpipe.study import Fraction, NonNegative, OwnLoss, OwnOptimizer, Positive
-
-
-@dataclass(frozen=True)
-class PolyLoss(OwnLoss):
-    name: Literal["poly"]
-    epsilon: NonNegative
-
-
-def poly(logits, labels, spec):
-    own = logits.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    return -own + spec.epsilon * (1 - own.exp())
-
-
-@dataclass(frozen=True)
-class PairLoss(OwnLoss):
-    name: Literal["pairs"]
-    compares_samples = True
-
-
-def pairs(features, labels, weight):
-    same = labels.unsqueeze(0) == labels.unsqueeze(1)
-    return (torch.cdist(features, features) * same).mean() + (features @ weight.T).square().mean()
-
-
-@dataclass(frozen=True)
-class HeavyBall(OwnOptimizer):
-    name: Literal["heavy_ball"]
-    learning_rate: Positive
-    momentum: Fraction
-    state = ("velocity",)
-
-
-def heavy_ball(weights, gradients, state, rate, spec):
-    for name, gradient in gradients.items():
-        state["velocity"][name] = spec.momentum * state["velocity"][name] + gradient
-    return {name: value - rate * state["velocity"][name] for name, value in weights.items()}
-
-
-LOSSES = {PolyLoss: poly, PairLoss: pairs}
-OPTIMIZERS = {HeavyBall: heavy_ball}
-"""
-HEAVY = {"name": "heavy_ball", "learning_rate": 0.05, "momentum": 0.9}
-
-
-def tree_of(own: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+def tree_of(new_model: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     """The small experiment with changes, and with a model's own keys in place of its model's."""
-    if own is not None and own["architecture"] in ("resnet_cifar", "conv_net"):
+    if new_model is not None and new_model["architecture"] in ("resnet_cifar", "conv_net"):
         changes = {"data": DIGITS} | changes
-    return experiment_tree(**changes) | ({} if own is None else {"model": own})
+    return experiment_tree(**changes) | ({} if new_model is None else {"model": new_model})
 
 
-def free_tree(own: dict[str, Any] = DUFM, **changes: Any) -> dict[str, Any]:
+def free_tree(new_model: dict[str, Any] = DUFM, **changes: Any) -> dict[str, Any]:
     """An experiment of free features by gradient descent; data=... updates the data's keys."""
     keys = {
         "loss": "mse",
@@ -169,30 +118,30 @@ def free_tree(own: dict[str, Any] = DUFM, **changes: Any) -> dict[str, Any]:
         "schedule": {"name": "constant"},
         "batch_size": "full",
     }
-    return tree_of(own, **keys | changes | {"data": FREE | changes.get("data", {})})
+    return tree_of(new_model, **keys | changes | {"data": FREE | changes.get("data", {})})
 
 
-def spec_of(own: dict[str, Any] | None = None, **changes: Any) -> Experiment:
-    found: Experiment = read(Experiment, tree_of(own, **changes), "experiments.x")
-    return found
+def spec_of(new_model: dict[str, Any] | None = None, **changes: Any) -> Experiment:
+    spec: Experiment = read(Experiment, tree_of(new_model, **changes), "experiments.x")
+    return spec
 
 
-def run_of(own: dict[str, Any] | None = None, seed: int = 0, depth: int = 0, **changes: Any) -> Run:
+def run_of(new_model: dict[str, Any] | None = None, seed: int = 0, depth: int = 0, **changes: Any) -> Run:
     """A run of the depth that its family has here."""
-    spec = spec_of(own, **changes)
+    spec = spec_of(new_model, **changes)
     return Run("x", depth or DEPTHS.get(spec.model.architecture, 3), seed, spec)
 
 
 def kind_of(kind: str, **changes: Any) -> Run:
     """A run of one of KINDS, three layers deep."""
-    return run_of(**{"own": SMOOTH, "depth": 3} | KINDS.get(kind, {}) | changes)
+    return run_of(**{"new_model": SMOOTH, "depth": 3} | KINDS.get(kind, {}) | changes)
 
 
-def free_run(own: dict[str, Any] = DUFM, seed: int = 0, depth: int = 3, **changes: Any) -> Run:
+def free_run(new_model: dict[str, Any] = DUFM, seed: int = 0, depth: int = 3, **changes: Any) -> Run:
     """A run of dufm; what trains it needs the study that has dufm (the fixture `low_rank`)."""
     if without := not specs_of_study():
         load_study(LOW_RANK)
-    spec = read(Experiment, free_tree(own, **changes), "experiments.x")
+    spec = read(Experiment, free_tree(new_model, **changes), "experiments.x")
     if without:
         load_study(LOW_RANK / "nowhere")
     return Run("x", depth, seed, spec)
@@ -219,10 +168,10 @@ class Case:
 
 
 def case(
-    own: dict[str, Any] | None = None, data: Prepared = VECTORS, study: str = "", **changes: Any
+    new_model: dict[str, Any] | None = None, data: Prepared = VECTORS, study: str = "", **changes: Any
 ) -> Case:
     keys = {"epochs": 5, "log_every": 2, "batch_size": 7} | changes
-    return Case(lambda seed: run_of(own, seed, **keys), data, study)
+    return Case(lambda seed: run_of(new_model, seed, **keys), data, study)
 
 
 def network(name: str, norm: str, data: Prepared, study: str = "", **changes: Any) -> Case:
@@ -232,6 +181,24 @@ def network(name: str, norm: str, data: Prepared, study: str = "", **changes: An
     full = {"batch_size": "full"} if norm == "pre" else {}
     spec = {"epochs": 5, "log_every": 2, "batch_size": 7, "model": keys} | text | full | changes
     return Case(lambda seed: run_of(None, seed, 2, **spec), data, study)
+
+
+DRAWS = {  # of as many numbers as `value` has
+    "torch": "torch.randn(value.numel())",
+    "numpy": "torch.as_tensor(np.random.standard_normal(value.numel()), dtype=torch.float32)",
+    "random": "torch.full((value.numel(),), random.gauss(0, 1))",
+}
+
+BY_PYTORCH = (
+    "init_weights(self, 1.0, False, generator)",
+    "[layer.reset_parameters() for layer in (self.first, self.last)]",
+)
+
+
+def of_module(*changes: tuple[str, str]) -> Case:
+    """Any module, taken by hooks, on images of digits."""
+    keys = {key: value for key, value in OF_MODULE.items() if key != "model"}
+    return Case(lambda seed: run_of(OF_MODULE["model"], seed, 2, **keys), PIXELS, changed(MODULE, *changes))
 
 
 RN, TRANSFORMER = ("L-RN1", "post", VECTORS), ("L-T11", "pre", image_data())
@@ -251,6 +218,7 @@ TEACHER = {
     "test_samples": 8, "seed": 0,
 }  # fmt: skip
 TARGETS = prepare(read(TeacherData, TEACHER), Path(), None, progress=False)
+PIXELS = prepare(spec_of(data=OF_MODULE["data"]).data, Path(), None, progress=False)
 CASES: dict[str, Case] = {
     **{
         f"{n} {norm} {data.kind} {data.train.inputs.shape[1]}": network(n, norm, data)
@@ -260,7 +228,7 @@ CASES: dict[str, Case] = {
     "optimizer muon of a transformer": network(*TRANSFORMER, optimizer=MUON),
     "optimizer lbfgs": network(*RN, optimizer=SEARCH, batch_size="full"),
     **{f"loss {index}": network(*RN, loss=keys) for index, keys in enumerate(LOSSES)},
-    **{f"objective {kind}": case(**{"own": SMOOTH, "depth": 3} | keys) for kind, keys in KINDS.items()},
+    **{f"objective {kind}": case(**{"new_model": SMOOTH, "depth": 3} | keys) for kind, keys in KINDS.items()},
     "vectors": Case(lambda seed: run_of(SMOOTH, seed, data=TEACHER, loss="mse", penalty=FEATURES, epochs=5,
      log_every=2, batch_size=7), TARGETS),
     "mlp": case(MLP),
@@ -275,20 +243,43 @@ CASES: dict[str, Case] = {
     ),
     "next_tokens": Case(lambda seed: test_next_tokens.run(seed, epochs=5),
      prepare_markov(test_next_tokens.LANGUAGE)),
-    "a study's loss": case(study=OWN_TRAINING, loss={"name": "poly", "epsilon": 1.0}),
-    "a study's loss of pairs": case(study=OWN_TRAINING, loss={"name": "pairs"}),
-    "a study's optimizer": case(study=OWN_TRAINING, optimizer=HEAVY),
-    "a study's network": case(SQUARE, study=test_study.NETWORK),
+    "a study's loss": case(study=TRAINING, loss={"name": "poly", "epsilon": 1.0}),
+    "a study's loss of pairs": case(study=TRAINING, loss={"name": "pairs"}),
+    "a study's optimizer": case(study=TRAINING, optimizer=HEAVY),
+    "a study's network": case(SQUARE, study=NETWORK),
+    **{
+        f"metrics through training {index}": network(*RN, history=HISTORY, **changes)
+        for index, changes in enumerate(({}, {"optimizer": SEARCH, "batch_size": "full"}))
+    },
+    "a study's module": of_module(*NO_DROP),
 }  # fmt: skip
+# What draws at random, or decides on the host, in each step, so that no graph of it is recorded.
+OF_THE_HOST: dict[str, Case] = {
+    "a study's module with dropout": of_module(),
+    "a study's module with a GRU": of_module(*GRU),
+    "a study's module with a branch": of_module(*BRANCH),
+    "a study's network drawn by PyTorch": case(SQUARE, study=changed(NETWORK, BY_PYTORCH)),
+    **{
+        f"a study's optimizer with noise of {library}": case(
+            study="import random\nimport numpy as np\n"
+            + changed(TRAINING, ("value - rate", f"value - rate * {draw}.view_as(value) - rate")),
+            optimizer=HEAVY,
+        )
+        for library, draw in DRAWS.items()
+    },
+}
 
 
-def assert_same(found: list[Trained], expected: list[Trained]) -> None:
-    """To the byte, errors that are not measured included."""
-    for one, other in zip(found, expected, strict=True):
+def assert_same(trained: list[Trained], expected: list[Trained]) -> None:
+    """To the byte: history, errors that are not measured, weights, and those kept on the way."""
+    for one, other in zip(trained, expected, strict=True):
         assert repr(one.history) == repr(other.history)
         assert one.diverged_at == other.diverged_at
-        assert one.state.keys() == other.state.keys()
-        assert all(torch.equal(one.state[name], tensor) for name, tensor in other.state.items())
+        assert one.snapshots.keys() == other.snapshots.keys()
+        states = [[run.state, *run.snapshots.values()] for run in (one, other)]
+        for weights, others in zip(*states, strict=True):
+            assert weights.keys() == others.keys()
+            assert all(torch.equal(weights[name], tensor) for name, tensor in others.items())
 
 
 def files_of(runs: Sequence[Run], folder: Path) -> Checkpoints:

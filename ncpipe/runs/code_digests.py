@@ -266,7 +266,9 @@ def code_contents() -> dict[str, bytes]:
             raise InputError(f"{name}: lies outside the study's folder, so jobs cannot have a copy")
     if study and PIPELINE.is_file():
         study[PIPELINE.name] = at_start().content(PIPELINE)
-    return {name: at_start().content(path) for name, path in package_files(at_start()).items()} | study
+    offered = {_name(path): path for path in (ROOT / PACKAGE).glob("*.pyi")}  # which digests of studies read
+    package = package_files(at_start()) | offered
+    return {name: at_start().content(path) for name, path in package.items()} | study
 
 
 def package_files(reading: Reading) -> dict[str, Path]:

@@ -9,18 +9,18 @@ import json
 import math
 import operator
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TEXT, architecture, experiment_tree
+import training_cases as cases
+from conftest import TEXT, Command, architecture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_line import refusal
+from training_cases import tree_of
 
-from ncpipe.__main__ import main
 from ncpipe.commands.json_schema import json_schema
 from ncpipe.config.params import load_params, params_type, parse_params
 from ncpipe.config.study import load_study
@@ -45,74 +45,53 @@ class PARAMS(SeriesParams, TheoryParams):
         TheoryParams.__post_init__(self)
 """
 
-IMAGES = {"source": "digits", "per_class": 2, "test_per_class": 2, "seed": 0, "normalisation": "unit"}
+IMAGES = cases.DIGITS | {"per_class": 2, "test_per_class": 2}
 ARRAYS = {"source": "arrays", "file": "x.npz", "kind": "vector", "per_class": None, "test_per_class": None,
           "seed": 0, "normalisation": "none"}  # fmt: skip
-ADAMW = {"name": "adamw", "learning_rate": 0.1, "beta1": 0.9, "beta2": 0.9, "eps": 1e-8, "weight_decay": 0.1}
-MLP = {"architecture": "mlp", "norm": "batch", "activation": "relu", "width": 8, "bias": True,
-       "last_bias": True, "initialisation": "normal", "gain": 1.0, "batch_norm_eps": 1e-5}  # fmt: skip
-CIFAR = {"architecture": "resnet_cifar", "width": 4, "head_layers": 1, "gain": 1.0, "batch_norm_eps": 1e-5,
-         "head_width": 4}  # fmt: skip
-CONV = {"architecture": "conv_net", "pooled": 2, "channels": [2, 2], "width": 4, "feature_gain": 0.3,
-        "gain": 1.0, "batch_norm_eps": 1e-5}  # fmt: skip
-HEAD = {"rule": "constant", "value": 0.1, "last_layer": None, "scope": "head", "features_over_value": 0.1}
+OF_HEAD = {key: value for key, value in cases.HEAD.items() if key != "features"} | {
+    "features_over_value": 0.1
+}
 FEW_SHOTS = {"source": [0, 1, 2], "target": [3, 4], "shots": [1], "episodes": 2, "seed": 0,
              "head": ["ncc", "ridge"], "ridge": 1.0, "n_source": 2,
              "data": {"source": "mnist", "per_class": 2, "seed": 0}}  # fmt: skip
-FREE = {"source": "free", "classes": 4, "per_class": 3, "reduced": False}
-DUFM = {"architecture": "dufm", "width": 8, "columns": "own", "initialisation": "normal", "gain": 1.0,
-        "feature_deviation": 1.0}  # fmt: skip
 MARKOV = {"source": "markov", "words": 8, "order": 1, "zipf": 1.0, "sharpness": 1.0, "sequences": 8,
           "test_sequences": 8, "context": 4, "seed": 0}  # fmt: skip
 WRITTEN = {"source": "text", "file": "x.txt", "vocabulary": 300, "min_per_class": 2, "sequences": 8,
            "test_sequences": 8, "context": 4, "seed": 0}  # fmt: skip
-TEACHER = {"source": "teacher", "dimension": 4, "covariance": [[1.0]], "hidden": 4, "samples": 8,
-           "test_samples": 4, "seed": 0}  # fmt: skip
-LION = {"name": "lion", "learning_rate": 0.1, "beta1": 0.9, "beta2": 0.9, "weight_decay": 0.1}
-MUON = {"name": "muon", "learning_rate": 0.1, "momentum": 0.9, "adam_learning_rate": 0.1, "beta1": 0.9,
-        "beta2": 0.9, "eps": 1e-8, "weight_decay": 0.1}  # fmt: skip
-NADAM = {"name": "torch", "class": "NAdam", "learning_rate": 0.1, "arguments": {}}
+STEPS = {"name": "step", "milestones": [0.5, 0.75], "factor": 0.1}
+LAYERS = {"rule": "constant", "value": 0.1, "last_layer": None, "layers": None}
+OF_LAYERS = architecture("L-T11", "pre")
+SMALL = {"majority": 5, "ratio": 2, "resample": "none"}
+KEPT = {"metrics": ["nc1_trace_ratio"], "at": [0.0, 1.0]}
 EXPERIMENTS = {
-    "free": experiment_tree(
-        data=FREE, penalty={"rule": "constant", "value": 0.1, "last_layer": None, "layers": None}
-    )
-    | {"model": DUFM},
-    "one": experiment_tree(),
-    "text": experiment_tree(
-        data=TEXT,
-        model=architecture("L-T12", "pre"),
-        optimizer={"name": "sgd", "learning_rate": 0.1, "momentum": 0.9},
-        schedule={"name": "step", "milestones": [0.5, 0.75], "factor": 0.1},
-    ),
-    "images": experiment_tree(
+    "free": tree_of(cases.DUFM, data=cases.FREE | {"reduced": False}, penalty=LAYERS),
+    "one": tree_of(),
+    "text": tree_of(data=TEXT, model=architecture("L-T12", "pre"), optimizer=cases.SGD, schedule=STEPS),
+    "images": tree_of(data=IMAGES, optimizer=cases.SEARCH, schedule={"name": "constant"}),
+    "mlp": tree_of(cases.MLP, data=ARRAYS, optimizer=cases.ADAMW),
+    "cifar": tree_of(cases.RESNET, data=IMAGES, batch_size=4, augmentation=cases.AUGMENTATION, history=KEPT),
+    "conv": tree_of(
+        cases.CONV,
         data=IMAGES,
-        optimizer={"name": "lbfgs", "learning_rate": 1.0, "memory": 5},
-        schedule={"name": "constant"},
+        loss="mse",
+        penalty=OF_HEAD,
+        schedule={"name": "cosine", "final": 0.0, "after": 0.4},
     ),
-    "mlp": experiment_tree(data=ARRAYS, optimizer=ADAMW) | {"model": MLP},
-    "cifar": experiment_tree(data=IMAGES, batch_size=4)
-    | {"model": CIFAR, "augmentation": {"shift": 1, "flip": True}}
-    | {"history": {"metrics": ["nc1_trace_ratio"], "at": [0.0, 1.0]}},
-    "conv": experiment_tree(data=IMAGES, loss="mse", penalty=HEAD, batch_size=4)
-    | {"model": CONV, "schedule": {"name": "cosine", "final": 0.0, "after": 0.4}},
-    "few": experiment_tree(data=IMAGES | {"transfer": FEW_SHOTS}),
-    "noise": experiment_tree(data=IMAGES | {"label_noise": {"fraction": 0.5, "kind": "uniform", "seed": 0}}),
-    "small": experiment_tree(data=IMAGES | {"imbalance": {"majority": 5, "ratio": 2, "resample": "none"}}),
-    "contrast": experiment_tree(loss={"name": "supcon", "temperature": 0.1, "include_self": False})
-    | {"model": MLP},
-    "markov": experiment_tree(data=MARKOV, model=architecture("L-T11", "pre"), optimizer=LION),
-    "written": experiment_tree(data=WRITTEN, model=architecture("L-T11", "pre"), optimizer=MUON),
-    "focal": experiment_tree(loss={"name": "focal", "gamma": 2.0, "alpha": None}, optimizer=NADAM),
-    "margins": experiment_tree(
-        loss={"name": "ldam", "max_margin": 0.5, "scale": 1.0, "cosines": False},
-        optimizer={"name": "sign_sgd", "learning_rate": 0.1, "momentum": 0.9},
+    "few": tree_of(data=IMAGES | {"transfer": FEW_SHOTS}),
+    "noise": tree_of(data=IMAGES | {"label_noise": {"fraction": 0.5, "kind": "uniform", "seed": 0}}),
+    "small": tree_of(data=IMAGES | {"imbalance": SMALL}),
+    "contrast": tree_of(cases.MLP, loss=cases.SUPCON | {"include_self": False}),
+    "markov": tree_of(data=MARKOV, model=OF_LAYERS, optimizer=cases.OPTIMIZERS["lion"]),
+    "written": tree_of(data=WRITTEN, model=OF_LAYERS, optimizer=cases.MUON | {"weight_decay": 0.1}),
+    "focal": tree_of(
+        loss={"name": "focal", "gamma": 2.0, "alpha": None}, optimizer=cases.TORCH | {"arguments": {}}
     ),
-    "vectors": experiment_tree(data=TEACHER, loss="mse") | {"model": MLP},
-    "modular": experiment_tree(data={"source": "modular", "modulus": 5, "per_class": 2, "seed": 0}),
-    "adjusted": experiment_tree(loss={"name": "logit_adjusted", "tau": 1.0}),
-    "smoothed": experiment_tree(loss={"name": "ce", "smoothing": 0.1}),
-    "fixed": experiment_tree(loss={"name": "dot_regression"})
-    | {"model": MLP | {"last_bias": False, "classifier": {"kind": "etf", "length": 1.0}}},
+    "margins": tree_of(loss=cases.LOSSES[2], optimizer=cases.OPTIMIZERS["sign_sgd"]),
+    "vectors": tree_of(cases.MLP, data=cases.TEACHER, loss="mse"),
+    "modular": tree_of(data={"source": "modular", "modulus": 5, "per_class": 2, "seed": 0}),
+    "adjusted": tree_of(loss={"name": "logit_adjusted", "tau": 1.0}),
+    "smoothed": tree_of(loss={"name": "ce", "smoothing": 0.1}),
+    "fixed": tree_of(cases.MLP | cases.ETF, loss={"name": "dot_regression"}),
 }
 BASE: Tree = json.loads(json.dumps({  # no part of it twice
     "sweep": {"experiments": ["one", "text"], "depths": [2, 3], "seeds": [0, 1]},
@@ -301,11 +280,10 @@ def test_a_wrong_value_is_named_with_its_key(part: str) -> None:
      "extract --experiment one", "measure --experiment one", "aggregate", "plot"],
 )  # fmt: skip
 def test_every_command_refuses_before_it_does_anything(
-    arguments: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: str, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sample of the damages, through the program. Red: a command that reads less of the file."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["ncpipe", *arguments.split()])
     generator = random.Random(arguments)
     for _ in range(12):
         path, value = (
@@ -316,11 +294,9 @@ def test_every_command_refuses_before_it_does_anything(
         if refusal(lambda: parsed(whole)) is None:  # noqa: B023
             continue
         Path("params.yaml").write_text(json.dumps(whole), encoding="utf-8")
-        with pytest.raises(SystemExit) as stop:
-            main()
-        assert isinstance(stop.value.code, str)
-        assert all(line.startswith("ncpipe: params.yaml: ") for line in stop.value.code.splitlines())
-        assert last_name(path) in stop.value.code
+        said = command(*arguments.split())
+        assert all(line.startswith("ncpipe: params.yaml: ") for line in said.splitlines())
+        assert last_name(path) in said
         assert {file.name for file in folder.rglob("*") if file.is_file()} == {"params.yaml", "study.py"}
 
 

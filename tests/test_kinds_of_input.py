@@ -325,8 +325,9 @@ LOADED: dict[str, Callable[[nn.Module, Any], Any]] = {
 
 
 def batches_of(measured: str, size: int = 200) -> list[tuple[Tensor, Tensor]]:
-    """Samples with the labels that an entry of LOADED takes, in batches."""
-    h, labels = drawn(5)
+    """Samples in random order with the labels that an entry of LOADED takes, in batches."""
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(0))
+    h, labels = (tensor[order] for tensor in drawn(5))
     tags = nn.functional.one_hot(labels, 5)
     labels = {"tags": tags, "targets": tags + 0.1 * h[:, :5]}.get(measured, labels)
     batches = [*zip(h.split(size), labels.split(size), strict=True)]

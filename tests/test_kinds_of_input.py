@@ -450,6 +450,12 @@ def test_a_loader_may_fill_the_same_tensors_again(measured: str) -> None:
     same(LOADED[measured](net, Refilled(batches)), LOADED[measured](net, batches))
 
 
+def test_batches_of_features_may_fill_the_same_tensors_again() -> None:
+    """Red: a batch kept by reference."""
+    batches = batches_of("classes", 300)
+    same(measure_batches(lambda: Refilled(batches), 5), measure_batches(lambda: batches, 5))
+
+
 class Rows(IterableDataset):
     """Its workers read all rows, or every one its own."""
 

@@ -157,11 +157,11 @@ def test_a_line_agrees_only_where_its_test_has_power(number, verdict, why):
     """Red: agrees whenever the test does not reject; judged by where the slope lies."""
     ends = dict(zip(("value", "low", "high", "p_value"), number, strict=False))
     rejected = ends.get("p_value", 1) < 0.05
-    found = judge(claim("line"), Answer(**ends, rejected=rejected, missing="" if ends else "no runs"))
-    assert found.verdict == verdict
-    (row,) = ledger_table([found]).to_dict("records")
+    judged = judge(claim("line"), Answer(**ends, rejected=rejected, missing="" if ends else "no runs"))
+    assert judged.verdict == verdict
+    (row,) = ledger_table([judged]).to_dict("records")
     assert row["expected"] == "a line, its slope known to ±0.05"
-    for text in (row["reason"], line_of(found), ledger_page([found])):
+    for text in (row["reason"], line_of(judged), ledger_page([judged])):
         assert why in text
 
 
@@ -187,12 +187,12 @@ def test_a_value_is_decided_by_a_t_test(edge):
     """Its p-value is below 0.1 exactly where a 90 % interval decides. Red: one side; normal quantiles."""
     values = [noisy(5, seed) for seed in range(3)]
     asked = claim("value", depth=5, expect={"below": edge})
-    found = answer(asked, dataclasses.replace(plain(), rule=Slopes(0, 0.9)))
+    number = answer(asked, dataclasses.replace(plain(), rule=Slopes(0, 0.9)))
     ends = stats.t.interval(0.9, 2, np.mean(values), stats.sem(values))
-    assert found[:3] == pytest.approx((np.mean(values), *ends), rel=1e-9)
-    p_value = decision_p_value(asked, found)
+    assert number[:3] == pytest.approx((np.mean(values), *ends), rel=1e-9)
+    p_value = decision_p_value(asked, number)
     assert p_value == pytest.approx(stats.ttest_1samp(values, edge).pvalue, rel=1e-9)
-    assert (p_value < 0.1) == (judge(asked, found).verdict != "undecided")
+    assert (p_value < 0.1) == (judge(asked, number).verdict != "undecided")
 
 
 @pytest.mark.parametrize(
@@ -201,11 +201,11 @@ def test_a_value_is_decided_by_a_t_test(edge):
 )
 def test_the_p_value_of_a_slope_is_that_of_its_interval(keys):
     asked = claim(**keys)
-    found = answer(asked, plain())
-    reach = stats.t.ppf(0.975, found.freedom) * found.error
-    assert [found.low, found.high] == pytest.approx([found.value - reach, found.value + reach], rel=1e-9)
-    expected = 2 * stats.t.sf(abs(found.value) / found.error, found.freedom)
-    assert decision_p_value(asked, found) == pytest.approx(expected, rel=1e-9)
+    number = answer(asked, plain())
+    reach = stats.t.ppf(0.975, number.freedom) * number.error
+    assert [number.low, number.high] == pytest.approx([number.value - reach, number.value + reach], rel=1e-9)
+    expected = 2 * stats.t.sf(abs(number.value) / number.error, number.freedom)
+    assert decision_p_value(asked, number) == pytest.approx(expected, rel=1e-9)
 
 
 def mixed():
@@ -216,11 +216,11 @@ def mixed():
     runs = set_converged(grid(("a", "b")), {(2, 0)}).assign(
         train_error=lambda t: (t["depth"] == 13) * 0.1, test_error=lambda t: 0.1 + 0.01 * t["seed"]
     )
-    own = measure(runs, lambda depth, seed: -1.0 if (depth, seed) == (2, 0) else (1 + seed) * depth**-0.5)
-    own.loc[own["experiment"] == "b", "value"] *= 2
-    own.loc[(own["experiment"] == "a") & (own["depth"] == 5) & (own["seed"] == 0), "value"] = 0.0
-    parts = [own, own.assign(split="test", value=10 * own["value"])]
-    parts.append(own.assign(metric="cdnv", value=own["value"] - 0.5))
+    nc1 = measure(runs, lambda depth, seed: -1.0 if (depth, seed) == (2, 0) else (1 + seed) * depth**-0.5)
+    nc1.loc[nc1["experiment"] == "b", "value"] *= 2
+    nc1.loc[(nc1["experiment"] == "a") & (nc1["depth"] == 5) & (nc1["seed"] == 0), "value"] = 0.0
+    parts = [nc1, nc1.assign(split="test", value=10 * nc1["value"])]
+    parts.append(nc1.assign(metric="cdnv", value=nc1["value"] - 0.5))
     errors = {"a": (0.5, 0.0, 0.01, 0.0), "b": (0.9, 0.5, 0.3, 0.0)}
     for name, of_layers in errors.items():
         deep = runs[(runs["experiment"] == name) & (runs["depth"] == 13)]
@@ -287,11 +287,11 @@ EPOCH = {"quantity": "spearman", "metric": "epoch"}
 )  # fmt: skip
 def test_a_number_of_runs(keys, value, exact):
     """exact: whether the interval is the number alone; None without an interval."""
-    found = answer(claim(**keys), mixed())
-    assert found.value == pytest.approx(value, abs=1e-12)
+    number = answer(claim(**keys), mixed())
+    assert number.value == pytest.approx(value, abs=1e-12)
     if exact is not None:
         ends = pytest.approx((value, value), abs=1e-12)
-        assert found[1:3] == ends if exact else found.low < value < found.high
+        assert number[1:3] == ends if exact else number.low < value < number.high
 
 
 def test_a_number_of_runs_may_be_a_function_of_the_study(study_folder):
@@ -347,10 +347,10 @@ def test_a_number_that_is_not_there_says_why(keys, missing):
 def test_too_few_used_runs_are_no_number():
     tables = plain(set_converged(grid(), {(depth, seed) for depth in (2, 3, 5) for seed in range(3)}))
     for quantity in ("slope", "line", "spearman"):
-        found = judgement(claim(quantity), tables)
-        assert found.verdict == "does not apply"
+        judged = judgement(claim(quantity), tables)
+        assert judged.verdict == "does not apply"
         places = "L = 5" if quantity == "line" else "L = 2, 3, 5"  # a line is without L = 2, 3
-        assert found.number.missing == f"fewer than 2 runs have a number that is used at {places}"
+        assert judged.number.missing == f"fewer than 2 runs have a number that is used at {places}"
     assert answer(claim("value", depth=2), tables).missing.startswith("0 of 3 runs")
     assert answer(claim("value"), tables).runs == "3 of 3 runs at L = 13"
 
@@ -369,13 +369,13 @@ def test_a_bent_slope_decides_only_if_large_depths_go_with_it(last, expect, verd
     means = {2: 1.0, 3: 0.1, 5: 0.01, 8: 0.01 * last**0.5, 13: 0.01 * last}
     runs = grid()
     measured = measure(runs, lambda depth, seed: means[depth] * (1 + 0.01 * seed))
-    found = judgement(claim(expect=expect), tables_of(runs, measured))
+    judged = judgement(claim(expect=expect), tables_of(runs, measured))
     slopes = loglog_slopes(measured, runs, RULE)
     assert slopes["rejected"].all()
     assert (slopes["high"] < 0).all()
-    assert found.verdict == verdict
+    assert judged.verdict == verdict
     why = "a line is rejected, and the mean at L = 13 is above that at L = 5"
-    assert ledger_table([found])["reason"].tolist() == [why if verdict == "undecided" else ""]
+    assert ledger_table([judged])["reason"].tolist() == [why if verdict == "undecided" else ""]
 
 
 def curve(sign):
@@ -467,8 +467,8 @@ def test_a_rank_correlation_that_chance_explains_is_undecided():
     """Three depths with one run each: all orders but two are as good. Red: the sign alone decides."""
     runs = grid(depths=(2, 3, 5), seeds=(0,))
     tables = tables_of(runs, measure(runs, lambda depth, _: {2: 1.0, 3: 3.0, 5: 2.0}[depth]))
-    found = judgement(claim("spearman", {"above": 0}), tables)
-    assert (found.number.value, found.verdict) == (pytest.approx(0.5), "undecided")
+    judged = judgement(claim("spearman", {"above": 0}), tables)
+    assert (judged.number.value, judged.verdict) == (pytest.approx(0.5), "undecided")
 
 
 def test_a_claim_across_experiments_is_about_the_number_of_each():
@@ -612,10 +612,10 @@ def test_slopes_are_those_of_polyfit_over_the_selected_runs():
     runs = moving(lambda depth, seed: 0.004 + 0.006 * seed)
     table = selected_slopes(measure(runs, noisy), runs, RULE).set_index("selection")
     for name, counted in selections(runs).items():
-        own = runs[counted]
-        y = np.log10([noisy(depth, seed) for depth, seed in zip(own["depth"], own["seed"], strict=True)])
-        assert table.loc[name, "slope"] == pytest.approx(np.polyfit(np.log10(own["depth"]), y, 1)[0])
-        assert table.loc[name, "n_used"] == len(own)
+        used = runs[counted]
+        y = np.log10([noisy(depth, seed) for depth, seed in zip(used["depth"], used["seed"], strict=True)])
+        assert table.loc[name, "slope"] == pytest.approx(np.polyfit(np.log10(used["depth"]), y, 1)[0])
+        assert table.loc[name, "n_used"] == len(used)
 
 
 def worse(depth, seed):
@@ -626,9 +626,9 @@ def worse(depth, seed):
 def test_a_verdict_that_depends_on_the_selection_is_undecided():
     """Runs that still move are the less collapsed. Red: `agrees`, by runs chosen on their outcome."""
     runs = moving(lambda depth, seed: 0.015 if seed > 1 else 0.001, seeds=range(4)).assign(selected=True)
-    found = settled(runs, worse)
-    assert found.verdict == "undecided"
-    [row] = ledger_table([found]).to_dict("records")
+    judged = settled(runs, worse)
+    assert judged.verdict == "undecided"
+    [row] = ledger_table([judged]).to_dict("records")
     assert row["reason"].startswith("depends on which runs count (undecided: all that fit, moved <= 2 %; ")
     assert "agrees: moved <= 0.5 %, moved <= 1 %" in row["reason"]
 
@@ -650,12 +650,12 @@ def test_settled_runs_of_every_depth_confirm_a_verdict(moved, gradient, verdict,
     a verdict by runs of which none had settled at one depth."""
     runs = moving(moved)
     runs["reason"] = runs["reason"].mask(runs["depth"].isin(gradient), "gradient")
-    found = settled(runs.assign(selected=True), noisy)
-    assert found.verdict == verdict
+    judged = settled(runs.assign(selected=True), noisy)
+    assert judged.verdict == verdict
     why_not = (
         f"too few runs had settled (moved <= 2 %: fewer than 2 runs have a number that is used at {why})"
     )
-    assert found.number.depends == (why_not if why else "")
+    assert judged.number.depends == (why_not if why else "")
 
 
 def test_every_kind_of_claim_is_asked_under_each_selection():
@@ -672,8 +672,8 @@ def test_a_metric_that_only_stands_beside_another_is_selected_too():
     """Red: "tcv was not measured" under every selection, so that no verdict stood."""
     runs = moving(lambda depth, seed: 0.001)
     tables = tables_of(runs, measure(runs, noisy), measure(runs, noisy, "tcv"))
-    (found,) = judge_by_selection([judgement(claim("spearman", {"above": 0}, along="tcv"), tables)], tables)
-    assert (found.verdict, found.number.depends) == ("agrees", "")
+    (judged,) = judge_by_selection([judgement(claim("spearman", {"above": 0}, along="tcv"), tables)], tables)
+    assert (judged.verdict, judged.number.depends) == ("agrees", "")
 
 
 def test_runs_of_a_papers_own_stage_have_no_selections():
@@ -710,9 +710,9 @@ TWINS = {  # those of test_optima.py are not repeated
 def test_a_closed_form_has_a_twin_that_agrees(name):
     args, share = TWINS[name]
     asked = claim("theory", {"within": share}, call=name, args=args, against="numerical")
-    found = judge(asked, answer(asked))
-    assert found.verdict == "agrees", found
-    (row,) = ledger_table([found]).to_dict("records")
+    judged = judge(asked, answer(asked))
+    assert judged.verdict == "agrees", judged
+    (row,) = ledger_table([judged]).to_dict("records")
     assert row["expected"].endswith(", computed independently")  # on either side
     assert answer(claim("theory", call=name, args=args)).value == CALLS[name][0](**args)
 
@@ -849,8 +849,8 @@ def test_shipped_claims_read_and_fit_their_schema(path, monkeypatch):
 def test_everything_that_k23_says_has_a_row(study, name, count):
     """Its models and its networks, 29 in all. Red: the rows of one taken out."""
     entries = read_yaml(ROOT / "stages" / study / "claims.yaml")
-    found = {int(match[1]) for entry in entries if (match := re.match(rf"{name}(\d+)-", entry["id"]))}
-    assert found == set(range(1, count + 1))
+    numbers = {int(match[1]) for entry in entries if (match := re.match(rf"{name}(\d+)-", entry["id"]))}
+    assert numbers == set(range(1, count + 1))
 
 
 def test_the_schema_is_current():
@@ -1062,7 +1062,7 @@ def test_the_onset_is_the_first_logged_epoch_below_a_level() -> None:
     earlier = [onset_of(13, seed, 0.1) for seed in range(3)]
     assert later.answer(tables).value == pytest.approx(expected - np.mean(earlier))
     points = points_of(tables, later)
-    of_onset = {name: sorted(own["value"]) for name, own in points.groupby("series")}
+    of_onset = {name: sorted(rows["value"]) for name, rows in points.groupby("series")}
     assert of_onset == {f"epoch at {METRIC} <= 0.1": earlier, f"epoch at {METRIC} <= 0.01": epochs[13]}
     (axes,) = claim_panels(points, {}).axes
     names = {r"NC1 $\leq$ 0.1": earlier, r"NC1 $\leq$ 0.01": epochs[13]}

@@ -86,7 +86,7 @@ def test_free_data_are_labels_alone(reduced: bool, tmp_path: Path) -> None:
 
 def test_one_sample_goes_the_way_of_n_equal_ones() -> None:
     shared = {
-        "own": DUFM | {"columns": "equal"}, "epochs": 60, "log_every": 20,
+        "new_model": DUFM | {"columns": "equal"}, "epochs": 60, "log_every": 20,
         "optimizer": {"name": "sgd", "learning_rate": 0.3, "momentum": 0.9},
     }  # fmt: skip
     runs = [free_run(data={"reduced": reduced}, **shared) for reduced in (False, True)]

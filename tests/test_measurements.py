@@ -4,7 +4,7 @@ import math
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import refused_by
 
 import ncpipe as nc
 from ncpipe.metrics.catalogue import CATALOGUE
@@ -254,28 +253,6 @@ def test_parts_of_classes_and_samples_average_to_the_metrics() -> None:
         np.testing.assert_allclose(classes["unc3_cosine"], aligned, rtol=1e-12)
         assert samples["margin"].min() == found["last", split, "margin_min"]
     assert found == values()
-
-
-@pytest.mark.parametrize(
-    ("asked", "line"),
-    [
-        (
-            lambda: values().by_sample(),
-            "by_sample: single samples were not kept; measure with by_sample",
-        ),
-        (
-            lambda: values().by_class("body"),
-            "by_class: layer 'body', split 'train' has no parts; there is 'last', 'train', 'last', 'test'",
-        ),
-        (lambda: values().plot(["nc9"]), "plot: 'nc9' was not measured; "),
-        (lambda: values().plot("cdnv"), "plot: a list of names: ['cdnv']"),
-        (lambda: nc.Measurements([]).plot(), "plot: nothing was measured"),
-    ],
-    ids=["samples", "layer", "metric", "text", "nothing"],
-)
-def test_what_was_not_measured_is_one_line(asked: Callable[[], object], line: str) -> None:
-    message = refused_by(asked)
-    assert message.startswith(line)
 
 
 def test_a_figure_has_a_panel_for_each_metric_and_a_line_for_each_split() -> None:

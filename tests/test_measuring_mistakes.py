@@ -208,6 +208,15 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: F.cdnv(H, 0 * Y), "train labels name 1 class"),
     (lambda: F.transfer_bound(H, Y, shots=0), "shots: whole numbers, 1 or more, not 0"),
     (lambda: F.ncc_error(H, Y, train=(H[:, 1:], Y)), "train and test features differ in width: 4 and 5"),
+    # Parts and figures of what was measured
+    (lambda: measure(*ALL).by_sample(), "by_sample: single samples were not kept; measure with by_sample"),
+    (
+        lambda: measure(*ALL).by_class("body"),
+        "by_class: layer 'body', split 'train' has no parts; there is 'last', 'train', 'last', 'test'",
+    ),
+    (lambda: measure(*ALL).plot(["nc9"]), "plot: 'nc9' was not measured; "),
+    (lambda: measure(*ALL).plot("cdnv"), "plot: a list of names: ['cdnv']"),
+    (lambda: nc.Measurements([]).plot(), "plot: nothing was measured"),
     # Files
     (file(STORED, {"labels": None}), "f.npz: has no 'labels'; it has features, weight"),
     (file(STORED, {"features": None}), "f.npz: has no 'features'"),

@@ -1,6 +1,7 @@
 """Numbers in prose about published runs, and docs/ledger.py: each number comes from a published table."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -42,14 +43,10 @@ def own_numbers(template: str) -> list[str]:
     return re.findall(r"\S*\d\S*", text)
 
 
-def test_the_page_of_results_is_what_its_tables_give() -> None:
-    """Red: a number edited in README.md, or a folder published again without `docs/results/render.py`."""
-    assert (ROOT / "docs/results/README.md").read_text(encoding="utf-8") == render.rendered()
-
-
-def test_the_page_of_trends_is_what_its_tables_give() -> None:
-    """Red: a number edited in trends.md, or a choice published again without `docs/results/trends.py`."""
-    assert (ROOT / "docs/results/trends.md").read_text(encoding="utf-8") == trends.page()
+@pytest.mark.parametrize(("page", "written"), [("README", render.rendered), ("trends", trends.page)])
+def test_a_page_of_results_is_what_its_tables_give(page: str, written: Callable[[], str]) -> None:
+    """Red: a number edited in the page, or a folder published again without the script that writes it."""
+    assert (ROOT / f"docs/results/{page}.md").read_text(encoding="utf-8") == written()
 
 
 def test_a_slope_of_the_trends_is_polyfits_over_its_own_runs() -> None:

@@ -322,7 +322,7 @@ def test_a_number_of_runs_may_be_a_function_of_the_study(study_folder):
     [
         ({"quantity": "maximum", "metric": "loss_optimum"}, "loss_optimum was not measured"),
         ({"metric": "gnc2_spread_means"}, "was not measured"),
-        ({"metric": METRIC, "split": "weights"}, "(weights) was not measured; it is of split train"),
+        ({"metric": METRIC, "split": "weights"}, "(weights) was not measured; it is of split test, train"),
         ({"experiment": "other"}, "no run of"),
         ({"metric": "train_error"}, "train_error follows no power law: it has no slope"),
         ({"quantity": "computed", "call": "since_fit", "metric": "cdnv"}, "since_fit finds no run"),

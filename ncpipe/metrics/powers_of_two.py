@@ -33,7 +33,7 @@ def largest_entry(array: Tensor) -> float:
     """Return max |entry|; 0 for an empty tensor, NaN where an entry is NaN."""
     if not array.numel():
         return 0.0
-    least, most = torch.aminmax(array)
+    least, most = torch.aminmax(array.float() if array.element_size() == 1 else array)  # float8 has no order
     return max(-least.item(), most.item()) if most.isfinite() else most.item()
 
 

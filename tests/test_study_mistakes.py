@@ -115,6 +115,8 @@ MISTAKES: dict[str, list[tuple[str, str, str, str]]] = {
         ("last_bias: ClassVar[bool] = True", "pass", "", "`last` has a bias; write the ClassVar last_bias ="),
         ("self.stem(x.flatten(1))", "self.stem(x.squeeze(1).flatten(1)[:, None])[:, 0]", "",
          "build gives a network that does not fit: layer 'stem' gives (40, 1, 8); name it with a function"),
+        ("self.drop(x)", "nn.functional.dropout(x)", "class Net(",
+         f"Net, L = 2: the network {AGAIN} in eval mode"),
     ],
     "loop": [
         ("def spread", "    return Net(2)\n\n\ndef spread", "",

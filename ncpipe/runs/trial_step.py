@@ -28,11 +28,12 @@ from ncpipe.features.own_network import own_passes
 from ncpipe.features.trained_run import TrainedRun
 from ncpipe.metrics.study_metrics import own_metrics, wrong_place
 from ncpipe.models.build import build_network, build_uninitialised_network, prepare_split
-from ncpipe.models.network import Network, Role
+from ncpipe.models.network import Role
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 from ncpipe.training.device import fix_order_of_sums, prepare_device
+from ncpipe.training.hooked import HookedNetwork
 from ncpipe.training.own_loop import few_batches, train_own
 from ncpipe.training.session import Session
 
@@ -158,59 +159,59 @@ def _check_network(run: Run, data: Prepared) -> None:
     """Raise InputError, with the network's class and line, if a forward pass breaks a rule of `Network`."""
     model = run.spec.model
     network = build_network(run, data)
-    name = f"{type(network).__name__}, L = {run.depth}"
+    made = network.module if isinstance(network, HookedNetwork) else network  # by study.py
+    name = f"{type(made).__name__}, L = {run.depth}"
     try:
         roles = network.roles()
         length = network.length
     except ValueError as error:
-        raise mistake(network, f"{name}: {error}") from None
+        raise mistake(made, f"{name}: {error}") from None
     if build_uninitialised_network(run, data).roles() != roles:
-        raise mistake(network, f"{name}: initialise() changes requires_grad; set it in __init__")
+        raise mistake(made, f"{name}: initialise() changes requires_grad; set it in __init__")
     if unknown := sorted(set(roles.values()) - set(get_args(Role))):
         message = f"has the role {unknown[0]!r}; the roles are {', '.join(get_args(Role))}"
-        raise mistake(network, f"{name}: parameter_groups() {message}")
+        raise mistake(made, f"{name}: parameter_groups() {message}")
     if (role := roles.get("last.weight", "last")) not in ("last", "frozen"):
-        raise mistake(network, f"{name}: the role of self.last is {role}; write it as last")
+        raise mistake(made, f"{name}: the role of self.last is {role}; write it as last")
     if not length > 0:
-        raise mistake(network, f"{name}: length is {length}; expected the number of blocks, above 0")
+        raise mistake(made, f"{name}: length is {length}; expected the number of blocks, above 0")
     samples = prepare_split(data.train, data.kind, model, torch.device("cpu"), torch.float32)
     with torch.no_grad():
         layers = list(network.eval().representations(samples.inputs, samples.lengths))
         again = list(network.representations(samples.inputs, samples.lengths))
     names = [layer.name for layer in layers]
     if len(set(names)) < len(names):
-        raise mistake(network, f"{name}: layers() gives two layers of one name in {', '.join(names)}")
+        raise mistake(made, f"{name}: layers() gives two layers of one name in {', '.join(names)}")
     for layer in layers:
-        _check_layer(network, name, layer.name, layer.values, data.train.predictions, layer.position)
+        _check_layer(made, name, layer.name, layer.values, data.train.predictions, layer.position)
     if any(not torch.equal(one.values, two.values) for one, two in zip(layers, again, strict=True)):
-        raise mistake(network, f"{name}: the network {OTHER} in eval mode; draw `if self.training` alone")
+        raise mistake(made, f"{name}: the network {OTHER} in eval mode; draw `if self.training` alone")
     if names[-1:] != ["last"] or layers[-1].position != 1:
         last = f"{names[-1]!r} at position {layers[-1].position}" if layers else "none"
-        raise mistake(network, f"{name}: the last layer of layers() is {last}; expected 'last' at position 1")
+        raise mistake(made, f"{name}: the last layer of layers() is {last}; expected 'last' at position 1")
     if (has_bias := network.last.bias is not None) != model.last_bias:
         bias = f"{'a' if has_bias else 'no'} bias; write the ClassVar last_bias = {has_bias}"
         raise mistake(model, f"{name}: `last` has {bias} into {type(model).__name__}")
     width, rows = layers[-1].values.shape[1], network.last.weight
     if tuple(rows.shape) != (data.classes, width):
         raise mistake(
-            network,
+            made,
             f"{name}: `last` has a weight {tuple(rows.shape)}; expected ({data.classes}, {width}), the "
             "classes and the width of the layer 'last'",
         )
 
 
 def _check_layer(
-    network: Network, name: str, layer: str, values: object, samples: int, position: object
+    made: torch.nn.Module, name: str, layer: str, values: object, samples: int, position: object
 ) -> None:
-
     if not isinstance(values, torch.Tensor) or values.dim() != 2 or len(values) != samples:
         shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
-        raise mistake(network, f"{name}: the layer {layer} is {shape}; expected ({samples}, width)")
+        raise mistake(made, f"{name}: the layer {layer} is {shape}; expected ({samples}, width)")
     if position is not None and not 0 <= float(position) <= 1:  # type: ignore[arg-type]
-        raise mistake(network, f"{name}: the layer {layer} is at {position}; expected 0 to 1, or None")
+        raise mistake(made, f"{name}: the layer {layer} is at {position}; expected 0 to 1, or None")
     if not bool(values.isfinite().all()):
         kind = "NaN" if bool(values.isnan().any()) else "infinity"
-        raise mistake(network, f"{name}: the layer {layer} gives {kind} before the first step")
+        raise mistake(made, f"{name}: the layer {layer} gives {kind} before the first step")
 
 
 def _load_data(spec: Data, folder: Path) -> Prepared:

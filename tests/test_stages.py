@@ -333,7 +333,7 @@ def test_runs_start_from_the_weights_of_the_study() -> None:
     fetch("one")
     train("one", 2, workers=1)
     for seed in (0, 1):
-        weights = load_tensors(Path(f"data/runs/one/L2/s{seed}/weights/e0.safetensors"))
+        weights = load_tensors(Path(f"data/runs/one/L2/s{seed}/kept/e0.safetensors"))
         assert {float(value) for weight in weights.values() for value in weight.flatten()} == {0.5 + seed}
     assert json.loads(Path("data/runs/one/L2/s0/run.json").read_text())["inputs"]["spec"]["start"] == "halves"
 

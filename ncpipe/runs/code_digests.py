@@ -266,16 +266,14 @@ def code_contents() -> dict[str, bytes]:
             raise InputError(f"{name}: lies outside the study's folder, so jobs cannot have a copy")
     if study and PIPELINE.is_file():
         study[PIPELINE.name] = at_start().content(PIPELINE)
-    offered = {_name(path): path for path in (ROOT / PACKAGE).glob("*.pyi")}  # which digests of studies read
-    package = package_files(at_start()) | offered
-    return {name: at_start().content(path) for name, path in package.items()} | study
+    return {name: at_start().content(path) for name, path in package_files(at_start()).items()} | study
 
 
 def package_files(reading: Reading) -> dict[str, Path]:
-    """Return the package's modules and page templates, as they lay there when a reading first listed them."""
+    """Return the package's modules, stubs and page templates, as a reading first listed them."""
     if not reading.package:
         package = ROOT / PACKAGE
-        paths = sorted([*package.rglob("*.py"), *(package / TEMPLATES).glob("*.*")])
+        paths = sorted([*package.rglob("*.py"), *package.glob("*.pyi"), *(package / TEMPLATES).glob("*.*")])
         reading.package |= {_name(path): path for path in paths}
     return reading.package
 

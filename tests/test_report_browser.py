@@ -174,9 +174,9 @@ def test_axe_finds_nothing(page):
     """Every rule of axe-core, with all that is folded open. Red: grey text of too little contrast."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="uv sync --group browser").Axe()
     page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
-    found = axe.run(page)
+    result = axe.run(page)
     page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = false; })")
-    assert found.violations_count == 0, found.generate_report()
+    assert result.violations_count == 0, result.generate_report()
 
 
 def test_a_print_shows_tables_whole_and_no_tools(page, tmp_path):

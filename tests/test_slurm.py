@@ -563,12 +563,12 @@ def test_each_run_gets_the_resources_of_its_rule(folder: Path, stand_in: Path) -
     prepare_sweep([2, 3], [0], one=experiment_tree(), two=experiment_tree())
     by_slurm(options, wait=False)
     runs = {fingerprint.key(): fingerprint.run for fingerprint in fingerprints()}
-    found = {}
+    resources = {}
     for array in read_arrays():
-        given = arguments(stand_in, array.number)
-        asked = [given.get(name) for name in ("partition", "time", "cpus-per-task", "qos", "mem")]
-        found |= {(runs[key].experiment, runs[key].depth): [*asked, array.workers] for key in array.keys}
-    assert found == {
+        flags = arguments(stand_in, array.number)
+        values = [flags.get(name) for name in ("partition", "time", "cpus-per-task", "qos", "mem")]
+        resources |= {(runs[key].experiment, runs[key].depth): [*values, array.workers] for key in array.keys}
+    assert resources == {
         ("one", 2): [None, "30", "1", None, "2G", 1],
         ("one", 3): ["long", "1-00:00:00", "2", None, "2G", 2],
         ("two", 2): [None, "30", "1", "high", "2G", 1],

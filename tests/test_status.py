@@ -45,13 +45,13 @@ def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     status()
     head, *lines = capsys.readouterr().out.splitlines()
     names = head.split()[2:]
-    found = {}
+    by_depth = {}
     for line in lines:
         words = line.split()
         if words[:1] == ["one"] and words[1].isdigit():
             counts = zip(names, words[2:], strict=True)
-            found[words[1]] = " ".join(f"{name}={count}" for name, count in counts)
-    return found
+            by_depth[words[1]] = " ".join(f"{name}={count}" for name, count in counts)
+    return by_depth
 
 
 def test_a_run_goes_from_waiting_to_done_and_stale(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

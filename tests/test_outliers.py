@@ -47,10 +47,10 @@ def sample(width: int = 7) -> dict[str, Tensor]:
     }
 
 
-def naive_scores(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def naive_scores(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The papers' formulas, in NumPy float64."""
-    train, labels, weight, bias = (given[name] for name in ("features", "labels", "weight", "bias"))
-    rows, size = np.concatenate([given["test"], given["ood"]]), functools.partial(np.linalg.norm, axis=-1)
+    train, labels, weight, bias = (data[name] for name in ("features", "labels", "weight", "bias"))
+    rows, size = np.concatenate([data["test"], data["ood"]]), functools.partial(np.linalg.norm, axis=-1)
     logits = rows @ weight.T + bias
     energy = np.log(np.exp(logits).sum(1))
     scores = {"msp": np.exp(logits.max(1)) / np.exp(logits).sum(1), "energy": energy}
@@ -86,24 +86,24 @@ def naive_fpr95(inside: Any, outside: Any) -> float:
 
 
 def test_every_score_is_its_formula() -> None:
-    given = sample()
-    means = torch.stack([given["features"][given["labels"] == k].mean(0) for k in range(CLASSES)])
-    rows = torch.cat([given["test"], given["ood"]])
-    train = given["features"], given["labels"]
-    scores = outlier_scores(*train, means, rows, given["weight"], given["bias"])
+    data = sample()
+    means = torch.stack([data["features"][data["labels"] == k].mean(0) for k in range(CLASSES)])
+    rows = torch.cat([data["test"], data["ood"]])
+    train = data["features"], data["labels"]
+    scores = outlier_scores(*train, means, rows, data["weight"], data["bias"])
     scores["msp"] = torch.sigmoid(scores["msp"])  # their order is that of these
-    metrics = dict(outlier_metrics(**given))
+    metrics = dict(outlier_metrics(**data))
     assert metrics.keys() == {metric.name for metric in OUTLIERS}
-    wanted = naive_scores({key: value.numpy() for key, value in given.items()})
+    wanted = naive_scores({key: value.numpy() for key, value in data.items()})
     assert scores.keys() == wanted.keys()
     for name, naive in wanted.items():
         assert scores[name].tolist() == pytest.approx(naive, rel=1e-9), name
         assert metrics[f"{name}_auroc"] == pytest.approx(naive_auroc(naive[:40], naive[40:]), abs=1e-12), name
         assert metrics[f"{name}_fpr95"] == pytest.approx(naive_fpr95(naive[:40], naive[40:]), abs=1e-12), name
-    centre = given["ood"].mean(0).numpy()
+    centre = data["ood"].mean(0).numpy()
     cosines = [abs(m @ centre) / np.linalg.norm(m) / np.linalg.norm(centre) for m in means.numpy()]
     assert metrics["nc5_orthogonality"] == pytest.approx(np.mean(cosines), rel=1e-12)
-    without = dict(outlier_metrics(*train, given["test"], given["ood"]))
+    without = dict(outlier_metrics(*train, data["test"], data["ood"]))
     assert without == {name: metrics[name] for name in without}
     assert {name.partition("_")[0] for name in without} == {"neco", "mahalanobis", "knn", "nc5"}
 
@@ -131,21 +131,21 @@ def test_confident_samples_are_not_ties() -> None:
 
 def test_limits() -> None:
     """Collapsed classes, a dead network, infinity, and fewer samples than neighbours."""
-    given = sample(width=9)
-    means, twice = given["weight"] * 2, given["labels"].repeat(2)
+    data = sample(width=9)
+    means, twice = data["weight"] * 2, data["labels"].repeat(2)
     collapsed = {"features": means[twice], "labels": twice, "test": means[torch.arange(40) % CLASSES]}
-    collapsed = given | collapsed
+    collapsed = data | collapsed
     metrics = dict(outlier_metrics(**collapsed))
     assert math.isnan(metrics["vim_auroc"])  # four points and o lie in fewer axes than it leaves out
     assert metrics["mahalanobis_auroc"] == 0.5  # no direction has a variance
     assert metrics["knn_auroc"] == metrics["neco_auroc"] == 1.0
-    dead = {**given, **{name: 0 * given[name] for name in ("features", "test", "ood")}}
+    dead = {**data, **{name: 0 * data[name] for name in ("features", "test", "ood")}}
     metrics = dict(outlier_metrics(**dead))
     values = {name: value for name, value in metrics.items() if name[:3] not in ("vim", "nc5")}
     assert set(values.values()) == {0.5, 1.0}  # all are alike
     assert math.isnan(metrics["nc5_orthogonality"])
-    given["ood"][2, 3] = math.inf
-    assert all(math.isnan(value) for _, value in outlier_metrics(**given))
+    data["ood"][2, 3] = math.inf
+    assert all(math.isnan(value) for _, value in outlier_metrics(**data))
     few = {name: value[:12] if len(value) == 120 else value for name, value in sample().items()}
     assert all(0 <= value <= 1 for _, value in outlier_metrics(**few))  # k is at most N
 
@@ -166,35 +166,35 @@ def model() -> nn.Module:
     return nn.Sequential(layer)
 
 
-def loaders(given: dict[str, np.ndarray]) -> list[list[tuple[Tensor, Tensor]]]:
+def loaders(data: dict[str, np.ndarray]) -> list[list[tuple[Tensor, Tensor]]]:
     """Batches of train, test and other data, whose labels are none of the classes."""
-    rows = [torch.from_numpy(given[f"{name}features"]) for name in ("", "test_", "ood_")]
-    labels = [torch.from_numpy(given[f"{name}labels"]) for name in ("", "test_")] + [torch.full((30,), -1)]
+    rows = [torch.from_numpy(data[f"{name}features"]) for name in ("", "test_", "ood_")]
+    labels = [torch.from_numpy(data[f"{name}labels"]) for name in ("", "test_")] + [torch.full((30,), -1)]
     return [list(zip(x.split(25), y.split(25), strict=True)) for x, y in zip(rows, labels, strict=True)]
 
 
 @pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
 def test_arrays_files_and_models_have_the_same_values(tmp_path: Path) -> None:
     """The third split adds its own rows alone, and a file from a model's features has them too."""
-    given = arrays()
+    data = arrays()
     names = ("features", "labels", "weight", "bias", "test_features", "test_labels")
-    plain = nc.measure(*(given[name] for name in names))
-    with_ood = nc.measure(*(given[name] for name in names), ood=given["ood_features"])
+    plain = nc.measure(*(data[name] for name in names))
+    with_ood = nc.measure(*(data[name] for name in names), ood=data["ood_features"])
     assert with_ood.records[: len(plain)] == plain.records
     wanted = {("last", "ood", name): value for name, value in outlier_metrics(**sample())}
     assert {(row.layer, row.split, row.metric): row.value for row in with_ood.records[len(plain) :]} == wanted
-    of_model = nc.measure_model(model(), "0", *loaders(given))
+    of_model = nc.measure_model(model(), "0", *loaders(data))
     assert of_model.select(split="ood").to_dict() == with_ood.select(split="ood").to_dict()
-    np.savez(tmp_path / "features.npz", **nc.collect_features(model(), "0", *loaders(given)))
+    np.savez(tmp_path / "features.npz", **nc.collect_features(model(), "0", *loaders(data)))
     assert nc.measure_file(tmp_path / "features.npz") == with_ood
-    some = nc.measure_model(model(), "0", *loaders(given), classes=[0, 2, 3])
+    some = nc.measure_model(model(), "0", *loaders(data), classes=[0, 2, 3])
     assert 0 <= some["last", "ood", "neco_auroc"] <= 1
-    kept = given["labels"] != 1
-    chosen = [given["features"][kept], np.searchsorted([0, 2, 3], given["labels"][kept])]
-    tested = given["test_features"][given["test_labels"] != 1]
-    chosen_metrics = outlier_metrics(*map(torch.from_numpy, (*chosen, tested, given["ood_features"])))
+    kept = data["labels"] != 1
+    chosen = [data["features"][kept], np.searchsorted([0, 2, 3], data["labels"][kept])]
+    tested = data["test_features"][data["test_labels"] != 1]
+    chosen_metrics = outlier_metrics(*map(torch.from_numpy, (*chosen, tested, data["ood_features"])))
     assert some["last", "ood", "mahalanobis_auroc"] == dict(chosen_metrics)["mahalanobis_auroc"]
-    layered = nc.measure_model(nn.Sequential(nn.Identity(), *model()), "1", *loaders(given), layers=["0"])
+    layered = nc.measure_model(nn.Sequential(nn.Identity(), *model()), "1", *loaders(data), layers=["0"])
     without = outlier_metrics(
         **{name: tensor for name, tensor in sample().items() if name not in ("weight", "bias")}
     )

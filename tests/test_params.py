@@ -330,9 +330,9 @@ def test_a_mistake_names_its_line(tmp_path):
     with pytest.raises(InputError) as caught:
         load_params(path)
     lines = path.read_text().splitlines()
-    told = str(caught.value).splitlines()
-    assert len(told) == 2
-    for line, written in zip(told, ("[2, -3]", "0.005x"), strict=True):
+    messages = str(caught.value).splitlines()
+    assert len(messages) == 2
+    for line, written in zip(messages, ("[2, -3]", "0.005x"), strict=True):
         number = int(re.search(r" \(line (\d+)\)$", line)[1])
         assert written in lines[number - 1]
     merged = "a: &a\n  x: {y: 1}\nb:\n  <<: *a\n  z: 2\n"

@@ -336,7 +336,7 @@ def test_charts_have_every_run(study, page):
     data = json.loads(page.scripts[0])
     points = pd.read_csv(study / "data/results/points.csv").fillna({"reason": ""})
     runs = data["runs"]
-    seen = 0
+    count = 0
     for series in data["series"]:
         for i, value in enumerate(series["values"]):
             place = {
@@ -347,8 +347,8 @@ def test_charts_have_every_run(study, page):
             assert len(row) == 1
             assert value == pytest.approx(row["value"].item(), rel=1e-4)
             assert series["reasons"].get(str(i), "") == row["reason"].item()
-            seen += 1
-    assert seen == len(points)
+            count += 1
+    assert count == len(points)
     assert [series["title"] for series in data["series"]][:2] == ["NC1", "NC2 (ETF)"]
     slopes = pd.read_csv(study / "data/results/slopes.csv")
     assert sum(len(series["fits"]) for series in data["series"]) == len(slopes)
@@ -432,9 +432,9 @@ def test_the_page_is_the_last_stage_and_alone_knows_what_was_asked(path):
     """It waits for all that the study makes. Red: `about` among the params of another stage."""
     listed = YAML(typ="safe").load(path)["stages"]
     stages = {name: stage.get("do", stage) for name, stage in listed.items()}
-    asked = [name for name, stage in stages.items() if "about" in stage.get("params", [])]
+    names = [name for name, stage in stages.items() if "about" in stage.get("params", [])]
     known = path.with_name("params.yaml").is_file()
-    assert asked == (["report"] if known else [])
+    assert names == (["report"] if known else [])
     read = {str(dep) for stage in stages.values() for dep in stage.get("deps", [])}
     made = [out for stage in stages.values() for out in stage.get("outs", [])]
     ends = [out for out in made if not any(_holds(dep, out) for dep in read)]
@@ -453,9 +453,9 @@ def test_a_page_to_send_says_where_it_is_from(study, tmp_path, monkeypatch):
     monkeypatch.chdir(study)
     report(tmp_path / "page.html")
     sent = (tmp_path / "page.html").read_text(encoding="utf-8")
-    told = re.search(
+    match = re.search(
         r"<dt>Written on</dt><dd>processor (.*?), cores (\d+), memory_gb \d+, system \w+</dd>", sent
     )
     assert re.search(r"<dt>Written with</dt><dd>python 3[\d.]+, torch \S+, numpy .*, dvc [\d.]+</dd>", sent)
-    assert told
-    assert told[1] not in (study / "data/report.html").read_text(encoding="utf-8")
+    assert match
+    assert match[1] not in (study / "data/report.html").read_text(encoding="utf-8")

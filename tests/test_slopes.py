@@ -137,9 +137,9 @@ def test_one_depth_has_no_slope_and_one_run_per_depth_neither_interval_nor_test(
 def test_with_a_constant_design_it_is_welchs_analysis_of_variance():
     generator = np.random.default_rng(0)
     groups = [scale * generator.standard_normal(n) for scale, n in ((1, 3), (5, 4), (0.2, 2), (2, 5))]
-    theirs = stats.f_oneway(*groups, equal_var=False)
-    ours = welch_james(np.ones((4, 1)), groups)
-    assert [ours.lack_of_fit, ours.p_value] == pytest.approx([theirs.statistic, theirs.pvalue])
+    expected = stats.f_oneway(*groups, equal_var=False)
+    actual = welch_james(np.ones((4, 1)), groups)
+    assert [actual.lack_of_fit, actual.p_value] == pytest.approx([expected.statistic, expected.pvalue])
 
 
 def test_its_sum_of_squares_is_that_of_a_weighted_polyfit():

@@ -48,12 +48,12 @@ def room(clone: Clone, seed: int) -> tuple[int, int]:
     """Bytes on the disk of the weights of a seed's runs in their places, and of all copies."""
     places = list((clone.folder / "data/runs").glob(f"*/*/s{seed}/model.safetensors"))
     weights = {file.read_bytes() for file in places}
-    seen = {}
+    sizes = {}
     for base in (clone.folder / "data/runs", clone.store, clone.folder / ".dvc/cache/files"):
         for file in (file for file in base.rglob("*") if file.is_file()):
             if file.read_bytes() in weights:
-                seen[file.stat().st_ino] = file.stat().st_size  # a file that has two names counts once
-    return sum(file.stat().st_size for file in places), sum(seen.values())
+                sizes[file.stat().st_ino] = file.stat().st_size  # a file that has two names counts once
+    return sum(file.stat().st_size for file in places), sum(sizes.values())
 
 
 def test_a_stage_for_an_experiment_and_back(small: Clone, whole_first: Made, own_copy: Copy) -> None:

@@ -57,8 +57,8 @@ def arrays(copies: int = 6) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def workdir(study_folder: Path) -> Path:
-    given = arrays()
-    np.savez("a.npz", **given, **{f"test_{name}": array[20:] for name, array in given.items()})
+    data = arrays()
+    np.savez("a.npz", **data, **{f"test_{name}": array[20:] for name, array in data.items()})
     return study_folder
 
 
@@ -273,11 +273,11 @@ TAGS = tags_of(6)
 )  # fmt: skip
 def test_a_wrong_array_is_one_line_that_names_it(changes: dict[str, Any], words: str, workdir: Path) -> None:
     """And as an argument of `measure`, where its values are wrong."""
-    given = {name: array for name, array in (arrays() | changes).items() if array is not None}
-    np.savez("a.npz", **given)
+    data = {name: array for name, array in (arrays() | changes).items() if array is not None}
+    np.savez("a.npz", **data)
     with pytest.raises(InputError, match=words) as caught:
         prepare_arrays(read(ArraysData, DATA, ""))
     assert "\n" not in str(caught.value)
-    if words.startswith("tags has") and given["tags"].ndim == 2:
+    if words.startswith("tags has") and data["tags"].ndim == 2:
         with pytest.raises(InputError, match=words.replace("tags has", "train labels has")):
-            measure(given["inputs"], given["tags"])
+            measure(data["inputs"], data["tags"])

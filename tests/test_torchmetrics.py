@@ -169,8 +169,8 @@ def test_two_halves_are_merged_to_the_whole(scale: float) -> None:
     metrics, parts = halves(scale)
     features, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     metrics[1].merge_state(metrics[0])
-    statistics = metrics[1].statistics()
-    seconds = [SampleCollapse(statistics, *classifier()) for _ in parts]
+    stats = metrics[1].statistics()
+    seconds = [SampleCollapse(stats, *classifier()) for _ in parts]
     for metric, part in zip(seconds, parts, strict=True):
         once_more(metric, *part)
     seconds[0].merge_state(seconds[1])
@@ -204,12 +204,14 @@ def test_states_about_other_means_are_not_merged() -> None:
 def test_a_second_pass_goes_on_from_its_state_with_the_means_in_it() -> None:
     """Also where it is read into a metric about other means. Red: means no part of the state."""
     features, labels = doubles()
-    seen = class_statistics(features, labels, 4)
-    metric = SampleCollapse(seen, *classifier())
+    stats = class_statistics(features, labels, 4)
+    metric = SampleCollapse(stats, *classifier())
     metric.persistent(True)
     whole = once_more(metric.clone(), features, labels).compute()
     once_more(metric, features[:30], labels[:30])
-    other = SampleCollapse(ClassStatistics(seen.counts, seen.means.flip(0), 2 * seen.squares), *classifier())
+    other = SampleCollapse(
+        ClassStatistics(stats.counts, stats.means.flip(0), 2 * stats.squares), *classifier()
+    )
     other.persistent(True)
     once_more(other, features[:8], labels[:8])
     other.load_state_dict(pickle.loads(pickle.dumps(metric.state_dict())))

@@ -52,9 +52,9 @@ def by_classes(features: Array, labels: Array, weight: Array, bias: Array, least
 def test_frequent_tokens_are_measured_as_classes() -> None:
     """Red: unseen or rare tokens as classes, a bias of others."""
     features, labels = text()
-    given = features, labels, *unembedding()
-    values = split_values(measure_token_arrays(*given, min_per_class=LEAST, decisions=None))
-    wanted = by_classes(*given, LEAST)
+    arrays = features, labels, *unembedding()
+    values = split_values(measure_token_arrays(*arrays, min_per_class=LEAST, decisions=None))
+    wanted = by_classes(*arrays, LEAST)
     assert wanted["classes"] < OCCUR
     assert {"cdnv_log", "gnc2_spread_means", "unc3_cosine", "nc4_mismatch"} <= set(wanted)
     assert {name: values[name] for name in wanted} == pytest.approx(wanted, rel=1e-9, nan_ok=True)
@@ -83,10 +83,10 @@ def test_decisions_are_a_fair_draw_that_batches_do_not_change() -> None:
     features, labels = (torch.from_numpy(array) for array in text(samples=2000))
     drawn = []
     for size in (2000, 700, 1):
-        seen = TokenPass(VOCABULARY, WIDTH, decisions=500, seed=4)
+        token_pass = TokenPass(VOCABULARY, WIDTH, decisions=500, seed=4)
         for rows, wanted in zip(features.split(size), labels.split(size), strict=True):
-            seen.update(rows, wanted)
-        drawn.append(seen.kept)
+            token_pass.update(rows, wanted)
+        drawn.append(token_pass.kept)
     for rows, wanted in drawn[1:]:
         assert torch.equal(rows, drawn[0][0])
         assert torch.equal(wanted, drawn[0][1])

@@ -133,8 +133,7 @@ def test_limits() -> None:
     """Collapsed classes, a dead network, infinity, and fewer samples than neighbours."""
     data = sample(width=9)
     means, twice = data["weight"] * 2, data["labels"].repeat(2)
-    collapsed = {"features": means[twice], "labels": twice, "test": means[torch.arange(40) % CLASSES]}
-    collapsed = data | collapsed
+    collapsed = data | {"features": means[twice], "labels": twice, "test": means[torch.arange(40) % CLASSES]}
     metrics = dict(outlier_metrics(**collapsed))
     assert math.isnan(metrics["vim_auroc"])  # four points and o lie in fewer axes than it leaves out
     assert metrics["mahalanobis_auroc"] == 0.5  # no direction has a variance

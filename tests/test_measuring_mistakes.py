@@ -128,8 +128,8 @@ IDS = torch.randint(9, (8, 12), generator=torch.Generator().manual_seed(0))
 def causal(
     *batches: Any, network: nn.Module | None = None, unembedding: Any = "out", **options: Any
 ) -> Callable[[], object]:
-    own = network or Decoder()
-    return lambda: measure_causal_lm(own, list(batches), unembedding=unembedding, **options)
+    decoder = network or Decoder()
+    return lambda: measure_causal_lm(decoder, list(batches), unembedding=unembedding, **options)
 
 
 def computed(classes: Any) -> Callable[[], object]:

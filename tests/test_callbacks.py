@@ -121,8 +121,8 @@ def test_trainer_logs_what_the_table_has(tmp_path: Path) -> None:
     loop.add_callback(CollapseCallback(loop, "classifier", data, held_out, every=2))
     loop.train()
     assert [entry["epoch"] for entry in loop.state.log_history if CDNV in entry] == [0, 2]
-    for values, wanted in zip(logged(loop), (start, measured(model, data, held_out)), strict=True):
-        assert values == pytest.approx(wanted, **CLOSE)
+    for values, expected in zip(logged(loop), (start, measured(model, data, held_out)), strict=True):
+        assert values == pytest.approx(expected, **CLOSE)
     assert len([entry for entry in loop.state.log_history if "loss" in entry]) == EPOCHS
     alone = bert()
     trainer(alone, data, tmp_path).train()
@@ -159,9 +159,9 @@ def test_trainer_of_a_causal_model(tmp_path: Path) -> None:
     loop.train()
     assert [row["step"] for row in loop.state.log_history if CDNV in row] == [0, 2, 4, 6]
     batches = DataLoader(sample_subset(validation, 16, 0), 6)
-    wanted = named(measure_causal_lm(loop.model, batches, min_per_class=2))
-    assert wanted["nc/last/train/tokens"] <= 16 * 9
-    assert logged(loop)[-1] == pytest.approx(wanted, **CLOSE)
+    expected = named(measure_causal_lm(loop.model, batches, min_per_class=2))
+    assert expected["nc/last/train/tokens"] <= 16 * 9
+    assert logged(loop)[-1] == pytest.approx(expected, **CLOSE)
     alone = gpt2()
     trainer(alone, sequences(24), tmp_path).train()
     assert_equal_weights(loop.model, alone)

@@ -71,11 +71,11 @@ def test_positions_that_count_are_those_by_hand(make: Any, kind: torch.dtype) ->
     rows = measure_causal_lm(model, batches(), min_per_class=4, decisions=None)
     features, labels, ignored, masked = by_hand(model, batches())
     weight = model.get_output_embeddings().weight.detach().float().numpy()
-    wanted = split_values(measure_token_arrays(features, labels, weight, min_per_class=4, decisions=None))
-    wanted |= {"left_out_ignored": ignored, "left_out_masked": masked}
-    assert split_values(rows) == pytest.approx(wanted, rel=1e-12, abs=1e-15, nan_ok=True)
+    expected = split_values(measure_token_arrays(features, labels, weight, min_per_class=4, decisions=None))
+    expected |= {"left_out_ignored": ignored, "left_out_masked": masked}
+    assert split_values(rows) == pytest.approx(expected, rel=1e-12, abs=1e-15, nan_ok=True)
     assert (ignored, masked) == (6 * 4, 6 * (5 + 4))
-    assert wanted["left_out_rare"] > 0
+    assert expected["left_out_rare"] > 0
 
 
 class Plain(nn.Module):

@@ -809,8 +809,8 @@ def test_numbers_do_not_depend_on_what_started_the_stage(monkeypatch):
     write_claims(entry("c", "theory", expect={"below": 10}, call="gufm.value", args={"loss": "ce"} | SPHERE))
     claims_command()
     capability = torch.backends.cpu.get_cpu_capability()
-    wanted = f"{capability},STRICT" if capability in ("AVX2", "AVX512") else None
-    assert os.environ.pop("MKL_CBWR", None) == wanted
+    expected = f"{capability},STRICT" if capability in ("AVX2", "AVX512") else None
+    assert os.environ.pop("MKL_CBWR", None) == expected
 
 
 @pytest.mark.usefixtures("study_folder")

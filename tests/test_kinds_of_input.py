@@ -94,23 +94,23 @@ def test_labels_of_any_integer_type_lose_no_class(
 ) -> None:
     """Red: -100 compared in uint8, where it is the class 156."""
     labels = drawn()[1]
-    wanted = rows(labels, classes)
+    expected = rows(labels, classes)
     for kind in kinds:
-        same(rows(labels.to(kind), classes), wanted)
+        same(rows(labels.to(kind), classes), expected)
 
 
 @pytest.mark.parametrize("classes", [5, K])
 def test_tensors_that_learn_are_measured(classes: int) -> None:
     """The weight of a layer is one."""
     (h, labels), fc = drawn(classes), Head(classes).fc
-    wanted = measure(h, labels, fc.weight.detach(), fc.bias.detach(), h, labels)
+    expected = measure(h, labels, fc.weight.detach(), fc.bias.detach(), h, labels)
     learning = h.clone().requires_grad_()
-    same(measure(learning, labels, fc.weight, fc.bias, learning, labels), wanted)
+    same(measure(learning, labels, fc.weight, fc.bias, learning, labels), expected)
 
     def batches() -> list[tuple[Tensor, Tensor]]:
         return [(learning, labels)]
 
-    same(measure_batches(batches, classes, batches, fc.weight, fc.bias), wanted)
+    same(measure_batches(batches, classes, batches, fc.weight, fc.bias), expected)
     tokens = measure_token_arrays(h, labels, fc.weight.detach(), fc.bias.detach())
     same(measure_token_arrays(learning, labels, fc.weight, fc.bias), tokens)
 
@@ -157,20 +157,20 @@ def test_lists_are_arrays(measure: Any) -> None:
     """Nested ones, and rows of either kind. Red: `'list' object has no attribute 'dtype'`."""
     (h, labels), fc = drawn(5), Head(5).fc
     h, weight, bias = h.double(), fc.weight.detach().double(), fc.bias.detach().double()
-    wanted = measure(h, labels, weight, bias, h, labels)
+    expected = measure(h, labels, weight, bias, h, labels)
     split = h.tolist(), labels.tolist()
-    same(measure(*split, weight.tolist(), bias.tolist(), *split), wanted)
-    same(measure([*h.numpy()], tuple(labels.tolist()), [*weight], [*bias], [*h], [*labels]), wanted)
+    same(measure(*split, weight.tolist(), bias.tolist(), *split), expected)
+    same(measure([*h.numpy()], tuple(labels.tolist()), [*weight], [*bias], [*h], [*labels]), expected)
 
 
 def test_held_out_tokens_may_be_far_larger() -> None:
     """As in `measure`: nothing overflows on the way to a share."""
     h, labels = drawn(5)
-    rows, wanted = (
+    rows, expected = (
         numbers(function(h.double(), labels, None, None, 1e200 * h.double(), labels))
         for function in (measure_token_arrays, measure)
     )
-    assert rows["last", "test", "ncc_error"] == wanted["last", "test", "ncc_error"]
+    assert rows["last", "test", "ncc_error"] == expected["last", "test", "ncc_error"]
 
 
 # --- arrays of other libraries --------------------------------------------------------------------------
@@ -267,10 +267,10 @@ OPTIONAL = {"weight", "bias", "test_features", "test_labels", "ood"}  # for whic
 @pytest.mark.parametrize("kind", RIGHT)
 def test_arrays_of_any_library_give_the_numbers_of_numpy(kind: str) -> None:
     given, labels = RIGHT[kind]
-    wanted = nc.measure(ROWS, CLASSES, ROWS[:3], None, ROWS, CLASSES, ood=2 * ROWS)
+    expected = nc.measure(ROWS, CLASSES, ROWS[:3], None, ROWS, CLASSES, ood=2 * ROWS)
     head = given[:3] if isinstance(given, list | np.ndarray) else ROWS[:3]
-    same(nc.measure(given, labels, head, None, given, labels, ood=2 * ROWS), wanted)
-    assert nc.functional.cdnv(given, labels) == wanted["last", "train", "cdnv"]
+    same(nc.measure(given, labels, head, None, given, labels, ood=2 * ROWS), expected)
+    assert nc.functional.cdnv(given, labels) == expected["last", "train", "cdnv"]
     targets = nc.measure_regression(ROWS, ROWS, ROWS[:3])
     same(nc.measure_regression(given, given, head), targets)
 
@@ -380,15 +380,15 @@ def test_empty_batches_of_arrays_change_nothing(kind: torch.dtype) -> None:
     empty = torch.empty(0, D), torch.empty(0, dtype=kind)
     some = [empty, (h[:7], labels[:7]), empty, (h[7:], labels[7:]), empty]
     fc = Head(5).fc
-    wanted = measure(h, labels, fc.weight, fc.bias, h, labels)
-    same(measure_batches(lambda: some, 5, lambda: some, fc.weight, fc.bias), wanted)
+    expected = measure(h, labels, fc.weight, fc.bias, h, labels)
+    same(measure_batches(lambda: some, 5, lambda: some, fc.weight, fc.bias), expected)
     first = ClassCollapse(5, D)
     for batch in some:
         first.update(*batch)
     second = SampleCollapse(first.statistics(), fc.weight, fc.bias)
     for batch in some:
         second.update(*batch)
-    known = {row.metric: row.value for row in wanted if row.split != "test"}
+    known = {row.metric: row.value for row in expected if row.split != "test"}
     computed = first.compute() | second.compute()
     assert computed == pytest.approx({name: known[name] for name in computed}, rel=1e-9, nan_ok=True)
 

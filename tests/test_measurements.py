@@ -181,8 +181,8 @@ def test_a_warning_points_to_the_line_that_measures(tmp_path: Path, name: str) -
 def test_a_monitor_takes_the_arguments_of_measure_model() -> None:
     monitor = nc.CollapseMonitor(LINEAR, LOADER, every=np.int64(2), classes=[0, 2])
     assert [epoch for epoch in (0.5, 1, 1.5, 2, 3, 4) if monitor.due(epoch)] == [2, 4]
-    wanted = nc.measure_model(LINEAR, LINEAR, LOADER, classes=[0, 2])
-    assert monitor.values(LINEAR)["nc/last/train/cdnv"] == wanted["cdnv"]
+    expected = nc.measure_model(LINEAR, LINEAR, LOADER, classes=[0, 2])
+    assert monitor.values(LINEAR)["nc/last/train/cdnv"] == expected["cdnv"]
 
 
 @pytest.mark.parametrize("epoch", ["2", None, math.nan, torch.zeros(2)])
@@ -212,9 +212,9 @@ def test_an_epoch_that_is_no_number_is_one_line(epoch: Any) -> None:
 def test_a_monitor_measures_what_is_no_class_a_sample(measured: Any, labels: np.ndarray) -> None:
     loader = [(torch.from_numpy(FEATURES), torch.from_numpy(labels))]
     values = nc.CollapseMonitor(LINEAR, loader, measure=measured).values(LINEAR)
-    wanted = measured(LINEAR, LINEAR, loader)
+    expected = measured(LINEAR, LINEAR, loader)
     assert values == {
-        f"nc/{name}": value for name, value in wanted.to_dict().items() if "singular" not in name
+        f"nc/{name}": value for name, value in expected.to_dict().items() if "singular" not in name
     }
 
 

@@ -265,11 +265,11 @@ def test_merging_is_seeing_everything_at_once(seed: int, first: int, second: int
     features += offset
     cuts = sorted([first, second])
     total = StatisticsAccumulator(4, 3)
-    for rows, wanted in zip(
+    for rows, expected in zip(
         torch.tensor_split(features, cuts), torch.tensor_split(labels, cuts), strict=True
     ):
         part = StatisticsAccumulator(4, 3)
-        part.update(rows, wanted)
+        part.update(rows, expected)
         total.merge(part)
     assert_same(total.result(), twin(features, labels), 1e-10)
     total.update(features, labels)  # a merged accumulator goes on
@@ -332,9 +332,9 @@ def test_distances_are_exact_to_what_is_promised(width: int, monkeypatch: pytest
     exact = vectors.numpy().astype(np.longdouble)
     promised = 32 * (width + 3) * 2.0**-52
     for tile in tiles(vectors):
-        wanted = np.sqrt(((exact[tile.rows, None] - exact[None, tile.columns]) ** 2).sum(-1))
-        error = np.abs(tile.distances.numpy() - wanted)
-        assert (error <= promised * wanted).all()
+        expected = np.sqrt(((exact[tile.rows, None] - exact[None, tile.columns]) ** 2).sum(-1))
+        error = np.abs(tile.distances.numpy() - expected)
+        assert (error <= promised * expected).all()
 
 
 def test_ties_are_found_tile_by_tile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,9 +68,9 @@ def test_words_without_a_context_follow_zipf() -> None:
     facts = prepare_markov(replace(LANGUAGE, sharpness=0.0, sequences=500)).facts
     shares = np.array([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5])
     shares /= shares.sum()
-    wanted = -np.sum(shares * np.log(shares))
-    assert facts["entropy_rate"] == pytest.approx(wanted, rel=1e-12)
-    assert facts["least_loss"] == pytest.approx(wanted, rel=1e-12)
+    expected = -np.sum(shares * np.log(shares))
+    assert facts["entropy_rate"] == pytest.approx(expected, rel=1e-12)
+    assert facts["least_loss"] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("order", [1, 2])

@@ -94,9 +94,9 @@ def test_every_score_is_its_formula() -> None:
     scores["msp"] = torch.sigmoid(scores["msp"])  # their order is that of these
     metrics = dict(outlier_metrics(**data))
     assert metrics.keys() == {metric.name for metric in OUTLIERS}
-    wanted = naive_scores({key: value.numpy() for key, value in data.items()})
-    assert scores.keys() == wanted.keys()
-    for name, naive in wanted.items():
+    expected = naive_scores({key: value.numpy() for key, value in data.items()})
+    assert scores.keys() == expected.keys()
+    for name, naive in expected.items():
         assert scores[name].tolist() == pytest.approx(naive, rel=1e-9), name
         assert metrics[f"{name}_auroc"] == pytest.approx(naive_auroc(naive[:40], naive[40:]), abs=1e-12), name
         assert metrics[f"{name}_fpr95"] == pytest.approx(naive_fpr95(naive[:40], naive[40:]), abs=1e-12), name
@@ -180,8 +180,10 @@ def test_arrays_files_and_models_have_the_same_values(tmp_path: Path) -> None:
     plain = nc.measure(*(data[name] for name in names))
     with_ood = nc.measure(*(data[name] for name in names), ood=data["ood_features"])
     assert with_ood.records[: len(plain)] == plain.records
-    wanted = {("last", "ood", name): value for name, value in outlier_metrics(**sample())}
-    assert {(row.layer, row.split, row.metric): row.value for row in with_ood.records[len(plain) :]} == wanted
+    expected = {("last", "ood", name): value for name, value in outlier_metrics(**sample())}
+    assert {
+        (row.layer, row.split, row.metric): row.value for row in with_ood.records[len(plain) :]
+    } == expected
     of_model = nc.measure_model(model(), "0", *loaders(data))
     assert of_model.select(split="ood").to_dict() == with_ood.select(split="ood").to_dict()
     np.savez(tmp_path / "features.npz", **nc.collect_features(model(), "0", *loaders(data)))
@@ -206,8 +208,8 @@ def test_other_data_without_labels_are_measured(tmp_path: Path) -> None:
     """-100 and -1 mean nothing there alike. Red: "no sample is left"."""
     *splits, ood = loaders(arrays())
     unlabelled = [(rows, torch.full_like(labels, -100)) for rows, labels in ood]
-    wanted = nc.measure_model(model(), "0", *splits, ood).records
-    assert nc.measure_model(model(), "0", *splits, unlabelled).records == wanted
+    expected = nc.measure_model(model(), "0", *splits, ood).records
+    assert nc.measure_model(model(), "0", *splits, unlabelled).records == expected
     collected = nc.collect_features(model(), "0", *splits, unlabelled)["ood_features"]
     assert np.array_equal(collected, arrays()["ood_features"])
 
@@ -242,8 +244,8 @@ def test_other_images_come_in_the_size_and_units_of_ones_own(other: list[ImageDa
     assert [(spec.per_class, spec.seed, spec.normalisation) for spec in other] == [(5, 1, "unit")]
     assert data.ood.inputs.shape == (8, 1, 8, 8)
     rule: Any = whole.facts["normalisation"]
-    wanted = (0.25 - rule["mean"][0]) / rule["std"][0]
-    assert data.ood.inputs[0].unique().tolist() == pytest.approx([wanted], rel=1e-6)
+    expected = (0.25 - rule["mean"][0]) / rule["std"][0]
+    assert data.ood.inputs[0].unique().tolist() == pytest.approx([expected], rel=1e-6)
     assert torch.equal(data.train.inputs, whole.train.inputs)
     assert data.facts == whole.facts | {"ood": {**OTHER, "raw": {"file": "md5:0"}, "samples": 8}}
     plain = sources.prepare(
@@ -287,8 +289,8 @@ def test_a_sweep_measures_the_third_split() -> None:
     aggregate()
     data = read_prepared(Path("data/prepared/own"))
     rule: Any = data.facts["normalisation"]
-    wanted = (own_file()["ood_inputs"] - rule["mean"]) / rule["std"]
-    assert data.ood.inputs.numpy() == pytest.approx(wanted, rel=1e-6)
+    expected = (own_file()["ood_inputs"] - rule["mean"]) / rule["std"]
+    assert data.ood.inputs.numpy() == pytest.approx(expected, rel=1e-6)
     path = Path("data/features/own/L3/s0.safetensors")
     measured = nc.measure_file(path).select(split="ood").to_dict()
     points = pd.read_csv("data/results/points.csv")

@@ -126,10 +126,10 @@ def test_what_is_measured_is_what_measure_model_measures(study: Path) -> None:
     model.load_state_dict(trained.state)
     keys = run.spec.training
     _, *measured = keys.study_entry.loaders(keys, run.seed)
-    wanted = measure_model(model, "fc", *measured, layers=["stem", "body"])
-    assert {row.layer for row in wanted} == {"stem", "body", "last"}
-    assert {row.split for row in wanted} == {"train", "test", "weights", "ood"}
-    for row in wanted:
+    expected = measure_model(model, "fc", *measured, layers=["stem", "body"])
+    assert {row.layer for row in expected} == {"stem", "body", "last"}
+    assert {row.split for row in expected} == {"train", "test", "weights", "ood"}
+    for row in expected:
         value = values[row.layer, row.split, row.metric]
         assert value == pytest.approx(row.value, rel=1e-12, abs=1e-300, nan_ok=True), row
 
@@ -157,8 +157,8 @@ def test_few_shot_errors_are_of_the_fifth_loader(study: Path) -> None:
     for layer, rows_of_layer in means.items():
         for shots in (2, 5):
             generator = episode_generator(3, shots)
-            wanted = transfer_ncc_error(rows_of_layer.double(), labels, shots, 9, generator)
-            assert values[layer, f"transfer_ncc_error_{shots:03d}"] == wanted
+            expected = transfer_ncc_error(rows_of_layer.double(), labels, shots, 9, generator)
+            assert values[layer, f"transfer_ncc_error_{shots:03d}"] == expected
         assert values[layer, "cdnv"] == pytest.approx(nc.functional.cdnv(rows_of_layer, labels), rel=1e-6)
 
     params = params.replace("[2, 5]", "[15]")

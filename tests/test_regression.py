@@ -132,7 +132,7 @@ def test_nrc3_and_held_out_samples_are_those_of_the_formulas_in_numpy() -> None:
 def of_layer(features: np.ndarray, targets: np.ndarray, reader: np.ndarray | None) -> dict[str, float]:
     """Compute the metrics of any layer by eigenvalues of covariances, lstsq and sorted distances."""
     count, length = targets.shape
-    moment, wanted = np.cov(features.T, bias=True), np.cov(targets.T, bias=True).reshape(length, length)
+    moment, expected = np.cov(features.T, bias=True), np.cov(targets.T, bias=True).reshape(length, length)
     cross = (features - features.mean(0)).T @ (targets - targets.mean(0)) / count
     values, axes = np.linalg.eigh(moment)
     design = np.c_[features, np.ones(count)]
@@ -144,8 +144,8 @@ def of_layer(features: np.ndarray, targets: np.ndarray, reader: np.ndarray | Non
     metrics = {
         "nrc1_variance": values[:-length].sum() / values.sum(),
         "stable_rank_features": values.sum() / values[-1],
-        "nrc2_cka": (cross**2).sum() / (np.linalg.norm(moment) * np.linalg.norm(wanted)),
-        "nrc4_linear_mse": (left**2).sum() / (count * np.trace(wanted)),
+        "nrc2_cka": (cross**2).sum() / (np.linalg.norm(moment) * np.linalg.norm(expected)),
+        "nrc4_linear_mse": (left**2).sum() / (count * np.trace(expected)),
         "intrinsic_dimension": np.dot(ratios[:kept], heights[:kept]) / np.dot(ratios[:kept], ratios[:kept]),
     }
     if reader is not None:
@@ -359,10 +359,10 @@ def test_every_layer_of_a_run_has_them(study_folder: Path) -> None:
     for name, split in (("train", data.train), ("test", data.test)):
         hidden = np.tanh(split.inputs.double().numpy() @ first.double().numpy().T + shift.double().numpy())
         targets = split.labels.double().numpy()
-        wanted = of_layer(hidden, targets, second.double().numpy())
-        wanted["nrc1"] = outside(hidden, np.linalg.eigh(np.cov(hidden.T))[1][:, -2:].T)
+        expected = of_layer(hidden, targets, second.double().numpy())
+        expected["nrc1"] = outside(hidden, np.linalg.eigh(np.cov(hidden.T))[1][:, -2:].T)
         inner = rows[(rows["layer"] == "H1") & (rows["split"] == name)].set_index("metric")["value"]
-        assert dict(inner) == pytest.approx(wanted, rel=1e-10)
+        assert dict(inner) == pytest.approx(expected, rel=1e-10)
 
 
 def test_an_inner_layer_of_a_model_is_measured_as_its_arrays_are() -> None:
@@ -433,8 +433,8 @@ def test_a_study_has_data_and_losses_of_its_own(study_folder: Path) -> None:
     state, x = end.state, data.train.inputs.double()
     h = torch.tanh(x @ state["maps.0.weight"].T + state["maps.0.bias"])
     error = (h @ state["last.weight"].T + state["last.bias"] - data.train.targets.double()).abs()
-    wanted = torch.where(error < 1, error**2 / 2, error - 0.5).sum(1).mean()
-    assert end.history[-1].fit == pytest.approx(float(wanted), rel=1e-12)
+    expected = torch.where(error < 1, error**2 / 2, error - 0.5).sum(1).mean()
+    assert end.history[-1].fit == pytest.approx(float(expected), rel=1e-12)
 
 
 def test_every_stage_runs_and_what_needs_classes_is_left_out(study_folder: Path) -> None:

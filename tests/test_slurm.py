@@ -201,26 +201,26 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
     """
     prepare_sweep([2], [0, 1], one=experiment_tree(epochs=100, log_every=20))
     array = record()
-    wanted: list[tuple[int, int]] = []
+    expected: list[tuple[int, int]] = []
 
     def beat(writer: ClaimWriter, epoch: int, whole: float | None) -> None:
-        if wanted and epoch == wanted[0][1]:
-            os.kill(os.getpid(), wanted.pop()[0])
+        if expected and epoch == expected[0][1]:
+            os.kill(os.getpid(), expected.pop()[0])
             time.sleep(0.2)
 
     monkeypatch.setattr(ClaimWriter, "beat", beat)
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
     try:
-        wanted.append((signal.SIGUSR2, 30))
+        expected.append((signal.SIGUSR2, 30))
         assert work_on(array.folder) == REQUEUE
         assert {saved_epochs(fingerprint) for fingerprint in fingerprints()} == {31, 0}
-        wanted.append((signal.SIGTERM, 60))
+        expected.append((signal.SIGTERM, 60))
         assert work_on(array.folder) == 128 + signal.SIGTERM
         assert 61 in {saved_epochs(fingerprint) for fingerprint in fingerprints()}
         assert claims() == []
         with monkeypatch.context() as patch:
             patch.setattr("ncpipe.runs.store.epochs_of", lambda some: 0)
-            wanted.append((signal.SIGUSR2, 80))
+            expected.append((signal.SIGUSR2, 80))
             assert work_on(array.folder) == 1
         assert "no epoch was finished within the time limit" in capsys.readouterr().err
         assert work_on(array.folder) == 0

@@ -46,8 +46,8 @@ def test_both_are_their_formulas_of_padded_samples() -> None:
     )
     between = ((centres - centres.mean(0)) ** 2).sum(1).mean()
     metrics = found_of(drawn(), torch.tensor(lengths))
-    wanted = {"nc1_tokens_of_sample": of_sample / between, "nc1_tokens_of_class": of_class / between}
-    assert metrics == pytest.approx(wanted, rel=1e-12)
+    expected = {"nc1_tokens_of_sample": of_sample / between, "nc1_tokens_of_class": of_class / between}
+    assert metrics == pytest.approx(expected, rel=1e-12)
 
 
 def test_limits() -> None:

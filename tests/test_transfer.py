@@ -178,10 +178,10 @@ def test_the_naive_twin_agrees_episode_by_episode(width: int) -> None:
     features, labels = clouds(0.8, width=width, per_class=12)
     features, labels = torch.cat([features, features[:3] + 0.1]), torch.cat([labels, labels[:3] * 0])
     draws = seeded_generator(5, "transfer episodes 4")
-    wanted = [naive_errors(features, labels, draw_shots(labels, 3, 4, draws), 0.3) for _ in range(6)]
+    expected = [naive_errors(features, labels, draw_shots(labels, 3, 4, draws), 0.3) for _ in range(6)]
     metrics = dict(transfer_metrics(features + 50, labels, [4], 6, ["ncc", "ridge"], 0.3, 5))
-    assert metrics["transfer_ncc_error_004"] == pytest.approx(np.mean([n for n, _ in wanted]), abs=1e-12)
-    assert metrics["transfer_ridge_error_004"] == pytest.approx(np.mean([r for _, r in wanted]), abs=1e-12)
+    assert metrics["transfer_ncc_error_004"] == pytest.approx(np.mean([n for n, _ in expected]), abs=1e-12)
+    assert metrics["transfer_ridge_error_004"] == pytest.approx(np.mean([r for _, r in expected]), abs=1e-12)
     assert 0 < metrics["transfer_ncc_error_004"] < 0.7
 
 
@@ -283,15 +283,15 @@ def test_its_numbers_are_those_of_the_networks_features() -> None:
     points = pd.read_csv("data/results/points.csv")
     values = points[points["split"] == "target"].set_index("metric")["value"]
     inputs, labels = features.target.inputs, features.target.labels
-    wanted = dict(transfer_metrics(inputs, labels, [1, 5], 20, ["ncc", "ridge"], 0.1, 4))
-    wanted["cdnv"] = cdnv(class_statistics(inputs, labels, 3))
-    assert values.drop("nc1_trace_ratio").to_dict() == pytest.approx(wanted, rel=1e-9)
+    expected = dict(transfer_metrics(inputs, labels, [1, 5], 20, ["ncc", "ridge"], 0.1, 4))
+    expected["cdnv"] = cdnv(class_statistics(inputs, labels, 3))
+    assert values.drop("nc1_trace_ratio").to_dict() == pytest.approx(expected, rel=1e-9)
     assert all(entry(name) is not UNKNOWN for name in values.index)
     assert set(points[points["split"] == "target"]["experiment"]) == {"moved"}
     state = load_file("data/runs/moved/L3/s0/model.safetensors")
     hidden = data.target.inputs.double().flatten(1) @ state["maps.0.weight"].double().T
     hidden = torch.relu(hidden + state["maps.0.bias"].double())
-    wanted = dict(transfer_metrics(hidden, labels, [1, 5], 20, ["ncc", "ridge"], 0.1, 4))
+    expected = dict(transfer_metrics(hidden, labels, [1, 5], 20, ["ncc", "ridge"], 0.1, 4))
     rows = pd.read_csv("data/metrics/moved/measurements.csv").query("layer == 'H1' and split == 'target'")
     inner = rows.set_index("metric")["value"].drop(["nc1_trace_ratio", "cdnv"])
-    assert inner.to_dict() == pytest.approx(wanted, rel=1e-9)
+    assert inner.to_dict() == pytest.approx(expected, rel=1e-9)

@@ -54,10 +54,10 @@ def test_frequent_tokens_are_measured_as_classes() -> None:
     features, labels = text()
     arrays = features, labels, *unembedding()
     values = split_values(measure_token_arrays(*arrays, min_per_class=LEAST, decisions=None))
-    wanted = by_classes(*arrays, LEAST)
-    assert wanted["classes"] < OCCUR
-    assert {"cdnv_log", "gnc2_spread_means", "unc3_cosine", "nc4_mismatch"} <= set(wanted)
-    assert {name: values[name] for name in wanted} == pytest.approx(wanted, rel=1e-9, nan_ok=True)
+    expected = by_classes(*arrays, LEAST)
+    assert expected["classes"] < OCCUR
+    assert {"cdnv_log", "gnc2_spread_means", "unc3_cosine", "nc4_mismatch"} <= set(expected)
+    assert {name: values[name] for name in expected} == pytest.approx(expected, rel=1e-9, nan_ok=True)
 
 
 def test_a_held_out_split_is_about_the_train_means() -> None:
@@ -84,12 +84,12 @@ def test_decisions_are_a_fair_draw_that_batches_do_not_change() -> None:
     drawn = []
     for size in (2000, 700, 1):
         token_pass = TokenPass(VOCABULARY, WIDTH, decisions=500, seed=4)
-        for rows, wanted in zip(features.split(size), labels.split(size), strict=True):
-            token_pass.update(rows, wanted)
+        for rows, expected in zip(features.split(size), labels.split(size), strict=True):
+            token_pass.update(rows, expected)
         drawn.append(token_pass.kept)
-    for rows, wanted in drawn[1:]:
+    for rows, expected in drawn[1:]:
         assert torch.equal(rows, drawn[0][0])
-        assert torch.equal(wanted, drawn[0][1])
+        assert torch.equal(expected, drawn[0][1])
     places = [int(torch.nonzero((features == row).all(1))[0]) for row in drawn[0][0]]
     assert len(set(places)) == 500
     assert abs(np.mean(places) / 2000 - 0.5) < 4 * (1 / 12 / 500) ** 0.5
@@ -133,7 +133,7 @@ def test_the_command(tmp_path: Path) -> None:
     )
     output = json.loads(result.stdout)
     values = {row["metric"]: row["value"] for row in output["measurements"] if row["split"] == "train"}
-    wanted = by_classes(features[7:], labels[7:], weight, bias, 3)
-    assert values["cdnv"] == pytest.approx(wanted["cdnv"], rel=1e-12)
+    expected = by_classes(features[7:], labels[7:], weight, bias, 3)
+    assert values["cdnv"] == pytest.approx(expected["cdnv"], rel=1e-12)
     assert (values["left_out_ignored"], values["decisions"] <= 100) == (7, True)
-    assert output["classes"] == wanted["classes"]
+    assert output["classes"] == expected["classes"]

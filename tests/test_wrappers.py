@@ -324,14 +324,14 @@ def test_a_wrapped_model_is_measured_as_the_plain_one(name: str) -> None:
     plain = nn.Sequential(nn.Linear(5, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, CLASSES)).double()
     with torch.no_grad():
         plain.train()(INPUTS)
-    wanted = metrics_of(copy.deepcopy(plain), "2")
+    expected = metrics_of(copy.deepcopy(plain), "2")
     model = wrap(copy.deepcopy(plain))
     if runs:
         with torch.no_grad():
             model.eval()(INPUTS)
         model.train()
     for classifier in names:
-        assert_as(metrics_of(model, classifier), wanted)
+        assert_as(metrics_of(model, classifier), expected)
     assert model.training
 
 

@@ -70,11 +70,11 @@ def _series_figures(
     spread = tables.get("spread")
     if spread is not None and (spread["experiment"] == name).any():
         title = rf"{setting}, $\lambda = {first['penalty_value']:g}$, {len(runs)} runs"
-        parts = (
+        history, spread, spectra = (
             table[table["experiment"] == name]
             for table in (tables["history"], spread, tables["singular_values"])
         )
-        figures[f"through_training_{name}"] = partial(through_training, *parts, runs, title)
+        figures[f"through_training_{name}"] = partial(through_training, history, spread, spectra, runs, title)
     return figures
 
 

@@ -87,7 +87,7 @@ class ClassCollapse(_Float64Metric):
 
     def update(self, features: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
         """Add samples; mask: of the labels' shape, 0 where one does not count."""
-        features, labels = _counted(features.detach(), labels, self.ignore_index, mask)
+        features, labels = _counted_samples(features.detach(), labels, self.ignore_index, mask)
         if len(labels):
             accumulator = _accumulator(self.metric_state)
             accumulator.update(features, labels)
@@ -99,13 +99,13 @@ class ClassCollapse(_Float64Metric):
 
     def statistics(self) -> ClassStatistics:
         """Return the K' classes' statistics, merged over processes, which `SampleCollapse` needs."""
-        return self._result(self._merged())
+        return self._result(self._merged_accumulator())
 
     def measured_classes(self) -> list[int]:
         """Return the numbers (K') of the measured classes, ascending: `present` ones of all processes."""
-        return self._class_numbers(self._merged())
+        return self._class_numbers(self._merged_accumulator())
 
-    def _merged(self) -> StatisticsAccumulator:
+    def _merged_accumulator(self) -> StatisticsAccumulator:
         if self._is_synced:
             return _accumulator(self.metric_state)
         with self.sync_context(dist_sync_fn=self.dist_sync_fn):
@@ -200,7 +200,7 @@ class SampleCollapse(_Float64Metric):
 
     def update(self, features: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
         """Add samples, as in `ClassCollapse.update`."""
-        features, labels = _counted(features, labels, self.ignore_index, mask)
+        features, labels = _counted_samples(features, labels, self.ignore_index, mask)
         if not len(labels):
             return
         if MEASURED in self._argument_names:
@@ -272,7 +272,7 @@ def _numbers(classes: Classes, total: int) -> list[int]:
     return numbers
 
 
-def _counted(
+def _counted_samples(
     features: Tensor, labels: Tensor, ignore_index: int, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return features (n, d) and labels (n,) of what counts, of (B, d) and (B,) or (B, T, d) and (B, T)."""

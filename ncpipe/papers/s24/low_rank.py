@@ -78,7 +78,7 @@ def _sweep_tables() -> dict[str, pd.DataFrame]:
     keys = run_keys(base_runs)
     return {
         "runs": runs,
-        "history": history.merge(base_runs[keys], on=keys)[[*_shared(history), *HISTORY]],
+        "history": history.merge(base_runs[keys], on=keys)[[*_run_columns(history), *HISTORY]],
         "singular_values": singular,
         "class_means": means,
         "split": pd.DataFrame(_split(best, chosen)),
@@ -114,15 +114,15 @@ def _series_tables(name: str, series: Series, read: Mapping[str, pd.DataFrame]) 
         result |= {"history": history, "singular_values": singular, "spread": tables["spread"]}
     else:
         result |= {"history": rows_of(history, best), "singular_values": rows_of(singular, best)}
-    return result | {"history": result["history"][[*_shared(history), *HISTORY]]}
+    return result | {"history": result["history"][[*_run_columns(history), *HISTORY]]}
 
 
-def _shared(table: pd.DataFrame) -> list[str]:
+def _run_columns(table: pd.DataFrame) -> list[str]:
     """Return the columns that name a run and are in this table."""
     return [name for name in ("experiment", "depth", "x", "seed") if name in table]
 
 
-def _trained(run: Run) -> TrainedRun:
+def _trained_run(run: Run) -> TrainedRun:
     return next(trained for trained in trained_runs(run.experiment) if trained.run == run)
 
 
@@ -131,7 +131,7 @@ def _matrices(chosen: Sequence[Run]) -> tuple[pd.DataFrame, pd.DataFrame]:
     singular: list[dict[str, Any]] = []
     means: list[dict[str, Any]] = []
     for run in chosen:
-        trained = _trained(run)
+        trained = _trained_run(run)
         key = {"experiment": run.experiment} | ({} if run.value is None else {"x": run.value})
         key |= {"seed": run.seed}
         singular += [key | row for row in singular_rows(trained)]

@@ -100,7 +100,7 @@ def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure
             *(_handle(KINDS[kind]) for kind in ("printed", "sharp", "shifts")),
             drawing.key_entry("bound of the proof", linestyle=drawing.DASHES, linewidth=0.9),
             drawing.key_entry(r"$L^*_{\mathrm{GUFM}}$ itself", drawing.FAINT, linestyle=":", linewidth=0.9),
-            _nothing(),
+            _zero_handle(),
         ]
         drawing.draw_key(figure, handles, 3)
     return figure
@@ -135,7 +135,7 @@ def trained_and_constructed(
                 _draw_trained(axes, means.sort_values("depth"))
                 _scale(axes)
         drawing.label_rows(grid, labels.values(), list(COLUMNS.values()), "depth $L$")
-        handles = [*(_handle(KINDS[kind]) for kind in ("trained", *BESIDE_TRAINED)), _nothing()]
+        handles = [*(_handle(KINDS[kind]) for kind in ("trained", *BESIDE_TRAINED)), _zero_handle()]
         drawing.draw_key(figure, handles, 2)
     return figure
 
@@ -224,5 +224,5 @@ def _handle(kind: Kind) -> Line2D:
     return drawing.key_entry(kind.label, kind.colour, marker=kind.marker, markersize=3, linewidth=1.2)
 
 
-def _nothing() -> Line2D:
+def _zero_handle() -> Line2D:
     return drawing.key_entry("0, up to rounding", drawing.FAINT, **ZERO)

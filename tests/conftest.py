@@ -333,15 +333,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     The long forms of attacks, and what else takes long or needs a cluster, are left out unless an
     expression of -m names one of their markers.
     """
-    asked = {marker for marker in ON_REQUEST if marker in config.getoption("markexpr")}
+    requested = {marker for marker in ON_REQUEST if marker in config.getoption("markexpr")}
     left_out = []
     for item in items:
-        own = {marker.name for marker in item.iter_markers()} & ON_REQUEST
-        if own and not own & asked:
+        markers = {marker.name for marker in item.iter_markers()} & ON_REQUEST
+        if markers and not markers & requested:
             left_out.append(item)
     config.hook.pytest_deselected(items=left_out)
-    kept = set(items) - set(left_out)
-    items[:] = [item for item in items if item in kept]
+    selected = set(items) - set(left_out)
+    items[:] = [item for item in items if item in selected]
     waits = {item.path for item in items if "swept" in item.fixturenames}
     items.sort(key=lambda item: (item.get_closest_marker("pipeline") is None, item.path in waits))
     items.sort(key=lambda item: item.path.name != "test_triton_block.py")  # half a minute, in one test

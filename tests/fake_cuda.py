@@ -244,8 +244,8 @@ class FakeCuda:
         return getattr(self.local, "graph", None)
 
     def current_stream(self) -> Stream:
-        found: Stream = getattr(self.local, "stream", self.default)
-        return found
+        stream: Stream = getattr(self.local, "stream", self.default)
+        return stream
 
     def stream(self, stream: Stream | None) -> "OnStream":
         return OnStream(self, stream)

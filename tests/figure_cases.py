@@ -132,7 +132,7 @@ def two_of_equal_height(runs: pd.DataFrame) -> pd.DataFrame:
     return kept.assign(converged=True, selected=True, finished=True)
 
 
-def nc1_alone(own: pd.DataFrame, points: pd.DataFrame) -> tuple[Column, ...]:
+def nc1_alone(runs: pd.DataFrame, points: pd.DataFrame) -> tuple[Column, ...]:
     return (Column("nc1_trace_ratio", "train"),)
 
 
@@ -163,10 +163,10 @@ def against_axis(axis: str, shift: float, decades: int = 0) -> Figure:
     runs = by_axis(plain, shift=shift).assign(axis=axis, **SETTING)
     table = by_axis(measure(plain, noisy), shift=shift).assign(axis=axis)
     if decades:
-        runs, table = (each.assign(x=10.0 ** -each["x"]) for each in (runs, table))
+        runs, table = (frame.assign(x=10.0 ** -frame["x"]) for frame in (runs, table))
     slopes = loglog_slopes(table, runs, Slopes(seed=0, level=0.95))
     tables = usable_points(table, runs), summarise(table, runs), slopes, runs
-    points, summary, fits, lines = (with_lines(each) for each in tables)
+    points, summary, fits, lines = (with_lines(frame) for frame in tables)
     return depth_sweep(points, summary, fits, lines, by_experiment(row_label, lines), nc1_alone)
 
 
@@ -447,10 +447,10 @@ CASES: Mapping[str, Callable[[], Figure]] = {
 
 def stored(case: str) -> list[str]:
     """Return what the file has of a case: all its lines, or what differs from the figure that it varies."""
-    own, other = drawn(case), case.partition(",")[0]
-    if other == case:
-        return own
-    changes = [*difflib.unified_diff(drawn(other), own, n=0, lineterm="")][2:]  # without the names of files
+    lines, base = drawn(case), case.partition(",")[0]
+    if base == case:
+        return lines
+    changes = [*difflib.unified_diff(drawn(base), lines, n=0, lineterm="")][2:]  # without file names
     return [line.partition(" +")[0] if line[0] == "@" else line[1:] for line in changes if line[0] != "-"]
 
 
@@ -478,9 +478,9 @@ def contents(figure: Figure) -> Iterator[str]:
             yield f"panel {place}: none"
             continue
         yield f"panel {place}: {axes.get_title()}"
-        if (own := f"x: {_axis(axes, 'x')}") != x:
-            yield own
-        x = own
+        if (x_line := f"x: {_axis(axes, 'x')}") != x:
+            yield x_line
+        x = x_line
         yield f"y: {_axis(axes, 'y')}"
         yield from _inside(axes)
 

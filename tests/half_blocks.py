@@ -37,14 +37,14 @@ def compiled(part: str, given: Given, tokens: int) -> tuple[Tensor, ...]:
         mlp = OneLayerMLP(width)
         del mlp.lin.weight, mlp.lin.bias
         mlp.lin.weight, mlp.lin.bias = given["first"], given["second"]
-        found = add_mlp(x, stream, mlp, EPS)
+        outputs = add_mlp(x, stream, mlp, EPS)
     else:
         attention = OneMatrixAttention(width)
         del attention.qk.weight, attention.vo.weight
         attention.qk.weight, attention.vo.weight = given["first"], given["second"]
-        found = add_attention(x, stream, attention, tokens, EPS)
-    assert (found[1] is None) == (stream is None)
-    return tuple(tensor for tensor in found if tensor is not None)
+        outputs = add_attention(x, stream, attention, tokens, EPS)
+    assert (outputs[1] is None) == (stream is None)
+    return tuple(tensor for tensor in outputs if tensor is not None)
 
 
 def definition(part: str, given: Given, tokens: int) -> tuple[Tensor, ...]:
@@ -53,7 +53,7 @@ def definition(part: str, given: Given, tokens: int) -> tuple[Tensor, ...]:
     if part == "mlp":
         added = torch.relu(x @ first.mT + second.unsqueeze(1))
     else:
-        samples, queries = (each.unflatten(1, (-1, tokens)) for each in (x, x @ first.mT))
+        samples, queries = (tensor.unflatten(1, (-1, tokens)) for tensor in (x, x @ first.mT))
         scores = queries @ samples.mT / math.sqrt(x.shape[-1])
         mask = torch.full((tokens, tokens), -math.inf, dtype=x.dtype).triu(1)
         added = (torch.softmax(scores + mask, -1) @ samples).flatten(1, 2) @ second.mT
@@ -66,13 +66,13 @@ def definition(part: str, given: Given, tokens: int) -> tuple[Tensor, ...]:
 def results(function: HalfBlock, part: str, given: Given, tokens: int) -> dict[str, Tensor]:
     """Results, and gradients of what they are multiplied with, which is the same in each run."""
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in given.items()}
-    found = function(part, leaves, tokens)
+    outputs = function(part, leaves, tokens)
     slopes = [
-        normal(*each.shape[1:], seed=seed).to(each.dtype).repeat(len(each), 1, 1)
-        for seed, each in enumerate(found)
+        normal(*output.shape[1:], seed=seed).to(output.dtype).repeat(len(output), 1, 1)
+        for seed, output in enumerate(outputs)
     ]
-    gradients = torch.autograd.grad(found, list(leaves.values()), slopes)
-    values = {f"result {index}": each.detach() for index, each in enumerate(found)}
+    gradients = torch.autograd.grad(outputs, list(leaves.values()), slopes)
+    values = {f"result {index}": output.detach() for index, output in enumerate(outputs)}
     return values | dict(zip(leaves, gradients, strict=True))
 
 
@@ -80,8 +80,8 @@ def double(given: Given) -> Given:
     return {name: tensor.double() for name, tensor in given.items()}
 
 
-def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], error: float = 2e-6) -> None:
-    assert found.keys() == expected.keys()
+def assert_close(actual: dict[str, Tensor], expected: dict[str, Tensor], error: float = 2e-6) -> None:
+    assert actual.keys() == expected.keys()
     for name, value in expected.items():
         scale = max(float(value.abs().max()), 1e-2)
-        assert float((found[name].double() - value).abs().max()) < error * scale, name
+        assert float((actual[name].double() - value).abs().max()) < error * scale, name

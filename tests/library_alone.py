@@ -15,8 +15,8 @@ NEEDLESS = ("dvc", "matplotlib", "numba", "pandas", "psutil", "pydantic", "safet
 
 
 def main() -> None:
-    found = [name for name in NEEDLESS if importlib.util.find_spec(name) is not None]
-    wrong, right = [f"installed: {', '.join(found)}"] if found else [], 0
+    installed = [name for name in NEEDLESS if importlib.util.find_spec(name) is not None]
+    wrong, right = [f"installed: {', '.join(installed)}"] if installed else [], 0
     for case in suite.cases():
         if case.has_one_class:
             continue

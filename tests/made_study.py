@@ -81,7 +81,7 @@ def write_study(folder: Path, made, **about):
     """params.yaml, and below data/ what `ncpipe report` reads."""
     runs = made["runs"]
     names = list(dict.fromkeys(runs["experiment"]))
-    depths, seeds = (sorted({int(each) for each in runs[column]}) for column in ("depth", "seed"))
+    depths, seeds = (sorted({int(value) for value in runs[column]}) for column in ("depth", "seed"))
     tree = params_tree(depths, seeds, **{name: experiment_tree() for name in names}) | {"about": about}
     with (folder / "params.yaml").open("w", encoding="utf-8") as file:
         YAML().dump(tree, file)
@@ -89,9 +89,9 @@ def write_study(folder: Path, made, **about):
         (folder / "data" / name).mkdir(parents=True)
     for name, table in made.items():
         if name in ("measurements", "places"):
-            for experiment, own in table.groupby("experiment"):
+            for experiment, rows in table.groupby("experiment"):
                 (folder / f"data/metrics/{experiment}").mkdir(parents=True, exist_ok=True)
-                own.to_csv(folder / f"data/metrics/{experiment}/{name}.csv", index=False)
+                rows.to_csv(folder / f"data/metrics/{experiment}/{name}.csv", index=False)
         else:
             table.to_csv(folder / f"data/results/{name}.csv", index=False)
     for name in ("depth_sweep", "loss_gap", "curves_one"):

@@ -374,8 +374,8 @@ AXIS = [
 def without(pipeline: str, *stages: str) -> str:
     """A dvc.yaml without some stages, and without the plot that is a figure if nothing draws it."""
     for stage in stages:
-        pipeline, found = re.subn(rf"^  {stage}:\n(?:    .*\n)+\n", "", pipeline, flags=re.MULTILINE)
-        assert found == 1, stage
+        pipeline, count = re.subn(rf"^  {stage}:\n(?:    .*\n)+\n", "", pipeline, flags=re.MULTILINE)
+        assert count == 1, stage
     if "plot" in stages:
         pipeline = re.sub(r"^  - data/figures/.*\n", "", pipeline, flags=re.MULTILINE)
     return pipeline

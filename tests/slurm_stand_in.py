@@ -127,9 +127,9 @@ def control(number: str) -> int:
     return 0
 
 
-def jobs(asked: list[str]) -> list[tuple[str, str]]:
-    found = [(file.name, file.read_text()) for file in sorted((STATE / "jobs").glob("[0-9]*"))]
-    return [(job, state) for job, state in found if asked == ["all"] or cluster_of(job) in asked]
+def jobs(allowed: list[str]) -> list[tuple[str, str]]:
+    states = [(file.name, file.read_text()) for file in sorted((STATE / "jobs").glob("[0-9]*"))]
+    return [(job, state) for job, state in states if allowed == ["all"] or cluster_of(job) in allowed]
 
 
 def cluster_of(job: str) -> str:

@@ -205,7 +205,7 @@ def test_each_depth_is_a_line_of_its_own() -> None:
     assert dict(zip(slopes["depth"], slopes["slope"].round(12), strict=True)) == {2: -0.4, 8: 0.3}
     assert list(depth_series(summarise(table, whole))) == ["a-L2", "a-L8"]
     shown = dvc_metrics(summarise(table, whole), slopes, whole, {"a": {("nc1_trace_ratio", "train")}})
-    assert {name: round(own["slope_nc1_trace_ratio"], 12) for name, own in shown.items()} == {
+    assert {name: round(values["slope_nc1_trace_ratio"], 12) for name, values in shown.items()} == {
         "a-L2": -0.4,
         "a-L8": 0.3,
     }
@@ -215,11 +215,11 @@ def test_where_x_has_no_logarithm_ranks_take_the_place_of_a_power() -> None:
     """x = 0 among the values: Spearman's rho of the runs, against scipy's."""
     _, (table, runs) = both(shift=2)
     slopes = loglog_slopes(table, runs, RULE)
-    own = table[table["experiment"] == "a"]
+    rows = table[table["experiment"] == "a"]
     assert slopes["slope"].isna().all()
     assert not slopes["rejected"].any()
     row = slopes[slopes["experiment"] == "a"].iloc[0]
-    assert row["rho"] == pytest.approx(stats.spearmanr(own["x"], own["value"]).statistic, abs=1e-12)
+    assert row["rho"] == pytest.approx(stats.spearmanr(rows["x"], rows["value"]).statistic, abs=1e-12)
     assert row["rho_p_value"] == 1 / (PERMUTATIONS + 1)  # no assignment does as well
     assert (row["n_used"], row["n_depths"], row["level"]) == (15, 5, 0.95)
 
@@ -241,10 +241,10 @@ def test_the_p_value_is_the_share_of_all_orders_that_do_as_well(values: list[int
     """Against SciPy's rank correlation of all 720 orders, with ties too. Red: one side alone."""
     x = np.array([0.0, 1.0, 2.0])
     where = np.repeat(x, 2)
-    own = abs(stats.spearmanr(where, values).statistic)
+    observed = abs(stats.spearmanr(where, values).statistic)
     orders = [abs(stats.spearmanr(where, order).statistic) for order in itertools.permutations(values)]
     groups = list(np.array(values, dtype=float).reshape(3, 2))
-    exact = np.mean(np.array(orders) >= own - 1e-9)
+    exact = np.mean(np.array(orders) >= observed - 1e-9)
     assert rank_correlation(x, groups, "s", RULE)[1] == pytest.approx(exact, abs=0.015)
 
 
@@ -255,11 +255,11 @@ def test_the_test_keeps_its_level_and_finds_an_effect(
     """Four x, normal values. Red: percentiles of a bootstrap, which leave out 0 in 20 % with two seeds."""
     generator = np.random.default_rng(seeds)
     x = np.arange(4.0)
-    found = 0
+    rejections = 0
     for trial in range(1000):
         groups = list(generator.standard_normal((4, seeds)) + effect * x[:, None])
-        found += rank_correlation(x, groups, str(trial), RULE, 199)[1] <= 0.05
-    assert least <= found / 1000 <= most
+        rejections += rank_correlation(x, groups, str(trial), RULE, 199)[1] <= 0.05
+    assert least <= rejections / 1000 <= most
 
 
 @pytest.mark.parametrize(("shift", "said"), [(0, "data.noise^-0.4"), (2, "rank correlation -0.9")])

@@ -108,12 +108,12 @@ def test_networks_are_their_definitions(model: dict, training: bool) -> None:
     state = {name: tensor.clone().numpy() for name, tensor in network.state_dict().items()}
     inputs = data_for(model).train.inputs.double()
     with torch.no_grad():
-        found = network(inputs).numpy()
+        outputs = network(inputs).numpy()
     if model["architecture"] == "mlp":
         expected = numpy_mlp(state, inputs.numpy(), training, model["norm"] == "batch")
     else:
         expected = numpy_resnet8(state, inputs.numpy(), training)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("model", [MLP, PLAIN, RESNET, HEADLESS], ids=[*MODELS, "headless"])
@@ -209,14 +209,14 @@ def test_images_move_and_flip_pixel_by_pixel() -> None:
     moves = torch.stack([draw_moves(Augmentation(2, True), 9, seeded_generator(s, "x")) for s in (0, 1)])
     assert moves[..., :2].abs().max() == 2
     assert set(moves[..., 2].flatten().tolist()) == {0, 1}
-    found = augment(images, moves, 2)
+    moved = augment(images, moves, 2)
     for run, sample in itertools.product(range(2), range(9)):
         down, right, flip = moves[run, sample].tolist()
         expected = torch.zeros(3, 5, 6)
         for row, column in itertools.product(range(5), range(6)):
             if 0 <= row - down < 5 and 0 <= column - right < 6:
                 expected[:, row, column] = images[run, sample, :, row - down, column - right]
-        assert torch.equal(found[run, sample], expected.flip(2) if flip else expected)
+        assert torch.equal(moved[run, sample], expected.flip(2) if flip else expected)
 
 
 def test_augmentation_has_a_stream_of_its_own() -> None:
@@ -226,8 +226,8 @@ def test_augmentation_has_a_stream_of_its_own() -> None:
     assert not draw_moves(Augmentation(0, False), 50, seeded_generator(0, "augmentation")).any()
     short = {"epochs": 2, "batch_size": 5}
     plain, idle, moving = (
-        train_batch([run_of(RESNET, **short, **own)], IMAGES, CPU, "float64")[0]
-        for own in ({}, {"augmentation": {"shift": 0, "flip": False}}, {"augmentation": AUGMENTATION})
+        train_batch([run_of(RESNET, **short, **changes)], IMAGES, CPU, "float64")[0]
+        for changes in ({}, {"augmentation": {"shift": 0, "flip": False}}, {"augmentation": AUGMENTATION})
     )
     for name, tensor in plain.state.items():
         torch.testing.assert_close(idle.state[name], tensor, rtol=1e-9, atol=1e-12)

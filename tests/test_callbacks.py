@@ -99,13 +99,13 @@ def named(rows: list[Measurement]) -> dict[str, float]:
 
 def logged(loop: Any) -> list[dict[str, float]]:
     """Entries with collapse, and nothing else in them than when it was."""
-    found = [entry for entry in loop.state.log_history if any(name.startswith("nc/") for name in entry)]
-    return [{n: v for n, v in entry.items() if n not in ("epoch", "step")} for entry in found]
+    entries = [entry for entry in loop.state.log_history if any(name.startswith("nc/") for name in entry)]
+    return [{n: v for n, v in entry.items() if n not in ("epoch", "step")} for entry in entries]
 
 
 def assert_equal_weights(one: nn.Module, other: nn.Module) -> None:
-    for own, twin in zip(one.parameters(), other.parameters(), strict=True):
-        assert torch.equal(own, twin)
+    for weight, twin in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(weight, twin)
 
 
 def test_trainer_logs_what_the_table_has(tmp_path: Path) -> None:
@@ -182,14 +182,14 @@ def test_lightning_logs_what_the_table_has(tmp_path: Path) -> None:
         dir=str(tmp_path / "live"), save_dvc_exp=False, dvcyaml=None, monitor_system=False
     )
     loaders = DataLoader(data, batch_size=12, shuffle=True), DataLoader(held_out, 9)
-    loop, found = fit(model, data, tmp_path, [CollapseCallback("head", *loaders, layers=["body"])], [live])
-    assert [step for step, _ in found] == [0, 3, 6]
+    loop, entries = fit(model, data, tmp_path, [CollapseCallback("head", *loaders, layers=["body"])], [live])
+    assert [step for step, _ in entries] == [0, 3, 6]
     rows = measure_model(model, "head", [data[:]], [held_out[:]], layers=["body"])
-    assert found[-1][1] == pytest.approx(named(rows), **CLOSE)
-    assert loop.callback_metrics[CDNV] == pytest.approx(found[-1][1][CDNV])
+    assert entries[-1][1] == pytest.approx(named(rows), **CLOSE)
+    assert loop.callback_metrics[CDNV] == pytest.approx(entries[-1][1][CDNV])
     [file] = (tmp_path / "live").glob(f"plots/metrics/**/{CDNV}.tsv")
     lines = file.read_text(encoding="utf-8").splitlines()
-    assert [float(line.split("\t")[-1]) for line in lines[1:]] == [values[CDNV] for _, values in found]
+    assert [float(line.split("\t")[-1]) for line in lines[1:]] == [values[CDNV] for _, values in entries]
     alone = Net()
     fit(alone, data, tmp_path)
     assert_equal_weights(model, alone)
@@ -208,12 +208,12 @@ def test_lightning_measures_in_the_precision_of_its_training(precision: str, tmp
     inputs, labels = mixture(12, 1).tensors
     data, model = TensorDataset(inputs.float(), labels), Net().float()
     door = CollapseCallback("head", DataLoader(data, batch_size=12))
-    loop, found = fit(model, data, tmp_path, [door], precision=precision)
+    loop, entries = fit(model, data, tmp_path, [door], precision=precision)
     plugin = loop.precision_plugin
     with torch.no_grad(), plugin.forward_context():
         features = model.eval().body(plugin.convert_input(inputs.float()))
     rows = measure(features, labels, model.head.weight, model.head.bias)
-    assert found[-1][1] == pytest.approx(named(rows), **CLOSE)
+    assert entries[-1][1] == pytest.approx(named(rows), **CLOSE)
 
 
 @pytest.mark.parametrize(("period", "steps"), [({"every": 2}, [0, 6]), ({"steps": 3}, [0, 3, 6])])
@@ -225,8 +225,8 @@ def test_lightning_of_a_causal_model(period: dict[str, int], steps: list[int], t
 
     loader = DataLoader(sequences(40)[24:], 8)
     door = CausalCollapseCallback(loader, min_per_class=1, **period)
-    _, found = fit(Decoder(), sequences(24), tmp_path, [door])
-    assert [step for step, _ in found] == steps
+    _, entries = fit(Decoder(), sequences(24), tmp_path, [door])
+    assert [step for step, _ in entries] == steps
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ def test_what_is_on_a_log_scale_gets_a_power_law(slopes) -> None:
     """Red: slopes of whatever was measured."""
     runs = grid()
     measured = [measure(runs, noisy, name) for name in (NEW.name, SHARE.name, "nc1_pinv_rank", "margin_p05")]
-    found = slopes(pd.concat(measured, ignore_index=True), runs, RULE)
-    assert set(found["metric"]) == {NEW.name}
+    fits = slopes(pd.concat(measured, ignore_index=True), runs, RULE)
+    assert set(fits["metric"]) == {NEW.name}
 
 
 def test_figures_call_it_by_its_entry() -> None:

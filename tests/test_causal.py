@@ -33,7 +33,7 @@ def llama() -> nn.Module:
 def batches(count: int = 6, seed: int = 0) -> list[dict[str, Tensor]]:
     """Tokens 0 to 39 of 60; the last two sequences of a batch are padded, on either side; labels ignored."""
     draw = torch.Generator().manual_seed(seed)
-    found = []
+    loader = []
     for _ in range(count):
         tokens = (40 * torch.rand(8, 12, generator=draw) ** 2).long()
         mask = torch.ones_like(tokens)
@@ -41,8 +41,8 @@ def batches(count: int = 6, seed: int = 0) -> list[dict[str, Tensor]]:
         mask[7, :4] = 0
         labels = tokens.clone()
         labels[0, :5] = -100
-        found.append({"input_ids": tokens, "attention_mask": mask, "labels": labels})
-    return found
+        loader.append({"input_ids": tokens, "attention_mask": mask, "labels": labels})
+    return loader
 
 
 def by_hand(model: nn.Module, loader: list[dict[str, Tensor]]) -> tuple[np.ndarray, np.ndarray, int, int]:
@@ -110,10 +110,10 @@ def test_a_module_of_ones_own() -> None:
 
 def test_labels_may_be_the_inputs() -> None:
     model = gpt2()
-    whole = [{"input_ids": batch["input_ids"]} for batch in batches()]
-    both = [{"input_ids": batch["input_ids"], "labels": batch["input_ids"]} for batch in batches()]
-    found = measure_causal_lm(model, whole, labels_key="input_ids")
-    assert split_values(found) == split_values(measure_causal_lm(model, both))
+    unlabelled = [{"input_ids": batch["input_ids"]} for batch in batches()]
+    labelled = [{"input_ids": batch["input_ids"], "labels": batch["input_ids"]} for batch in batches()]
+    rows = measure_causal_lm(model, unlabelled, labels_key="input_ids")
+    assert split_values(rows) == split_values(measure_causal_lm(model, labelled))
 
 
 def test_the_model_is_left_as_it_was() -> None:
@@ -194,11 +194,11 @@ def test_the_alignment_is_that_of_the_models_own_loss(name: str) -> None:
             measure_causal_lm(model, loader, **options)
         options["shift"] = False
     features, labels = trained_on(model, tokens)
-    wanted = measure_token_arrays(features, labels, min_per_class=1)
-    found = split_values(measure_causal_lm(model, loader, **options))
+    rows = measure_token_arrays(features, labels, min_per_class=1)
+    values = split_values(measure_causal_lm(model, loader, **options))
     for metric in ("cdnv", "nc1_trace_ratio", "tokens"):
-        own = split_values(wanted).get(metric, len(labels))
-        assert found[metric] == pytest.approx(own, rel=1e-4)
+        expected = split_values(rows).get(metric, len(labels))
+        assert values[metric] == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("shift", [None, True, False])
@@ -225,9 +225,9 @@ def test_a_model_that_fails_the_trial_asks_for_the_alignment() -> None:
     loader = [(batch["input_ids"], batch["labels"]) for batch in batches()]
     with pytest.raises(InputError, match=r"^shift: the loss of a Two could not be tried \(.*\); say"):
         measure_causal_lm(Two(), loader)
-    found = measure_causal_lm(Two(), loader, shift=True)
+    rows = measure_causal_lm(Two(), loader, shift=True)
     unmasked = [{"input_ids": tokens, "labels": labels} for tokens, labels in loader]
-    assert split_values(found) == split_values(measure_causal_lm(gpt2(), unmasked))
+    assert split_values(rows) == split_values(measure_causal_lm(gpt2(), unmasked))
 
 
 def test_labels_that_are_the_next_tokens_already_are_named() -> None:

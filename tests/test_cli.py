@@ -86,8 +86,8 @@ def write_params() -> None:
 
 
 def files() -> dict[str, bytes]:
-    found = (path for path in Path("data").rglob("*") if path.is_file())
-    return {str(path): path.read_bytes() for path in found if path.suffix != ".lock"}
+    paths = (path for path in Path("data").rglob("*") if path.is_file())
+    return {str(path): path.read_bytes() for path in paths if path.suffix != ".lock"}
 
 
 @pytest.mark.parametrize(

@@ -89,13 +89,13 @@ def test_what_params_yaml_says_of_runs_is_in_their_file(tmp_path, monkeypatch):
         """The experiments that would train other runs."""
         assert old in original
         Path("params.yaml").write_text(original.replace(old, new, 1), encoding="utf-8")
-        params, found = load_params(), []
+        params, names = load_params(), []
         for name in tree:
             try:
                 check_params_unedited(params, [name])
             except InputError:
-                found.append(name)
-        return found
+                names.append(name)
+        return names
 
     assert edited("epochs: 20", "epochs: 21") == ["edited"]
     assert edited("threads: 1", "threads: 2") == [*tree]
@@ -104,7 +104,7 @@ def test_what_params_yaml_says_of_runs_is_in_their_file(tmp_path, monkeypatch):
     assert edited("epochs: 20", "epochs: 20  # a comment") == []
     files = {name: Path(f"data/code/experiments/{name}/train.txt") for name in tree}
     before = {name: file.read_bytes() for name, file in files.items()}
-    write_params([3, 2], [5], **{name: dict(reversed(each.items())) for name, each in reversed(tree.items())})
+    write_params([3, 2], [5], **{name: dict(reversed(spec.items())) for name, spec in reversed(tree.items())})
     write_code()
     assert {name: file.read_bytes() for name, file in files.items()} == before
 
@@ -124,7 +124,7 @@ def test_an_axis_without_its_stages_is_refused_with_the_edit(tmp_path, monkeypat
     with pytest.raises(InputError, match=r"sweep\.axis: dvc\.yaml has no stage for each") as refused:
         write_code()
     axis = render("dvc.yaml", kind | {"axis": "model.width", "values": [4, 8], "depth": 2})
-    without, with_axis = ({line.strip(" -") for line in each.splitlines()} for each in (text, axis))
+    without, with_axis = ({line.strip(" -") for line in pipeline.splitlines()} for pipeline in (text, axis))
     unsaid = {line for line in with_axis - without if line not in str(refused.value)}
     assert unsaid == {"x_label: model.width"}
     Path("dvc.yaml").write_text(axis)
@@ -175,22 +175,22 @@ def test_a_stage_depends_on_its_own_code(path):
         entry = entry.get("do", entry)
         if not entry["cmd"].startswith("ncpipe "):
             continue
-        own = [
+        code = [
             dependency
             for dependency in entry["deps"]
             if (not dependency.startswith("data/") or "/code/" in dependency) and dependency != "claims.yaml"
         ]
         if stage == "code":
             modules = sorted(module.name for module in path.parent.glob("*.py"))
-            assert own == ["ncpipe", *modules]
+            assert code == ["ncpipe", *modules]
         elif entry["cmd"].startswith("ncpipe stage "):
             assert entry["cmd"].split()[2] == stage
             per = f"experiments/{item}" if "experiment" in entry["cmd"] or "${" in entry["cmd"] else "sweep"
-            assert own == [f"data/code/{per}/{stage}.txt"]
+            assert code == [f"data/code/{per}/{stage}.txt"]
             continue
         elif stage in {*SWEEP_STAGES, FILL}:
-            assert own == [f"data/code/sweep/{stage}.txt"]
+            assert code == [f"data/code/sweep/{stage}.txt"]
         else:
             assert stage in {*EXPERIMENT_STAGES, "train"}
-            assert own == [f"data/code/experiments/{item}/{stage}.txt"]
+            assert code == [f"data/code/experiments/{item}/{stage}.txt"]
         assert entry["cmd"].split()[1] == stage

@@ -45,8 +45,8 @@ def test_each_revision_has_the_numbers_of_its_slopes_table():
     """Red: an interval made otherwise than that of slopes.csv, so that two tables of one result disagree."""
     runs = set_converged(grid(), {(2, 0), (13, 1)})
     table = compared(base=results(noisy), other=results(steeper, runs))
-    for name, value, own in (("base", noisy, grid()), ("other", steeper, runs)):
-        [fit] = loglog_slopes(measure(own, value), own, RULE).to_dict("records")
+    for name, value, sweep in (("base", noisy, grid()), ("other", steeper, runs)):
+        [fit] = loglog_slopes(measure(sweep, value), sweep, RULE).to_dict("records")
         row = table.loc[("slope", name)]
         assert [row["value"], row["low"], row["high"]] == pytest.approx(
             [fit["slope"], fit["low"], fit["high"]], rel=1e-12
@@ -71,17 +71,17 @@ def test_the_difference_of_slopes_is_the_slope_of_the_differences():
 def test_equal_seeds_at_one_depth_give_the_paired_t_interval():
     generator = np.random.default_rng(0)
     before, after = generator.standard_normal((2, 5))
-    found = difference_interval(terms([1.0], [before]), terms([1.0], [after]), 0.95)
-    theirs = stats.ttest_rel(after, before).confidence_interval(0.95)
-    assert found == pytest.approx([(after - before).mean(), theirs.low, theirs.high], rel=1e-12)
+    interval = difference_interval(terms([1.0], [before]), terms([1.0], [after]), 0.95)
+    expected = stats.ttest_rel(after, before).confidence_interval(0.95)
+    assert interval == pytest.approx([(after - before).mean(), expected.low, expected.high], rel=1e-12)
 
 
 def test_other_seeds_at_one_depth_give_welchs_interval():
     generator = np.random.default_rng(0)
     before, after = generator.standard_normal(3), 4 * generator.standard_normal(5)
-    found = difference_interval(terms([1.0], [before]), terms([1.0], [after], first_seed=2), 0.95)
-    theirs = stats.ttest_ind(after, before, equal_var=False).confidence_interval(0.95)
-    assert found == pytest.approx([after.mean() - before.mean(), theirs.low, theirs.high], rel=1e-12)
+    interval = difference_interval(terms([1.0], [before]), terms([1.0], [after], first_seed=2), 0.95)
+    expected = stats.ttest_ind(after, before, equal_var=False).confidence_interval(0.95)
+    assert interval == pytest.approx([after.mean() - before.mean(), expected.low, expected.high], rel=1e-12)
 
 
 def test_the_same_runs_differ_by_nothing():
@@ -102,11 +102,11 @@ def test_the_same_runs_differ_by_nothing():
 def test_a_lone_run_takes_a_spread_of_its_own_size():
     """That of a combination of length 1. Red: spreads of pairs, which are those of two runs, lent to one."""
     before, after = np.random.default_rng(0).standard_normal((2, 2, 3))
-    found = difference_interval(terms([0.5, 2], before), terms([1, -1, -1.5], [*after, [0.3]]), 0.95)
+    interval = difference_interval(terms([0.5, 2], before), terms([1, -1, -1.5], [*after, [0.3]]), 0.95)
     lengths = np.hypot([0.5, 2], [1, -1])
     pairs = np.array([after[0] - 0.5 * before[0], -after[1] - 2 * before[1]]) / lengths[:, None]
     expected = combination_interval(np.array([*lengths, -1.5]), [*pairs, np.array([0.3])], 0.95)
-    assert found[1:] == pytest.approx(expected, rel=1e-12)
+    assert interval[1:] == pytest.approx(expected, rel=1e-12)
 
 
 def test_one_run_at_the_deepest_depth_is_not_exact():
@@ -133,7 +133,7 @@ def varied(change=1.0, values=(2, 4, 8)):
         runs = grid(depths=(2, 3)).assign(axis="model.width", x=x)
         table = measure(runs, lambda depth, seed, x=x: noisy(depth, seed + x) * x ** (-0.15 * depth * change))
         parts.append((runs, table.assign(axis="model.width", x=x)))
-    runs, measured = (pd.concat(own, ignore_index=True) for own in zip(*parts, strict=True))
+    runs, measured = (pd.concat(tables, ignore_index=True) for tables in zip(*parts, strict=True))
     return Results(usable_points(measured, runs), runs), loglog_slopes(measured, runs, RULE)
 
 
@@ -142,10 +142,10 @@ def test_an_axis_has_a_slope_for_each_depth_and_a_mean_for_each_value():
     base, slopes = varied()
     other, _ = varied(change=2.0)
     table = compare_results({"base": base, "other": other}, "a", NC1, RULE)
-    own = table[(table["revision"] == "base") & (table["quantity"] == "slope")]
-    assert own["depth"].tolist() == slopes["depth"].tolist() == [2, 3]
+    fits = table[(table["revision"] == "base") & (table["quantity"] == "slope")]
+    assert fits["depth"].tolist() == slopes["depth"].tolist() == [2, 3]
     for column, fitted in (("value", "slope"), ("low", "low"), ("high", "high")):
-        assert own[column].tolist() == pytest.approx(slopes[fitted].tolist(), rel=1e-12)
+        assert fits[column].tolist() == pytest.approx(slopes[fitted].tolist(), rel=1e-12)
     for name, revision in (("base", base), ("other", other)):
         means = table[(table["revision"] == name) & (table["quantity"] == "log10")]
         at = revision.points[revision.points["depth"] == 3]
@@ -195,24 +195,24 @@ def texts_of(value, names=("a",)):
 def test_what_only_one_revision_has_is_one_line(files, capsys):
     files |= {"base": texts_of(noisy, ("a", "b")), "other": texts_of(steeper, ("c", "a"))}
     compare(["base", "other"], as_csv=False)
-    said = capsys.readouterr()
-    assert said.err.splitlines() == ["compare: left out b, not in other", "compare: left out c, not in base"]
-    assert "90 % intervals" in said.out
-    [slope] = [line for line in said.out.splitlines() if line.split()[:2] == ["slope", "nc1_trace_ratio"]]
+    out, err = capsys.readouterr()
+    assert err.splitlines() == ["compare: left out b, not in other", "compare: left out c, not in base"]
+    assert "90 % intervals" in out
+    [slope] = [line for line in out.splitlines() if line.split()[:2] == ["slope", "nc1_trace_ratio"]]
     row = compared(Slopes(0, 0.9), base=results(noisy), other=results(steeper)).loc[("slope", "other")]
     width = (row["difference_high"] - row["difference_low"]) / 2
     places = 1 - math.floor(math.log10(width))  # two digits of the half-width
     assert places > 2
     ends = (f"{row[f'difference{end}']:.{places}f}" for end in ("_low", "_high"))
     shown = f"{row['difference']:+.{places}f} [{', '.join(ends)}]"
-    assert "other − base" in said.out
+    assert "other − base" in out
     assert slope.split() == [*slope.split()[:-6], *shown.split(), "5", "of", "5"]
     compare(["base", "other"], as_csv=True)
     table = pd.read_csv(io.StringIO(capsys.readouterr().out))
     assert set(table["experiment"]) == {"a"}
     table = table[table["revision"] == "other"].set_index(["quantity", "series"])
-    found = table.loc[("slope", "nc1_trace_ratio"), "difference"]
-    assert found == pytest.approx(row["difference"], rel=1e-12)
+    difference = table.loc[("slope", "nc1_trace_ratio"), "difference"]
+    assert difference == pytest.approx(row["difference"], rel=1e-12)
 
 
 def test_the_parameters_that_differ_come_first(files, capsys):

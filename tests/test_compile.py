@@ -33,7 +33,7 @@ def test_pytorch_takes_over_with_one_line_once() -> None:
     """Red: an ImportError in training."""
     with pytest.warns(UserWarning, match="numba cannot be imported") as caught:
         assert [mlp_is_compiled(*large_mlp()) for _ in range(2)] == [False, False]
-    [line] = [str(each.message) for each in caught]
+    [line] = [str(warning.message) for warning in caught]
     assert line == (
         "numba cannot be imported (ImportError: Numba needs NumPy 2.3 or less. Got 9); PyTorch's operations "
         "are used, which take longer"
@@ -109,8 +109,8 @@ def test_machine_code_is_of_the_loop_that_runs(
         for name in ("loops", "beside"):
             monkeypatch.delitem(sys.modules, name, raising=False)
         importlib.invalidate_caches()
-        found: float = importlib.import_module("loops").loop(math.nan if "options" in edit else 3.0)
-        return found
+        output: float = importlib.import_module("loops").loop(math.nan if "options" in edit else 3.0)
+        return output
 
     write(after)
     texts = {name: (tmp_path / name).read_text() for name in ("loops.py", "beside.py")}
@@ -131,10 +131,10 @@ def test_a_loop_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     (tmp_path / "loops.py").write_text(f"{text}\nprint(sum(loop.stats.cache_hits.values()), loop(3.0))\n")
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    found = [
+    processes = [
         subprocess.run(
             [sys.executable, "-m", "loops"], env=environment, capture_output=True, text=True, check=True
         )
         for _ in range(2)
     ]
-    assert [each.stdout.split() for each in found] == [["0", "3.5"], ["1", "3.5"]]
+    assert [process.stdout.split() for process in processes] == [["0", "3.5"], ["1", "3.5"]]

@@ -214,16 +214,16 @@ def test_the_end_is_the_features_models_optimum(loss: str, bias: bool, nc2: str)
         labels = data_of().train.labels
         weight, offset = network.state["last.weight"], network.state.get("last.bias")
         assert (offset is not None) == bias
-        found = {row.metric: row.value for row in measure(h, labels, weight, offset) if row.split != "test"}
+        metrics = {row.metric: row.value for row in measure(h, labels, weight, offset) if row.split != "test"}
         fit = unregularised_loss(h, labels, weight, offset, loss)
         best = optimal_value(loss, 3, 8, 0.005, bias)
         penalty = 0.0025 * weight.square().sum().item()
-        assert found[nc2] < 1e-14
+        assert metrics[nc2] < 1e-14
         assert (logits_of(h, weight, offset).argmax(1) == labels).all()
-        rows.append((found["nc1_trace_ratio"], found["nc3_cosine"], fit + penalty - best))
+        rows.append((metrics["nc1_trace_ratio"], metrics["nc3_cosine"], fit + penalty - best))
         tangents = _rim_tangents(network) / length
         expected = 1 - torch.cos(torch.atan(tangents)).mean().item()
-        assert found["nc3_cosine"] == pytest.approx(expected, rel=1e-6)
+        assert metrics["nc3_cosine"] == pytest.approx(expected, rel=1e-6)
     for values in zip(*rows, strict=True):
         assert loglog_slope([4.0, 8.0, 16.0, 32.0], list(values)) == pytest.approx(-2, abs=0.25)
         assert min(values) > 0

@@ -259,8 +259,8 @@ def write_cifar100(mirror: Path, monkeypatch) -> None:
     from torchvision.datasets import CIFAR100
 
     files = {}
-    for name, each in (("train", 3), ("test", 1)):
-        fine = np.random.default_rng(each).permutation(np.repeat(np.arange(100), each))
+    for name, count in (("train", 3), ("test", 1)):
+        fine = np.random.default_rng(count).permutation(np.repeat(np.arange(100), count))
         content = {"data": with_labels(fine, 3, 32).reshape(len(fine), -1), "fine_labels": fine.tolist()}
         files[name] = pickle.dumps(content | {"coarse_labels": (fine // 5).tolist()})
         monkeypatch.setattr(CIFAR100, f"{name}_list", [[name, md5(files[name])]])
@@ -277,8 +277,8 @@ def write_svhn(mirror: Path, monkeypatch) -> None:
 
     listed = {}
     mirror.mkdir()
-    for split, each in (("train", 5), ("test", 2)):
-        labels = np.random.default_rng(each).permutation(np.repeat(np.arange(10), each))
+    for split, count in (("train", 5), ("test", 2)):
+        labels = np.random.default_rng(count).permutation(np.repeat(np.arange(10), count))
         path = mirror / f"{split}_32x32.mat"
         stored = np.where(labels == 0, 10, labels).astype(np.uint8)[:, None]
         savemat(path, {"X": with_labels(labels, 3, 32).transpose(2, 3, 1, 0), "y": stored})
@@ -404,7 +404,7 @@ def test_a_wrong_member_of_cifar10_is_refused_by_name(
     tmp_path, raw, monkeypatch, offline, form, change, words
 ):
     files = cifar_files(monkeypatch) | change
-    write_cifar(tmp_path / "mirror", {name: each for name, each in files.items() if each is not None}, form)
+    write_cifar(tmp_path / "mirror", {name: data for name, data in files.items() if data is not None}, form)
     with pytest.raises(InputError, match=rf"{form}.*{words}"):
         prepare(CIFAR, raw, tmp_path / "mirror", progress=False)
     assert "test_batch" in change or not (raw / BATCHES / "data_batch_3").exists()
@@ -478,17 +478,17 @@ def official_train(reviews: dict[str, bytes]) -> list[bytes]:
 
 
 def test_imdb_is_the_same_from_each_form_of_a_mirror(tmp_path, raw, reviews):
-    found = []
+    prepared = []
     for form in IMDB_FORMS:
         write_imdb(tmp_path / form, reviews, form)
-        found.append(prepare(IMDB, raw, tmp_path / form, progress=False))
-    for data in found:
-        assert data.facts == found[0].facts
-        assert torch.equal(data.train.inputs, found[0].train.inputs)
-        assert torch.equal(data.test.lengths, found[0].test.lengths)
-    assert found[0].facts["counts"] == {"train": [4, 4], "test": [3, 3]}
-    assert found[0].facts["official"] == {"train": 12, "test": 12}
-    assert found[0].vocabulary == 300
+        prepared.append(prepare(IMDB, raw, tmp_path / form, progress=False))
+    for data in prepared:
+        assert data.facts == prepared[0].facts
+        assert torch.equal(data.train.inputs, prepared[0].train.inputs)
+        assert torch.equal(data.test.lengths, prepared[0].test.lengths)
+    assert prepared[0].facts["counts"] == {"train": [4, 4], "test": [3, 3]}
+    assert prepared[0].facts["official"] == {"train": 12, "test": 12}
+    assert prepared[0].vocabulary == 300
     assert not raw.exists()
 
 
@@ -612,15 +612,15 @@ def test_means_lie_in_a_subspace_where_they_are_asked_to(raw):
 
     Red: the first coordinates; a factor that is not orthonormal, which changes the length of means."""
     spec = replace(CLOUDS, classes=7, dimension=12, mean_rank=3)
-    found = [
+    draws = [
         torch.tensor(prepare(replace(spec, seed=seed), raw, None, progress=False).facts["centres"])
         for seed in (0, 1)
     ]
-    for centres in found:
+    for centres in draws:
         assert torch.linalg.matrix_rank(centres) == 3
         torch.testing.assert_close(centres.norm(dim=1), torch.full((7,), 2.0))
         assert bool((centres.abs().amax(0) > 0.01).all())
-    assert torch.linalg.matrix_rank(torch.cat(found)) == 6
+    assert torch.linalg.matrix_rank(torch.cat(draws)) == 6
     inputs = prepare(spec, raw, None, progress=False).train.inputs
     assert torch.linalg.matrix_rank(inputs) == 12
 

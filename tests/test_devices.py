@@ -59,19 +59,19 @@ def test_statistics_of_some_tokens_are_those_of_the_cpu(move: Callable[[Tensor],
     vocabulary = 5000
     labels = torch.cat([torch.arange(40), torch.arange(20) + vocabulary - 20, torch.arange(30)])
     features = torch.randn(2, len(labels), 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    here = StatisticsAccumulator(vocabulary, 3)
+    on_cpu = StatisticsAccumulator(vocabulary, 3)
     with OtherDevice():
         away = [move(batch) for batch in features]
-        there = StatisticsAccumulator(vocabulary, 3, away[0].device)
-        for batch, other in zip(features, away, strict=True):
-            here.update(batch, labels)
-            there.update(other, labels)
-        found = there.result_of(move(labels.unique()))
-        expected = here.result_of(labels.unique())
-        assert found.counts.tolist() == expected.counts.tolist()
+        on_device = StatisticsAccumulator(vocabulary, 3, away[0].device)
+        for batch, moved in zip(features, away, strict=True):
+            on_cpu.update(batch, labels)
+            on_device.update(moved, labels)
+        actual = on_device.result_of(move(labels.unique()))
+        expected = on_cpu.result_of(labels.unique())
+        assert actual.counts.tolist() == expected.counts.tolist()
         for name in ("means", "squares"):
-            own = torch.tensor(getattr(found, name).tolist(), dtype=torch.float64)
-            torch.testing.assert_close(own, getattr(expected, name), rtol=1e-12, atol=1e-15)
+            values = torch.tensor(getattr(actual, name).tolist(), dtype=torch.float64)
+            torch.testing.assert_close(values, getattr(expected, name), rtol=1e-12, atol=1e-15)
 
 
 # --- PyTorch's own defaults -------------------------------------------------------------------------------
@@ -116,12 +116,12 @@ def of_metrics() -> list[object]:
 
 
 def of_functions() -> list[object]:
-    found = []
+    results = []
     for name in dir(nc.functional):
         function = getattr(nc.functional, name)
         needed = [n for n, p in inspect.signature(function).parameters.items() if p.default is p.empty]
-        found.append((name, function(**{each: GIVEN[each] for each in needed})))
-    return found
+        results.append((name, function(**{argument: GIVEN[argument] for argument in needed})))
+    return results
 
 
 def of_a_file(folder: Path, extreme: float = 1.0) -> object:
@@ -170,26 +170,26 @@ MEASURED: dict[str, Callable[[Path], object]] = {
 }
 
 
-def flat(found: Any) -> list[Any]:
-    if isinstance(found, nc.Measurements):
-        found = found.to_dict()
-    return repr(sorted(found.items()) if isinstance(found, dict) else found).split(", ")
+def flat(values: Any) -> list[Any]:
+    if isinstance(values, nc.Measurements):
+        values = values.to_dict()
+    return repr(sorted(values.items()) if isinstance(values, dict) else values).split(", ")
 
 
 @pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
 @pytest.mark.parametrize("measured", MEASURED)
 def test_defaults_of_pytorch_change_no_bit(measured: str, tmp_path: Path) -> None:
     """Red: a tensor made on the default device, or of the default type."""
-    wanted = flat(MEASURED[measured](tmp_path))
+    expected = flat(MEASURED[measured](tmp_path))
     for device, kind in (("meta", torch.float32), ("cpu", torch.float64), ("meta", torch.float64)):
         torch.set_default_device(device)
         torch.set_default_dtype(kind)
         try:
-            found = MEASURED[measured](tmp_path)
+            actual = MEASURED[measured](tmp_path)
         finally:
             torch.set_default_device(None)
             torch.set_default_dtype(torch.float32)
-        assert flat(found) == wanted
+        assert flat(actual) == expected
 
 
 MAKERS = {"zeros", "ones", "empty", "full", "eye", "tensor", "arange", "linspace", "logspace", "as_tensor"}

@@ -45,7 +45,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     stages = [f"commands/{stage}" for stage in (*SWEEP, *EXPERIMENT)]
     text = dict.fromkeys((*names, *stages, "papers/paper_part"), "FACTOR = 2\n")
     text["papers/paper"] = "from ncpipe.papers.paper_part import X\n"
-    write({f"{name}.py": own for name, own in text.items()}, root)
+    write({f"{name}.py": content for name, content in text.items()}, root)
     write(
         {"report/templates/page.css": "a {}\n", "__init__.pyi": "from ncpipe.features.module import X\n"},
         root,
@@ -84,8 +84,8 @@ def own_and_built_in() -> dict[str, dict[str, str]]:
     """As `digests`, with `own` before the stages of an experiment of study.py's network."""
     study = load_study(Path())
     (record,) = (record for record in study.networks if record.__name__ == "SineModel")
-    own = digests(study, model=record)
-    return digests(study) | {f"own {stage}": own[stage] for stage in EXPERIMENT}
+    of_model = digests(study, model=record)
+    return digests(study) | {f"own {stage}": of_model[stage] for stage in EXPERIMENT}
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> set[str]:

@@ -94,5 +94,5 @@ def test_the_catalogue_has_every_metric_and_no_other() -> None:
     run = dict.fromkeys(("loss_gap", "gap_gufm", "gap_fit", "gap_last_penalty", "inner_penalty"), 1.0)
     assert {row.metric for row in terms_of(2, run)} == {metric.name for metric in GAPS}
     features, labels = torch.randn(9, 2, generator=torch.Generator().manual_seed(0)), torch.arange(9) % 3
-    found = transfer_metrics(features, labels, [1, 2], 1, ["ncc", "ridge"], 1.0, 0)
-    assert {entry(name).name for name, _ in found} == {metric.name for metric in TRANSFERS}
+    values = transfer_metrics(features, labels, [1, 2], 1, ["ncc", "ridge"], 1.0, 0)
+    assert {entry(name).name for name, _ in values} == {metric.name for metric in TRANSFERS}

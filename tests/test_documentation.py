@@ -113,8 +113,8 @@ def pointers(text: str) -> list[tuple[str, str]]:
 
 def headings(page: Path) -> set[str]:
     """Return a page's headings, and the anchors that the site makes of them."""
-    found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {*found, *(re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in found)}
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {*titles, *(re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles)}
 
 
 def test_pages_that_code_and_parameters_point_to_exist() -> None:

@@ -94,8 +94,8 @@ def test_one_sample_goes_the_way_of_n_equal_ones() -> None:
     starts = [start, start | {"free": 3**0.5 * start["free"][::3]}]  # as drawn they differ by 1e-8
     torch.testing.assert_close(drawn(runs[1])["free"], starts[1]["free"])  # the same draw
     (whole,), (one,) = (
-        train_batch([run], free_data(run), CPU, "float64", starts=[own])
-        for run, own in zip(runs, starts, strict=True)
+        train_batch([run], free_data(run), CPU, "float64", starts=[initial])
+        for run, initial in zip(runs, starts, strict=True)
     )
     for first, second in zip(whole.history, one.history, strict=True):
         assert second.loss == pytest.approx(first.loss, rel=1e-12)
@@ -147,8 +147,8 @@ def test_roles_and_lambdas_by_layer() -> None:
     assert list(strengths(roles, dict.fromkeys(roles, 2), one, 3).values()) == pytest.approx(
         [0.1, 0.1, 0.1, 0.7]
     )
-    own = read(Experiment, free_tree(penalty=UNEQUAL | {"features": 0.9})).penalty
-    assert strengths(roles, dict.fromkeys(roles, 2), own, 3)["free"] == 0.9
+    unequal = read(Experiment, free_tree(penalty=UNEQUAL | {"features": 0.9})).penalty
+    assert strengths(roles, dict.fromkeys(roles, 2), unequal, 3)["free"] == 0.9
     x = torch.arange(12)
     layers = list(network.layers(x))
     assert [layer.name for layer in layers] == ["H1", "Z2", "H2", "Z3", "last"]
@@ -290,9 +290,9 @@ def test_the_study_shows_the_best_runs_beside_the_solutions(results: Path) -> No
     inner = np.sort(gram[np.triu_indices(6, 1)])
     assert inner == pytest.approx([0] * 3 + [0.5] * 12, abs=1e-6)  # T(4): edges that meet, or not
     singular = pd.read_csv(folder / "singular_values.csv")
-    own = singular[(singular["experiment"] == "built") & (singular["layer"] == "~M3")]["value"].to_numpy()
-    assert own[4:] == pytest.approx(0, abs=1e-6 * own[0])  # rank 4
-    assert own[1:4] ** 2 / own[0] ** 2 == pytest.approx(1 / 3, rel=1e-4)  # eigenvalues 2a and (r-2)/(r-1) a
+    sigma = singular[(singular["experiment"] == "built") & (singular["layer"] == "~M3")]["value"].to_numpy()
+    assert sigma[4:] == pytest.approx(0, abs=1e-6 * sigma[0])  # rank 4
+    assert sigma[1:4] ** 2 / sigma[0] ** 2 == pytest.approx(1 / 3, rel=1e-4)  # eigenvalues 2a, (r-2)/(r-1) a
     ratios = pd.read_csv(folder / "ratios.csv").set_index(["depth", "points"])
     assert ratios.loc[(4, 5), "limit"] == pytest.approx(ratios.loc[(4, 5), "ratio"], abs=0.03)
     assert {path.stem for path in folder.glob("*.txt")} == {
@@ -313,9 +313,9 @@ def test_the_tables_alone_draw_the_figures(results: Path) -> None:
 def test_a_series_ends_as_the_same_runs_of_the_sweep(results: Path) -> None:
     runs = pd.read_csv(results / "results" / "runs.csv")
     sweep = runs[runs["experiment"] == "drawn"].sort_values("seed")
-    own = pd.read_csv(results / "series" / "again" / "runs.csv").sort_values("seed")
+    series = pd.read_csv(results / "series" / "again" / "runs.csv").sort_values("seed")
     for column in ("loss", "fit", "last_penalty", "inner_penalty", "gradient_norm", "ranks", "loss_over_dnc"):
-        assert own[column].tolist() == sweep[column].tolist(), column
+        assert series[column].tolist() == sweep[column].tolist(), column
     history = pd.read_csv(results / "series" / "again" / "history.csv")
     assert history["epoch"].tolist() == [*range(11)] * 2
     table = pd.read_csv(results / "metrics" / "drawn" / "measurements.csv")
@@ -365,12 +365,12 @@ def test_mistakes_in_a_series_are_one_line_that_names_the_key(series: str, messa
     assert message in refused_by(load_params)
 
 
-@pytest.mark.parametrize(("found", "of"), [(0, 5), (3, 5), (5, 5), (7, 20)])
-def test_the_interval_of_a_share_is_the_exact_one(found: int, of: int) -> None:
+@pytest.mark.parametrize(("count", "total"), [(0, 5), (3, 5), (5, 5), (7, 20)])
+def test_the_interval_of_a_share_is_the_exact_one(count: int, total: int) -> None:
     from scipy.stats import binomtest
 
-    exact = binomtest(found, of).proportion_ci(0.95)
-    assert share_interval(found, of) == pytest.approx((exact.low, exact.high), abs=1e-12)
+    exact = binomtest(count, total).proportion_ci(0.95)
+    assert share_interval(count, total) == pytest.approx((exact.low, exact.high), abs=1e-12)
 
 
 def test_runs_are_counted_at_each_value_of_an_axis() -> None:

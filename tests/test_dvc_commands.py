@@ -186,8 +186,8 @@ def test_push_and_pull_into_a_second_clone(
     monkeypatch.chdir(second.folder)
     with pytest.raises(InputError, match=r"^HEAD: data/results/points\.csv: not .*; .*dvc pull"):
         read_revision("HEAD", FILES)
-    for each in (clone, second):
-        each.run("dvc", "remote", "add", "--default", "folder", str(tmp_path / "remote"))
+    for repository in (clone, second):
+        repository.run("dvc", "remote", "add", "--default", "folder", str(tmp_path / "remote"))
     pushed, pulled = clone.run("dvc", "push"), second.run("dvc", "pull")
     assert complaints(pushed) == complaints(pulled) == []
     output = second.repro()

@@ -76,7 +76,7 @@ def edit(package: Path, name: str, old: str, new: str) -> None:
 def keys() -> dict[str, str]:
     """The names of the sweep's runs by their fingerprints with the code as it lies there."""
     clear_code_digests()
-    return {each.key(): each.run.name for each in fingerprints()}
+    return {fingerprint.key(): fingerprint.run.name for fingerprint in fingerprints()}
 
 
 # Functions that a batch calls, in their order; some are called by each batch, some twice.
@@ -189,7 +189,7 @@ def test_eight_threads_store_at_once(project: Path) -> None:
     data = read_prepared(PREPARED / "resnet")
     (trained,) = batches.train_batch([fingerprints()[0].run], data, torch.device("cpu"), "float32")
     one = fingerprints()[0]
-    own = [RunFingerprint(one.run, str(number), one.compute, one.code) for number in range(60)]
+    distinct = [RunFingerprint(one.run, str(number), one.compute, one.code) for number in range(60)]
 
     def store(fingerprint: RunFingerprint) -> None:
         if fingerprint.data.endswith("7"):
@@ -201,7 +201,7 @@ def test_eight_threads_store_at_once(project: Path) -> None:
         )
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(store, [*own, *[one] * 16]))
+        list(pool.map(store, [*distinct, *[one] * 16]))
     assert len(stored_runs()) == 61
     for path in stored_runs():
         verify_run(path)

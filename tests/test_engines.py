@@ -25,8 +25,8 @@ def test_engine_yaml_and_the_command_line(tmp_path: Path) -> None:
 def test_a_rule_gives_gpus_in_one_of_two_ways() -> None:
     """Red: a job that asks for two GPUs, one by each key."""
     options = Slurm(gpus=1, rules=(Rule(min_depth=3, gres="gpu:a100:1"), Rule(min_depth=5, gpus=1)))
-    found = [options.for_run("one", depth) for depth in (2, 3, 5)]
-    assert [(each.gpus, each.gres) for each in found] == [(1, None), (0, "gpu:a100:1"), (1, None)]
+    requests = [options.for_run("one", depth) for depth in (2, 3, 5)]
+    assert [(request.gpus, request.gres) for request in requests] == [(1, None), (0, "gpu:a100:1"), (1, None)]
 
 
 def test_no_number_is_no_time_between_checkpoints() -> None:

@@ -441,7 +441,7 @@ def test_every_gpu_of_a_machine_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches._Trainer, "_train_some", lambda *_: wait.wait(60) and [])
     wait = threading.Barrier(2)
     fingerprints = [RunFingerprint(run, "", compute, "code") for run in rn()]
-    batches.train_batches([[each] for each in fingerprints], 2, 1e9, Progress("train", 4, 1.0))
+    batches.train_batches([[fingerprint] for fingerprint in fingerprints], 2, 1e9, Progress("train", 4, 1.0))
     assert sorted(cuda.chosen) == [0, 1]
     monkeypatch.setattr(batches, "free_bytes", lambda device: 1000)
     sizes = [len(batch) for batch in batches.batches_that_fit([fingerprints[0]] * 12, 100, CUDA, 2, 1)]
@@ -497,17 +497,17 @@ def test_an_affine_map_has_its_gradients_on_a_gpu_too(bias: bool, monkeypatch: p
     if bias:
         layer.bias = torch.nn.Parameter(normal(2, 3, seed=1))
     x = normal(2, 512, 4, seed=2).requires_grad_()
-    wanted = [x, *layer.parameters()]
+    tensors = [x, *layer.parameters()]
 
     def gradients() -> list[torch.Tensor]:
-        first = torch.autograd.grad(layer(x).tanh().square().sum(), wanted, create_graph=True)
-        return [*first, *torch.autograd.grad(sum(each.square().sum() for each in first), wanted)]
+        first = torch.autograd.grad(layer(x).tanh().square().sum(), tensors, create_graph=True)
+        return [*first, *torch.autograd.grad(sum(gradient.square().sum() for gradient in first), tensors)]
 
-    here = gradients()
+    on_cpu = gradients()
     with FakeCuda(monkeypatch).here():
-        there = gradients()
-    for one, other in zip(there, here, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+        on_gpu = gradients()
+    for actual, expected in zip(on_gpu, on_cpu, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_muon_of_all_runs_at_once_is_that_of_each() -> None:
@@ -518,8 +518,8 @@ def test_muon_of_all_runs_at_once_is_that_of_each() -> None:
         data = image_data() if "T" in name else VECTORS
         runs = [network(name, "post", data, optimizer=one).runs(seed)[0] for seed, one in enumerate(keys)]
         session = Session(runs, data, CPU, torch.float64)
-        given = [run.spec.optimizer for run in runs], session.stack, (session.strengths > 0).double()
-        one, many = ByRun(muon, *given), MuonState(*given)
+        arguments = [run.spec.optimizer for run in runs], session.stack, (session.strengths > 0).double()
+        one, many = ByRun(muon, *arguments), MuonState(*arguments)
         rates = torch.tensor([[0.02, 0.05, 0.01]] * 5, dtype=torch.float64)
         tables = [method.table(rates).unsqueeze(-1) for method in (one, many)]
         weights = [session.stack.values.clone() for _ in "ab"]
@@ -528,6 +528,6 @@ def test_muon_of_all_runs_at_once_is_that_of_each() -> None:
             for index, method in enumerate((one, many)):
                 weights[index] = method.update(weights[index], gradient, tables[index][step])
         for parameter in one.roles:
-            pair = (session.stack.view(each, parameter) for each in weights)
+            pair = (session.stack.view(values, parameter) for values in weights)
             torch.testing.assert_close(*pair, rtol=1e-9, atol=1e-12)
         assert many.buffers.keys() == one.buffers.keys()

@@ -65,17 +65,17 @@ def test_statistics_are_those_of_the_networks_layers(
     network = forward.load_network(run, state, data, CPU)
     for split in ("train", "test"):
         samples = prepare_split(getattr(data, split), data.kind, run.spec.model, CPU, torch.float64)
-        seen = list(network.layers(samples.inputs, samples.lengths))
-        layers = {layer.name: layer.values for layer in seen}
-        steps = [layer.name for layer in seen if layer.position is not None]
-        assert list(features.layers) == steps + [layer.name for layer in seen if layer.position is None]
+        outputs = list(network.layers(samples.inputs, samples.lengths))
+        layers = {layer.name: layer.values for layer in outputs}
+        steps = [layer.name for layer in outputs if layer.position is not None]
+        assert list(features.layers) == steps + [layer.name for layer in outputs if layer.position is None]
         assert list(features.metadata.positions) == steps
         for key, h in layers.items():
-            found = features.layers[key][split].statistics
+            stats = features.layers[key][split].statistics
             means = naive_means(h, samples.labels)
-            torch.testing.assert_close(found.means, means, rtol=1e-11, atol=1e-12)
+            torch.testing.assert_close(stats.means, means, rtol=1e-11, atol=1e-12)
             residual = h - means[samples.labels]
-            torch.testing.assert_close(found.squares.sum(), residual.square().sum(), rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(stats.squares.sum(), residual.square().sum(), rtol=1e-10, atol=1e-12)
             train_means = features.layers[key]["train"].statistics.means
             wrong = (torch.cdist(h, train_means).argmin(1) != samples.labels).sum()
             assert features.layers[key][split].samples.wrong == wrong
@@ -111,12 +111,12 @@ def test_layers_lie_at_exact_places(name: str, depth: int) -> None:
     data = vector_data()
     network = build_model(spec.model, input_shape(data, spec.model), 3, depth, 0)
     samples = prepare_split(data.train[:1], data.kind, spec.model, CPU, torch.float32)
-    found = forward.layer_positions(network, samples.inputs)
+    positions = forward.layer_positions(network, samples.inputs)
     if name == "L-RN1":
-        assert found == {**{f"X{i}": i for i in range(1, depth)}, "last": depth}
+        assert positions == {**{f"X{i}": i for i in range(1, depth)}, "last": depth}
     else:
         blocks = [(f"{half}{i}", i - 0.5 * (half == "A")) for i in range(1, depth + 1) for half in "AB"]
-        assert found == {"embedding": 0, **dict(blocks), "last": depth + 0.5}
+        assert positions == {"embedding": 0, **dict(blocks), "last": depth + 0.5}
     shares = [layer.position for layer in network.layers(samples.inputs) if layer.position is not None]
     assert shares == sorted(shares)
     assert shares[0] >= 0
@@ -146,9 +146,9 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
         for split, layer in splits.items():
             for part in ("statistics", "samples"):
                 written = getattr(layer, part).tensors()
-                found = getattr(again.layers[name][split], part).tensors()
-                assert written.keys() == found.keys()
-                assert all(torch.equal(written[field], found[field]) for field in written)
+                loaded = getattr(again.layers[name][split], part).tensors()
+                assert written.keys() == loaded.keys()
+                assert all(torch.equal(written[field], loaded[field]) for field in written)
 
 
 def test_a_file_of_another_version_says_so(tmp_path: Path) -> None:

@@ -35,9 +35,9 @@ def test_the_cosine_of_class_encodings_is_that_of_its_closed_form_and_of_a_desce
     """Red: a bias that takes another share of the common part."""
     ratio, share = 4 * math.sqrt(5) * 0.02, bias / (1 + bias)
     contrast, common = 1 - ratio, max(1 - ratio / share, 0.0)
-    found = class_encodings.encoding_cosine(4, 5, 0.02, bias)
-    assert found == pytest.approx((common - contrast) / (3 * contrast + common), abs=1e-12)
-    assert found == pytest.approx(class_encodings.encoding_cosine_numerical(4, 5, 0.02, bias), abs=1e-5)
+    cosine = class_encodings.encoding_cosine(4, 5, 0.02, bias)
+    assert cosine == pytest.approx((common - contrast) / (3 * contrast + common), abs=1e-12)
+    assert cosine == pytest.approx(class_encodings.encoding_cosine_numerical(4, 5, 0.02, bias), abs=1e-5)
 
 
 def test_a_decay_that_leaves_no_features_is_one_line() -> None:
@@ -96,8 +96,8 @@ def test_seli_of_equal_classes_is_a_simplex() -> None:
 
 @pytest.mark.parametrize(("classes", "width"), [(5, 2), (4, 3), (6, 4)])
 def test_the_margin_of_a_code_is_that_of_programs(classes: int, width: int) -> None:
-    found = simplices.code_margin_numerical(classes, width)
-    assert found == pytest.approx(simplices.code_margin(classes, width), abs=1e-6)
+    margin = simplices.code_margin_numerical(classes, width)
+    assert margin == pytest.approx(simplices.code_margin(classes, width), abs=1e-6)
 
 
 def test_orthogonal_simplices_are_the_least_of_a_descent_where_decay_is_not_small() -> None:
@@ -149,13 +149,13 @@ def test_pairs_of_modular_addition_are_all_there_once() -> None:
 @pytest.mark.parametrize(("weight", "features", "rank"), [(0.05, 0.2, 3), (0.5, 0.5, 2)])
 def test_regression_is_that_of_its_closed_form(weight: float, features: float, rank: int) -> None:
     """Red: a variance in place of a deviation, decay by the sample, or a bias that is penalised."""
-    own = (12, 3, 5, weight, features, 4.0, 0)
-    assert regression.regression_value(*own) == pytest.approx(
-        regression.regression_value_numerical(*own), rel=1e-8
+    args = (12, 3, 5, weight, features, 4.0, 0)
+    assert regression.regression_value(*args) == pytest.approx(
+        regression.regression_value_numerical(*args), rel=1e-8
     )
-    assert regression.regression_gram_error(*own) < 1e-5
-    assert regression.regression_rank(*own) == regression.regression_rank_numerical(*own) == rank
-    assert regression.regression_outside(*own) < 1e-8
+    assert regression.regression_gram_error(*args) < 1e-5
+    assert regression.regression_rank(*args) == regression.regression_rank_numerical(*args) == rank
+    assert regression.regression_outside(*args) < 1e-8
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_regression_with_few_samples_or_a_small_width(
     samples: int, length: int, width: int, rank: int
 ) -> None:
     """Red: NaN from a variance of 0 that rounding made negative; a form for more directions than d."""
-    own = (samples, length, width, 0.1, 0.1, 2.0, 1)
-    assert regression.regression_value(*own) == pytest.approx(
-        regression.regression_value_numerical(*own), rel=1e-8, abs=1e-12
+    args = (samples, length, width, 0.1, 0.1, 2.0, 1)
+    assert regression.regression_value(*args) == pytest.approx(
+        regression.regression_value_numerical(*args), rel=1e-8, abs=1e-12
     )
-    assert regression.regression_rank(*own) == regression.regression_rank_numerical(*own) == rank
+    assert regression.regression_rank(*args) == regression.regression_rank_numerical(*args) == rank
     if rank:
-        assert regression.regression_gram_error(*own) < 1e-5
+        assert regression.regression_gram_error(*args) < 1e-5
 
 
 def test_the_central_flow_and_frozen_heads_collapse_within_classes() -> None:

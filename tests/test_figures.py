@@ -201,8 +201,8 @@ def test_labels_of_rows_and_titles(change: dict[str, Any], plain: str, label: st
 def test_experiments_whose_labels_would_be_the_same_are_named() -> None:
     """Red: rows that nothing tells apart, or a name where the label says enough; `resnet on own loaders`,
     where `about` says what the network and its images are."""
-    other = USUAL | {"loss_name": "mse"}
-    rows = [{"experiment": name} | run for name, run in (("a", USUAL), ("b", other), ("c", USUAL))]
+    with_mse = USUAL | {"loss_name": "mse"}
+    rows = [{"experiment": name} | run for name, run in (("a", USUAL), ("b", with_mse), ("c", USUAL))]
     labels = by_experiment(row_label, pd.DataFrame(rows))
     assert [text.split("\n")[0] for text in labels.values()] == ["a", "L-RN1 on CIFAR-10", "c"]
     assert labels["a"].removeprefix("a") == labels["c"].removeprefix("c")
@@ -210,8 +210,8 @@ def test_experiments_whose_labels_would_be_the_same_are_named() -> None:
     assert [text.split("\n")[0] for text in named.values()] == ["first", "L-RN1 on CIFAR-10", "c"]
     with pytest.raises(InputError, match="runs: no column 'source'; run the stages measure and"):
         by_experiment(row_label, pd.DataFrame(rows).drop(columns="source"))
-    own = pd.DataFrame(rows).assign(source=["own loaders", "digits", "mnist"])
-    named = by_experiment(row_label, own, {"a": "ResNet on own images", "b": "never"})
+    table = pd.DataFrame(rows).assign(source=["own loaders", "digits", "mnist"])
+    named = by_experiment(row_label, table, {"a": "ResNet on own images", "b": "never"})
     assert [text.split("\n")[0] for text in named.values()] == [
         "ResNet on own images",
         "L-RN1 on digits",
@@ -224,14 +224,14 @@ def test_each_data_set_has_its_own_name() -> None:
     sources = {source for spec in get_args(Data) for source in get_args(get_type_hints(spec)["source"])}
     assert set(DATA_NAMES) == sources
     assert len(set(DATA_NAMES.values())) == len(DATA_NAMES)
-    own = {"arrays", "free", "markov", "modular", "text"}  # the others have the names of their keys
-    for source in sources - own:
+    renamed = {"arrays", "free", "markov", "modular", "text"}  # the others have the names of their keys
+    for source in sources - renamed:
         assert re.sub(r"\W", "", DATA_NAMES[source]).lower() == source.replace("_", "")
 
 
 def test_nc2_is_the_identity_for_mse_without_a_bias_and_else_a_simplex() -> None:
-    found = {(loss, bias): nc2_of(loss, bias) for loss in ("ce", "mse") for bias in (True, False)}
-    assert found == dict.fromkeys(found, "nc2_etf") | {("mse", False): "nc2_identity"}
+    names = {(loss, bias): nc2_of(loss, bias) for loss in ("ce", "mse") for bias in (True, False)}
+    assert names == dict.fromkeys(names, "nc2_etf") | {("mse", False): "nc2_identity"}
 
 
 # Files

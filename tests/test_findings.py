@@ -75,8 +75,8 @@ def lies_below_every_collapsed_loss(bound, classes, decay):
 def test_two_layers_have_a_lower_loss_than_every_deep_neural_collapse(classes, decay, minus, share):
     """Red: a loss that is lower by rounding only."""
     model = equal_decays(classes, 1, 2, decay)
-    found = srg_solution(model, minus)
-    loss = exact_loss(model, found.features, found.weights)
+    solution = srg_solution(model, minus)
+    loss = exact_loss(model, solution.features, solution.weights)
     assert loss < Fraction(share) * Fraction(dnc_loss(model))
     assert lies_below_every_collapsed_loss(loss / Fraction(share), classes, decay)
     above = Fraction(dnc_loss(model)) * Fraction(1001, 1000)
@@ -127,9 +127,9 @@ def test_biases_alone_reach_the_least_loss_that_any_network_has():
 def test_free_columns_end_at_the_closed_optimum_and_collapse() -> None:
     """Red: columns that the model ties, another layer than L, a descent that ends above the optimum."""
     model = dufm.equal_decays(3, 2, 3, 0.01)
-    found = minimise(model, 6, starts=2, seed=0, collapsed=False)
-    assert found.value == pytest.approx(dufm.dnc_loss(model), rel=1e-9)
-    best = found.solutions[0]
+    result = minimise(model, 6, starts=2, seed=0, collapsed=False)
+    assert result.value == pytest.approx(dufm.dnc_loss(model), rel=1e-9)
+    best = result.solutions[0]
     features = best.features.numpy()
     assert len(features) == 6
     for weight in best.weights[:-1]:
@@ -169,9 +169,9 @@ def test_the_excess_near_the_optima_is_that_of_the_least_curvature(loss: str) ->
     curvatures = torch.linalg.eigvalsh(torch.autograd.functional.hessian(value, at))
     assert curvatures[0] > -1e-12  # the rest at 0: lengths and means of features, rotations
     least = curvatures[curvatures > 1e-9][0].item()
-    found = deep.excess_at_distance(loss, classes, width, strength, distance, 4, 0)
-    assert found / distance**2 == pytest.approx(least / 2, rel=0.02)
-    assert deep.excess_at_distance(loss, classes, width, strength, 10 * distance, 4, 0) > 50 * found
+    excess = deep.excess_at_distance(loss, classes, width, strength, distance, 4, 0)
+    assert excess / distance**2 == pytest.approx(least / 2, rel=0.02)
+    assert deep.excess_at_distance(loss, classes, width, strength, 10 * distance, 4, 0) > 50 * excess
 
 
 def test_the_kept_share_is_that_of_a_ridge_regression() -> None:

@@ -33,8 +33,8 @@ def test_velocities_are_minus_the_gradient_of_the_risk(loss):
     value = fits[loss] + 0.15 * free[0].square().sum() + 0.1 * free[1].square().sum()
     assert features_model.risk(flow, start) == pytest.approx(value.item(), rel=1e-14)
     moved = vars(features_model.velocity(flow, start)).values()
-    for expected, found in zip(torch.autograd.grad(value, free), moved, strict=True):
-        assert -expected.numpy() == pytest.approx(found, abs=1e-14)
+    for expected, actual in zip(torch.autograd.grad(value, free), moved, strict=True):
+        assert -expected.numpy() == pytest.approx(actual, abs=1e-14)
 
 
 @pytest.mark.parametrize("flow", [SE, MSE])
@@ -137,14 +137,14 @@ def test_singular_values_follow_their_clock_and_become_equal(kind):
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_rates_and_their_multiplicities(classes):
-    own, other = 1.3, -0.4
-    values = np.linalg.eigvals(locally_elastic.drift(classes, own, other))
+    alpha, beta = 1.3, -0.4
+    values = np.linalg.eigvals(locally_elastic.drift(classes, alpha, beta))
     assert np.abs(values.imag).max() < 1e-12
-    first, second = (own - other) / classes, (own + other / (classes - 1)) / classes
+    first, second = (alpha - beta) / classes, (alpha + beta / (classes - 1)) / classes
     expected = [first] + [second] * (classes - 1) + [0.0] * classes * (classes - 1)
     assert np.sort(values.real) == pytest.approx(np.sort(expected), abs=1e-7)
     rows = locally_elastic.residuals(classes).ravel()
-    moved = locally_elastic.drift(classes, own, other) @ rows
+    moved = locally_elastic.drift(classes, alpha, beta) @ rows
     assert moved == pytest.approx(first * rows, abs=1e-12), "the simplex ETF is the single direction"
 
 
@@ -159,8 +159,8 @@ def test_separability_needs_an_impact_above_one_over_t():
         middle = difference * (1 + step / 2 * 2.6 / time / 5)
         difference += step * middle * 2.6 / (time + step / 2) / 5
         time += step
-    found = math.log(difference / math.sqrt(time))
-    assert found == pytest.approx(locally_elastic.log_separation(5, 2.6, 1.0, time), abs=1e-5)
+    separation = math.log(difference / math.sqrt(time))
+    assert separation == pytest.approx(locally_elastic.log_separation(5, 2.6, 1.0, time), abs=1e-5)
 
 
 # Curves of the models
@@ -174,12 +174,12 @@ def test_what_is_found_lies_on_the_formula(curve: Callable[[], Iterator[curves.P
     points = pd.DataFrame(curve())
     (panel,) = set(points["panel"])
     assert set(points["series"]) == set(PANELS[panel].series)
-    for _, own in points.groupby("series"):
-        closed, found = (own[own["how"] == how] for how in ("closed", "found"))
-        away = np.abs(found["x"].to_numpy()[:, None] - closed["x"].to_numpy()).min(1) > 0.01
-        expected = np.interp(found["x"], closed["x"], closed["y"])
-        assert found["y"].to_numpy()[~away] == pytest.approx(expected[~away], rel=0.02, abs=0.02)
-        assert len(found) >= 3
+    for _, rows in points.groupby("series"):
+        closed, numerical = (rows[rows["how"] == how] for how in ("closed", "found"))
+        away = np.abs(numerical["x"].to_numpy()[:, None] - closed["x"].to_numpy()).min(1) > 0.01
+        expected = np.interp(numerical["x"], closed["x"], closed["y"])
+        assert numerical["y"].to_numpy()[~away] == pytest.approx(expected[~away], rel=0.02, abs=0.02)
+        assert len(numerical) >= 3
 
 
 def test_impacts_of_each_power_have_a_series() -> None:
@@ -190,7 +190,7 @@ def test_the_central_path_starts_at_one_and_ends_in_its_powers() -> None:
     """Red: another start, or omega in place of NC1. NC1 falls as t^-1/2 and as 1/t."""
     points = list(curves.along_central_path())
     for kind, power in (("tangent", -0.5), ("whitening", -1.0)):
-        own = [point for point in points if point.series == kind]
-        assert 0.9 < own[0].y < 1
-        (x, y), (further, lower) = ((point.x, point.y) for point in (own[-5], own[-1]))
+        path = [point for point in points if point.series == kind]
+        assert 0.9 < path[0].y < 1
+        (x, y), (further, lower) = ((point.x, point.y) for point in (path[-5], path[-1]))
         assert np.log(lower / y) / np.log(further / x) == pytest.approx(power, abs=0.03)

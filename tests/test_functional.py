@@ -21,16 +21,16 @@ FILES = [name for name in OF_CLASSES if name not in ("many_k2000_d3", suite.ONE_
 
 def given(name: str, arrays: dict[str, Any], split: str) -> dict[str, Any] | None:
     """Return the arguments of a metric's function for a file's split, by its signature."""
-    own = {"weights": "", "train": "", "test": "test_"}[split]
+    prefix = {"weights": "", "train": "", "test": "test_"}[split]
     known: dict[str, Any] = {
-        "features": arrays.get(f"{own}features"),
-        "labels": arrays.get(f"{own}labels"),
+        "features": arrays.get(f"{prefix}features"),
+        "labels": arrays.get(f"{prefix}labels"),
         "weight": arrays.get("weight"),
         "bias": arrays.get("bias"),
         "train": (arrays["features"], arrays["labels"]) if split == "test" else None,
     }
-    wanted = inspect.signature(getattr(nc.functional, name)).parameters
-    return {key: known[key] for key in wanted if known[key] is not None}
+    parameters = inspect.signature(getattr(nc.functional, name)).parameters
+    return {key: known[key] for key in parameters if known[key] is not None}
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -40,13 +40,13 @@ def test_functions_are_exact_and_equal_the_streamed_form(file: str) -> None:
     streamed = measure(*map(arrays.get, suite.ARRAYS))
     for split, metrics in ANSWERS[file].items():
         for name in metrics.keys() & set(NAMES):
-            found = getattr(nc.functional, name)(**given(name, arrays, split))
-            assert type(found) is float
+            result = getattr(nc.functional, name)(**given(name, arrays, split))
+            assert type(result) is float
             value, ulp = metrics[name]
-            assert suite.conforms(name, found, value, ulp), f"{split} {name}: {found!r}, exactly {value}"
+            assert suite.conforms(name, result, value, ulp), f"{split} {name}: {result!r}, exactly {value}"
             same = streamed["last", split, name]
             rounding = suite.ULPS * float(ulp)  # of logits, where a margin is their difference
-            assert found == pytest.approx(same, rel=1e-12, abs=rounding, nan_ok=True), f"{split} {name}"
+            assert result == pytest.approx(same, rel=1e-12, abs=rounding, nan_ok=True), f"{split} {name}"
 
 
 def test_every_metric_of_the_catalogue_is_a_function() -> None:
@@ -61,7 +61,7 @@ def test_every_metric_of_the_catalogue_is_a_function() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_docstrings_say_what_is_computed_and_run(name: str) -> None:
     function = getattr(nc.functional, name)
-    (metric,) = [each for each in (*ENTRIES, *TRANSFERS) if each.name == name]
+    (metric,) = [metric for metric in (*ENTRIES, *TRANSFERS) if metric.name == name]
     text = function.__doc__
     assert function.__name__ == name
     assert text.startswith(f"Return the {metric.group} metric `{name}`: {metric.meaning}.")

@@ -50,11 +50,11 @@ def at_optimum(loss, bias, classes=4, width=8, strength=0.02):
 
 @pytest.mark.parametrize(("loss", "bias"), CASES)
 def test_the_optimum_has_no_gap_and_the_inner_penalty_is_all_that_is_added(loss, bias):
-    found = gap_of(loss, *at_optimum(loss, bias), 0.02, inner=0.125)
-    assert found.bound == "holds"
-    assert found.loss_optimum == optimal_value(loss, 4, 8, 0.02, bias)
-    assert found.loss_gap == pytest.approx(0.125, rel=1e-13)
-    for part in (found.gap_gufm, found.gap_fit, found.gap_last_penalty):
+    gap = gap_of(loss, *at_optimum(loss, bias), 0.02, inner=0.125)
+    assert gap.bound == "holds"
+    assert gap.loss_optimum == optimal_value(loss, 4, 8, 0.02, bias)
+    assert gap.loss_gap == pytest.approx(0.125, rel=1e-13)
+    for part in (gap.gap_gufm, gap.gap_fit, gap.gap_last_penalty):
         assert part == pytest.approx(0, abs=1e-15)
 
 
@@ -62,12 +62,12 @@ def test_the_optimum_has_no_gap_and_the_inner_penalty_is_all_that_is_added(loss,
 @pytest.mark.parametrize("factor", [0.995, 1.005])
 def test_a_scaled_last_layer_moves_the_two_terms_apart_and_the_gap_up(loss, bias, factor):
     features, labels, weight, offset = at_optimum(loss, bias)
-    found = gap_of(loss, features, labels, factor * weight, offset, 0.02, inner=0.5)
-    assert found.gap_gufm == pytest.approx(found.gap_fit + found.gap_last_penalty, rel=1e-12)
-    assert found.loss_gap == pytest.approx(found.gap_gufm + 0.5, rel=1e-14)
-    assert found.gap_gufm > 1e-8
-    assert (found.gap_last_penalty > 0) == (factor > 1)
-    assert (found.gap_fit < 0) == (factor > 1)
+    gap = gap_of(loss, features, labels, factor * weight, offset, 0.02, inner=0.5)
+    assert gap.gap_gufm == pytest.approx(gap.gap_fit + gap.gap_last_penalty, rel=1e-12)
+    assert gap.loss_gap == pytest.approx(gap.gap_gufm + 0.5, rel=1e-14)
+    assert gap.gap_gufm > 1e-8
+    assert (gap.gap_last_penalty > 0) == (factor > 1)
+    assert (gap.gap_fit < 0) == (factor > 1)
 
 
 @pytest.mark.parametrize(("loss", "bias"), CASES)
@@ -108,9 +108,9 @@ def test_a_loss_below_the_optimum_is_an_error_that_names_the_run(loss, bias):
 def test_an_unmet_condition_is_no_bound_with_its_reason(change, reason):
     *reached, offset = at_optimum("ce", False)
     *changed, strength = change(*reached) if change else (*reached, 0.02)
-    found = gap_of("ce", *changed, offset, strength, bounded=change is not None)
-    assert (found.bound, found.bound_detail) == reason
-    numbers = (found.loss_optimum, found.loss_gap, found.gap_gufm, found.gap_fit, found.gap_last_penalty)
+    gap = gap_of("ce", *changed, offset, strength, bounded=change is not None)
+    assert (gap.bound, gap.bound_detail) == reason
+    numbers = (gap.loss_optimum, gap.loss_gap, gap.gap_gufm, gap.gap_fit, gap.gap_last_penalty)
     assert all(map(math.isnan, numbers))
 
 

@@ -129,11 +129,11 @@ def test_other_weights_and_errors_are_failures(
     """Red: an exit code of 0 although a GPU computes something else, or a section ends in an error."""
     original = gpu_check.train_batch
 
-    def wrong(runs: Any, data: Prepared, place: torch.device, *given: Any, **options: Any) -> Any:
-        found = original(runs, data, place, *given, **options)
+    def wrong(runs: Any, data: Prepared, place: torch.device, *arguments: Any, **options: Any) -> Any:
+        trained = original(runs, data, place, *arguments, **options)
         if place == CUDA:
-            found[0].state["last.weight"][0, 0] += 1e-4
-        return found
+            trained[0].state["last.weight"][0, 0] += 1e-4
+        return trained
 
     monkeypatch.setattr(gpu_check, "train_batch", wrong)
     monkeypatch.setattr(

@@ -65,13 +65,13 @@ def test_conv_net_is_its_definition() -> None:
         h = np.maximum(values[f"Z{layer}"], 0)
         values["last" if layer == 4 else f"H{layer}"] = h
     with torch.no_grad():
-        found = {layer.name: layer for layer in network.layers(arranged(CONV))}
+        layers = {layer.name: layer for layer in network.layers(arranged(CONV))}
         outputs = network(arranged(CONV))
-    assert list(found) == ["C1", "C2", "H1", "Z2", "H2", "Z3", "H3", "Z4", "last"]
+    assert list(layers) == ["C1", "C2", "H1", "Z2", "H2", "Z3", "H3", "Z4", "last"]
     for name, expected in values.items():
-        np.testing.assert_allclose(found[name].values, expected, atol=1e-12)
+        np.testing.assert_allclose(layers[name].values, expected, atol=1e-12)
     np.testing.assert_allclose(outputs, h @ state["last.weight"].T, atol=1e-12)
-    assert [layer.position * network.length for layer in found.values() if layer.position] == [*range(1, 7)]
+    assert [layer.position * network.length for layer in layers.values() if layer.position] == [*range(1, 7)]
 
 
 def test_conv_net_is_drawn_as_its_keys_say() -> None:
@@ -117,9 +117,9 @@ def test_levels_of_a_head_are_those_of_its_features_model() -> None:
     """L_DNC and L_SRG against the objective of built matrices, for unequal lambdas."""
     penalty = HEAD | {"value": 0.006, "last_layer": 0.004, "features": None, "features_over_value": 0.1}
     labels = torch.arange(10).repeat_interleave(7)
-    found = head_levels(headed(CONV, penalty=penalty), labels)
+    levels = head_levels(headed(CONV, penalty=penalty), labels)
     model = Dufm(classes=10, per_class=7, features=0.0006, weights=(0.006, 0.006, 0.006, 0.004))
-    for level, solution in ((found.dnc, dnc_solution(model)), (found.srg, srg_solution(model))):
+    for level, solution in ((levels.dnc, dnc_solution(model)), (levels.srg, srg_solution(model))):
         assert level == pytest.approx(objective(model, solution.features, solution.weights), rel=1e-12)
     shallow = Dufm(10, 7, 0.0006, (0.006, 0.006, 0.004))  # two ReLU layers: L = 3
     solution = dnc_solution(shallow)
@@ -143,7 +143,7 @@ def test_other_objectives_have_no_levels(changes: dict[str, Any]) -> None:
 
 
 def test_ranks_and_their_gap_by_a_cut() -> None:
-    values = [torch.diag(torch.tensor(own)) for own in ([2.0, 1.0, 0.09, 0.01], [1.0, 0.2, 0.1, 0.06])]
+    values = [torch.diag(torch.tensor(sigma)) for sigma in ([2.0, 1.0, 0.09, 0.01], [1.0, 0.2, 0.1, 0.06])]
     assert ranks(values, 0.05) == [2, 4]
     assert ranks(values) == [4, 4]
     assert rank_gap(values, 0.05) == pytest.approx(1 / 0.09)
@@ -225,17 +225,17 @@ def test_runs_stand_beside_the_levels_of_the_heads_features_model(data: Path) ->
     like, standard = (runs[runs["experiment"] == name] for name in ("like", "standard"))
     assert like["at"].tolist() == pytest.approx([0.0002, 0.2])  # value over L
     assert standard["at"].tolist() == pytest.approx([0.0006, 0.6])
-    for at, own in like.groupby("at"):
+    for at, rows in like.groupby("at"):
         model = Dufm(classes=10, per_class=4, features=1.25 * at, weights=(at, at, at))
-        assert own["loss_dnc"].to_numpy() == pytest.approx(dnc_loss(model), rel=1e-12)
-        assert own["loss_srg"].to_numpy() == pytest.approx(srg_loss(model), rel=1e-12)
+        assert rows["loss_dnc"].to_numpy() == pytest.approx(dnc_loss(model), rel=1e-12)
+        assert rows["loss_srg"].to_numpy() == pytest.approx(srg_loss(model), rel=1e-12)
     assert standard[["loss_dnc", "loss_over_dnc", "low_rank_over_dnc"]].isna().all(axis=None)
     history = pd.read_csv(data / "results" / "history.csv")
     keys = ["experiment", "x", "seed"]
     ends = history.sort_values("epoch").groupby(keys).tail(1)
-    both = runs.merge(ends, on=keys, suffixes=("", "_then"))
-    assert len(both) == 4
-    assert both["loss"].to_numpy() == pytest.approx(both["loss_then"].to_numpy(), rel=1e-4)
+    merged = runs.merge(ends, on=keys, suffixes=("", "_then"))
+    assert len(merged) == 4
+    assert merged["loss"].to_numpy() == pytest.approx(merged["loss_then"].to_numpy(), rel=1e-4)
 
 
 def test_what_gives_its_classes_up_is_lost_and_has_no_rank(data: Path) -> None:
@@ -255,18 +255,18 @@ def test_what_gives_its_classes_up_is_lost_and_has_no_rank(data: Path) -> None:
 
 def test_the_study_draws_its_figures(data: Path) -> None:
     names = {path.stem for path in (data / "low_rank").glob("*.png")}
-    each = {f"{kind}_{name}" for kind in ("training", "singular_values") for name in ("like", "standard")}
-    assert names == each | {"rank_value", "loss_value", "collapse", "gram"}
+    figures = {f"{kind}_{name}" for kind in ("training", "singular_values") for name in ("like", "standard")}
+    assert names == figures | {"rank_value", "loss_value", "collapse", "gram"}
     singular = pd.read_csv(data / "low_rank" / "singular_values.csv")
     assert list(singular["layer"].unique()) == ["M1", "~M2", "~M3", "M3"]
     spreads = pd.read_csv(data / "low_rank" / "spreads.csv")
     assert list(spreads["layer"].unique()) == ["M1", "M2", "M3"]
     table = pd.read_csv(data / "metrics" / "like" / "measurements.csv")
-    own = table[
+    rows = table[
         (table["metric"] == "nc1_trace_ratio") & (table["split"] == "train") & (table["layer"] == "H2")
     ]
     assert spreads[(spreads["experiment"] == "like") & (spreads["layer"] == "M2")]["value"].tolist() == (
-        own["value"].tolist()
+        rows["value"].tolist()
     )
 
 

@@ -120,11 +120,11 @@ def test_what_vmap_cannot_run_is_run_one_by_one_and_said(
         data = digits(run)
         sessions = [Session([run, replace(run, seed=1)], data, CPU, torch.float32) for _ in "ab"]
         monkeypatch.setattr(sessions[1].stack, "_together", None)
-        (one, gradient), (two, other) = (each.loss_and_gradient(each.train) for each in sessions)
+        (one, gradient), (two, other) = (session.loss_and_gradient(session.train) for session in sessions)
         torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-7)
         torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-6)
-        said = capfd.readouterr().err
-        assert said.count("train one at a time; vmap cannot run it") == (0 if together else 1)
+        output = capfd.readouterr().err
+        assert output.count("train one at a time; vmap cannot run it") == (0 if together else 1)
 
 
 def test_a_failed_trial_of_vmap_leaves_batch_norms_buffers_as_they_were() -> None:

@@ -236,8 +236,8 @@ def expected(
     """By arrays that are cut down by hand: rows of the weight, samples and labels."""
 
     def cut(h: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        own = torch.tensor([int(label) in ids for label in labels])
-        return h[own], torch.tensor([ids.index(int(label)) for label in labels[own]])
+        inside = torch.tensor([int(label) in ids for label in labels])
+        return h[inside], torch.tensor([ids.index(int(label)) for label in labels[inside]])
 
     with torch.no_grad():
         weight, bias = net.fc.weight[ids], net.fc.bias[ids]
@@ -380,7 +380,7 @@ def test_beyond_the_memory_the_network_runs_twice(keep: float, monkeypatch: pyte
     assert sum(map(len, model.seen)) == 2 * SAMPLES
     assert twice == once
     message = "loader: its features take more than 0.25 of the free memory (`keep`); the network runs over it"
-    assert [str(each.message) for each in caught] == ([f"{message} again"] if keep else [])
+    assert [str(warning.message) for warning in caught] == ([f"{message} again"] if keep else [])
 
 
 def test_an_error_ends_the_pass() -> None:

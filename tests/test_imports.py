@@ -132,9 +132,9 @@ def test_no_part_of_the_package_imports_a_paper() -> None:
 @pytest.mark.parametrize("part", FORBIDDEN)
 def test_what_a_part_never_imports(part: str) -> None:
     """A changed figure needs no torch; the library trains where neither DVC nor typer is installed."""
-    own = [path for path in modules() if part in (part_of(path), module_name(path))]
-    assert own
-    reached = set().union(*(closure(path) for path in own))
+    paths = [path for path in modules() if part in (part_of(path), module_name(path))]
+    assert paths
+    reached = set().union(*(closure(path) for path in paths))
     for path in reached:
         roots = {name.split(".")[0] for name in imports_of(path)}
         roots -= OFFERED.get(module_name(path), set())
@@ -200,9 +200,9 @@ def test_every_name_is_there_and_typed() -> None:
     }
     assert sorted(typed) == sorted(names)
     for name in names:
-        module, _, own = typed[name].rpartition(".")
+        module, _, attribute = typed[name].rpartition(".")
         value = getattr(ncpipe, name)
-        assert value is sys.modules.get(typed[name], getattr(sys.modules[module], own))
+        assert value is sys.modules.get(typed[name], getattr(sys.modules[module], attribute))
         assert value.__doc__, name
         assert name in dir(ncpipe)
     assert (PACKAGE / "py.typed").is_file()

@@ -133,16 +133,16 @@ def test_narrow_networks_are_measured_in_a_loop_of_ones_own(kind: Any) -> None:
                 features = net[0](h).detach()
                 assert features.dtype == (torch.bfloat16 if mixed else kind)
                 same(rows, measure(features, labels, net[1].fc.weight, net[1].fc.bias))
-        found: Tensor = net[0].weight.grad
-        return found
+        result: Tensor = net[0].weight.grad
+        return result
 
     assert torch.equal(gradient(measured=False), gradient(measured=True))
 
 
 def test_inputs_may_be_a_named_tuple() -> None:
     (h, labels), net = drawn(), Head()
-    found = measure_model(net, "fc", [(Pair(h, h), labels)], forward=lambda net, inputs: net(inputs.h))
-    same(found, measure_model(net, "fc", [(h, labels)]))
+    rows = measure_model(net, "fc", [(Pair(h, h), labels)], forward=lambda net, inputs: net(inputs.h))
+    same(rows, measure_model(net, "fc", [(h, labels)]))
 
 
 def test_a_chosen_class_with_one_sample_has_its_own_number() -> None:
@@ -300,12 +300,12 @@ def test_labels_of_text_say_how_to_number_them() -> None:
 
 def test_batches_and_classifiers_of_arrays_are_taken() -> None:
     """Red: `'numpy.ndarray' object has no attribute 'detach'`."""
-    wanted = nc.measure(ROWS, CLASSES, HEAD)
-    found = nc.measure_batches(lambda: [(ROWS, CLASSES)], 3, weight=HEAD)  # type: ignore[arg-type,list-item]
-    same(found, wanted)
-    for given, argument in ((np.ma.array(ROWS, mask=MASK), "features"), (ROWS + 0j, "features")):
+    expected = nc.measure(ROWS, CLASSES, HEAD)
+    actual = nc.measure_batches(lambda: [(ROWS, CLASSES)], 3, weight=HEAD)  # type: ignore[arg-type,list-item]
+    same(actual, expected)
+    for features, argument in ((np.ma.array(ROWS, mask=MASK), "features"), (ROWS + 0j, "features")):
         with pytest.raises(nc.InputError, match=f"^{argument}: "):
-            nc.measure_batches(lambda given=given: [(given, CLASSES)], 3)  # type: ignore[misc]
+            nc.measure_batches(lambda features=features: [(features, CLASSES)], 3)  # type: ignore[misc]
 
 
 # --- batches --------------------------------------------------------------------------------------------
@@ -427,9 +427,9 @@ class Refilled:
         self.batches = batches
 
     def __iter__(self) -> Iterator[Any]:
-        held = [torch.empty_like(each) for each in self.batches[0]]
+        held = [torch.empty_like(tensor) for tensor in self.batches[0]]
         for batch in self.batches:
-            yield tuple(own.copy_(each) for own, each in zip(held, batch, strict=True))
+            yield tuple(buffer.copy_(tensor) for buffer, tensor in zip(held, batch, strict=True))
 
 
 def test_what_gives_its_batches_once_is_taken_while_they_fit_into_memory() -> None:
@@ -437,7 +437,7 @@ def test_what_gives_its_batches_once_is_taken_while_they_fit_into_memory() -> No
     h, labels = drawn(5)
     batches, net = [(h[:300], labels[:300]), (h[300:], labels[300:])], Head(5)
     same(measure_model(net, "fc", Anew(batches)), measure_model(net, "fc", batches))
-    for once in (iter, lambda each: (batch for batch in each), Once):
+    for once in (iter, lambda source: (batch for batch in source), Once):
         same(measure_model(net, "fc", once(batches)), measure_model(net, "fc", batches))
         with pytest.raises(nc.InputError, match=r"^loader: .* it gives its batches once; give a DataLoader"):
             measure_model(net, "fc", once(batches), keep=0)
@@ -474,10 +474,10 @@ def test_workers_that_give_the_same_samples_are_named(shared: bool) -> None:
     """Red: each sample counted twice, in silence."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = nc.collect_features(Head(5), "fc", DataLoader(Rows(shared), 60, num_workers=2))
-    said = [str(warning.message) for warning in caught if warning.category is MeasurementWarning]
-    assert len(found["labels"]) == (N if shared else 2 * N)
-    assert [line[:66] for line in said] == (
+        arrays = nc.collect_features(Head(5), "fc", DataLoader(Rows(shared), 60, num_workers=2))
+    messages = [str(warning.message) for warning in caught if warning.category is MeasurementWarning]
+    assert len(arrays["labels"]) == (N if shared else 2 * N)
+    assert [line[:66] for line in messages] == (
         [] if shared else ["the 2 workers of the loader's IterableDataset give the same samples"[:66]]
     )
 
@@ -509,10 +509,10 @@ def test_inner_layers_of_an_encoder_with_padding_are_measured_or_one_line() -> N
         measure_model(net, "fc", [(tokens, padded, labels)], layers=inner)
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        found = measure_model(net, "fc", [(tokens, padded, labels)], layers=inner)
+        rows = measure_model(net, "fc", [(tokens, padded, labels)], layers=inner)
     finally:
         torch.backends.mha.set_fastpath_enabled(True)
     with torch.no_grad():
         first = net.eval().encoder.layers[0](tokens, src_key_padding_mask=padded)[:, 0]
-    wanted = measure(first, labels)["last", "train", "cdnv"]
-    assert found["encoder.layers.0", "train", "cdnv"] == pytest.approx(wanted, rel=1e-4)
+    expected = measure(first, labels)["last", "train", "cdnv"]
+    assert rows["encoder.layers.0", "train", "cdnv"] == pytest.approx(expected, rel=1e-4)

@@ -132,12 +132,12 @@ def test_metrics_on_the_true_labels_are_those_of_arrays(tmp_path: Path) -> None:
     assert list(last) == ["train", "test", "true_labels"]
     h = features.train.inputs
     for split, labels in (("train", given), ("true_labels", true)):
-        own = last[split]
-        found = measure_layer(
-            "last", split, own.statistics, own.samples, last["train"].statistics, features.weight
+        layer = last[split]
+        rows = measure_layer(
+            "last", split, layer.statistics, layer.samples, last["train"].statistics, features.weight
         )
         expected = {row.metric: row.value for row in measure(h, labels, features.weight)}
-        for row in found:
+        for row in rows:
             assert row.value == pytest.approx(expected[row.metric], rel=1e-9, abs=1e-12), row.metric
 
 
@@ -179,8 +179,8 @@ def test_metrics_of_groups_are_those_by_hand(majority: int | None) -> None:
     decided = (features @ weight.T).argmax(1)
     trained = torch.tensor([30, 14, 9, 2])
     groups = size_groups(4, majority)
-    seen = class_statistics(features, labels, 4)
-    found = dict(metrics_by_size(groups, trained, seen, weight, decided != labels, labels))
+    statistics = class_statistics(features, labels, 4)
+    metrics = dict(metrics_by_size(groups, trained, statistics, weight, decided != labels, labels))
     h, y, w = features.numpy(), labels.numpy(), weight.numpy()
     means = np.stack([h[y == k].mean(0) for k in range(4)])
     away = means - means.mean(0)
@@ -190,13 +190,13 @@ def test_metrics_of_groups_are_those_by_hand(majority: int | None) -> None:
     slope = np.polyfit(np.log10(trained.numpy()), cosines, 1)[0]
     expected = {"alignment_by_size": slope}
     for group, members in groups.items():
-        own = np.isin(y, np.arange(4)[members])
-        expected[f"{group}_error"] = (decided.numpy()[own] != y[own]).mean()
+        in_group = np.isin(y, np.arange(4)[members])
+        expected[f"{group}_error"] = (decided.numpy()[in_group] != y[in_group]).mean()
         expected[f"{group}_alignment"] = cosines[members].mean()
         expected[f"{group}_nc1"] = spread[members].mean()
-    assert found == pytest.approx(expected, rel=1e-12)
+    assert metrics == pytest.approx(expected, rel=1e-12)
     assert "alignment_by_size" not in dict(
-        metrics_by_size(groups, trained * 0 + 5, seen, weight, decided != labels, labels)
+        metrics_by_size(groups, trained * 0 + 5, statistics, weight, decided != labels, labels)
     )
 
 
@@ -205,9 +205,9 @@ def test_the_pipeline_measures_small_classes_where_there_are_such() -> None:
     spec = experiment(data=TREE["data"] | {"imbalance": SMALL})
     state = build_model(spec.model, input_shape(data, spec.model), 3, 3, 0).state_dict()
     features = extract(Run("x", 3, 0, spec), state, data, CPU)
-    found = [(row.metric, row.split) for row in _by_size(Run("x", 3, 0, spec), features)]
-    assert found[:2] == [("minority_cosine", "weights"), ("minority_spread", "weights")]
-    assert found[2:] == [
+    names = [(row.metric, row.split) for row in _by_size(Run("x", 3, 0, spec), features)]
+    assert names[:2] == [("minority_cosine", "weights"), ("minority_spread", "weights")]
+    assert names[2:] == [
         (f"{group}_{kind}", split)
         for split in ("train", "test")
         for group in ("majority", "minority")

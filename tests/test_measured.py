@@ -125,15 +125,15 @@ def test_a_seed_more_is_extracted_and_measured_alone(
     write_grid()
     train("one", 2, 5, workers=1)
     assert again() == ["extract 5", "measure 5"]
-    said = capsys.readouterr().err
-    assert "extract one: 1 run on cpu, float64; 2 runs taken" in said
-    assert "measure one: 1 run; 2 runs taken" in said
-    found = results()
+    output = capsys.readouterr().err
+    assert "extract one: 1 run on cpu, float64; 2 runs taken" in output
+    assert "measure one: 1 run; 2 runs taken" in output
+    digests = results()
     for stage in STAGES:
         for seed in (0, 1, 5):
             kept(stage, seed).unlink()
     assert len(again()) == 6
-    assert results() == found
+    assert results() == digests
 
 
 def test_features_that_dvc_no_longer_has_are_computed(project: Path, again: Again) -> None:

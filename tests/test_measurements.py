@@ -30,16 +30,16 @@ def values(layer: str = "last") -> nc.Measurements:
 
 
 def test_a_name_is_enough_where_one_value_has_it() -> None:
-    found = values()
-    by_hand = {(row.layer, row.split, row.metric): row.value for row in found}
-    assert len(by_hand) == len(found)
+    measured = values()
+    by_hand = {(row.layer, row.split, row.metric): row.value for row in measured}
+    assert len(by_hand) == len(measured)
     for key, value in by_hand.items():
-        assert found[key] == value or math.isnan(value)
-        assert key in found
-    assert found["nc2_etf"] == by_hand["last", "weights", "nc2_etf"]
-    assert found.select(split="test")["cdnv"] == by_hand["last", "test", "cdnv"]
-    both = nc.Measurements([*found, *values("body")])
-    assert len(both.select(layer="body", split="train")) == len(found.select(split="train"))
+        assert measured[key] == value or math.isnan(value)
+        assert key in measured
+    assert measured["nc2_etf"] == by_hand["last", "weights", "nc2_etf"]
+    assert measured.select(split="test")["cdnv"] == by_hand["last", "test", "cdnv"]
+    both = nc.Measurements([*measured, *values("body")])
+    assert len(both.select(layer="body", split="train")) == len(measured.select(split="train"))
 
 
 def test_a_name_that_several_values_have_or_none_is_one_line() -> None:
@@ -70,18 +70,18 @@ def test_a_name_that_several_values_have_or_none_is_one_line() -> None:
 
 
 def test_dict_and_frame_have_every_value() -> None:
-    found = values()
-    assert found.to_dict() == {
-        f"last/{row.split}/{row.metric}": pytest.approx(row.value, nan_ok=True) for row in found
+    measured = values()
+    assert measured.to_dict() == {
+        f"last/{row.split}/{row.metric}": pytest.approx(row.value, nan_ok=True) for row in measured
     }
-    frame = found.to_pandas()
+    frame = measured.to_pandas()
     assert frame.columns.tolist() == ["layer", "split", "metric", "value"]
     assert frame["value"].dtype == float
-    wide = found.to_pandas(wide=True)
-    assert wide.loc[("last", "test"), "cdnv"] == found["last", "test", "cdnv"]
+    wide = measured.to_pandas(wide=True)
+    assert wide.loc[("last", "test"), "cdnv"] == measured["last", "test", "cdnv"]
     assert wide.notna().sum().sum() == frame["value"].notna().sum()
     assert [tuple(row) for row in frame.itertuples(index=False)] == [
-        tuple(vars(row).values()) for row in found
+        tuple(vars(row).values()) for row in measured
     ]
     assert nc.Measurements([]).to_pandas().columns.tolist() == frame.columns.tolist()
 
@@ -120,8 +120,8 @@ def test_a_file_is_measured_as_its_arrays_are(tmp_path: Path) -> None:
     path = tmp_path / "features.npz"
     np.savez(path, features=FEATURES, labels=LABELS, weight=MEANS, spare=MEANS)
     with pytest.warns(nc.MeasurementWarning, match="ignored spare; the known arrays are features, labels"):
-        found = nc.measure_file(path)
-    assert found == nc.measure(FEATURES, LABELS, MEANS)
+        measured = nc.measure_file(path)
+    assert measured == nc.measure(FEATURES, LABELS, MEANS)
     np.savez(path, features=FEATURES, labels=LABELS * 2)
     with pytest.raises(nc.InputError, match=r"features.npz: .*class 1 has no .*samples"):
         nc.measure_file(str(path))
@@ -173,9 +173,9 @@ def test_a_warning_points_to_the_line_that_measures(tmp_path: Path, name: str) -
     """Red: a warning that points into the package, where nobody can change anything."""
     path = tmp_path / "features.npz"
     np.savez(path, features=FEATURES, labels=LABELS, spare=MEANS)
-    with pytest.warns(nc.MeasurementWarning) as found:
+    with pytest.warns(nc.MeasurementWarning) as caught:
         WARNED[name](path)
-    assert {Path(warning.filename) for warning in found} == {Path(__file__)}
+    assert {Path(warning.filename) for warning in caught} == {Path(__file__)}
 
 
 def test_a_monitor_takes_the_arguments_of_measure_model() -> None:
@@ -221,16 +221,16 @@ def test_a_monitor_measures_what_is_no_class_a_sample(measured: Any, labels: np.
 def test_values_with_nan_equal_their_copies() -> None:
     """Also of another process. Red: NaN that equals itself alone."""
     rows = [nc.Measurement("last", "train", "a", math.nan), nc.Measurement("last", "train", "b", 1.0)]
-    found = nc.Measurements(rows)
-    copied = pickle.loads(pickle.dumps(found))
-    assert found == copied
-    assert found != nc.Measurements([rows[1], rows[0]])
-    assert found != nc.Measurements([replace(rows[0], value=2.0), rows[1]])
+    measured = nc.Measurements(rows)
+    copied = pickle.loads(pickle.dumps(measured))
+    assert measured == copied
+    assert measured != nc.Measurements([rows[1], rows[0]])
+    assert measured != nc.Measurements([replace(rows[0], value=2.0), rows[1]])
 
 
 def test_parts_of_classes_and_samples_average_to_the_metrics() -> None:
     """Against NumPy. Red: distances to another class's mean, another unit, samples out of order."""
-    found = nc.measure(FEATURES, LABELS, MEANS, None, TEST, LABELS, by_sample=True)
+    measured = nc.measure(FEATURES, LABELS, MEANS, None, TEST, LABELS, by_sample=True)
     for split, features in (("train", FEATURES), ("test", TEST)):
         means = np.stack([features[k == LABELS].mean(0) for k in range(3)])
         between = np.mean(np.sum((means - means.mean(0)) ** 2, 1))
@@ -238,7 +238,7 @@ def test_parts_of_classes_and_samples_average_to_the_metrics() -> None:
         rows = MEANS[LABELS]
         lengths = np.linalg.norm(features, axis=1) * np.linalg.norm(rows, axis=1)
         cosines = 1 - np.sum(features * rows, 1) / lengths
-        samples, classes = found.by_sample(split=split), found.by_class(split=split)
+        samples, classes = measured.by_sample(split=split), measured.by_class(split=split)
         np.testing.assert_array_equal(samples["label"], LABELS)
         np.testing.assert_allclose(samples["nc1_trace_ratio"], squares, rtol=1e-12)
         np.testing.assert_allclose(samples["nc3_cosine"], cosines, rtol=1e-9)
@@ -246,26 +246,26 @@ def test_parts_of_classes_and_samples_average_to_the_metrics() -> None:
         for name, values_of_samples in (("nc1_trace_ratio", squares), ("nc3_cosine", cosines)):
             by_class = [values_of_samples[k == LABELS].mean() for k in range(3)]
             np.testing.assert_allclose(classes[name], by_class, rtol=1e-9)
-            assert samples[name].mean() == pytest.approx(found["last", split, name], rel=1e-12)
+            assert samples[name].mean() == pytest.approx(measured["last", split, name], rel=1e-12)
         lengths = np.linalg.norm(means - means.mean(0), axis=1)
         np.testing.assert_allclose(classes["mean_length"], lengths, rtol=1e-12)
         aligned = np.sum(MEANS * (means - means.mean(0)), 1) / lengths / np.linalg.norm(MEANS, axis=1)
         np.testing.assert_allclose(classes["unc3_cosine"], aligned, rtol=1e-12)
-        assert samples["margin"].min() == found["last", split, "margin_min"]
-    assert found == values()
+        assert samples["margin"].min() == measured["last", split, "margin_min"]
+    assert measured == values()
 
 
 def test_a_figure_has_a_panel_for_each_metric_and_a_line_for_each_split() -> None:
     """Read from the artists. Red: layers out of order, or values of another split."""
-    found = nc.Measurements([*values("body"), *values()])
-    figure = found.plot()
+    measured = nc.Measurements([*values("body"), *values()])
+    figure = measured.plot()
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["NC1", "NC2 (ETF)", "NC2 (class means)", "NC3", "nearest-class-mean error"]
     for axes, metric in zip(figure.axes[:1], ["nc1_trace_ratio"], strict=True):
         for line in axes.get_lines():
             assert list(line.get_xdata()) == [0, 1]
-            wanted = [found[layer, str(line.get_label()), metric] for layer in ("body", "last")]
-            assert list(line.get_ydata()) == wanted
+            expected = [measured[layer, str(line.get_label()), metric] for layer in ("body", "last")]
+            assert list(line.get_ydata()) == expected
         assert [label.get_text() for label in axes.get_xticklabels()] == ["body", "last"]
 
 
@@ -274,12 +274,12 @@ def test_what_is_given_out_may_be_changed() -> None:
     monitor = nc.CollapseMonitor(LINEAR, LOADER, LOADER)
     monitor.values(LINEAR, epoch=1).clear()
     assert monitor.history[1]
-    found = values()
-    given = found.by_class()
-    given["class"][:] = 7
-    del given["samples"]
-    assert list(found.by_class()["class"]) == list(found.by_class(split="test")["class"]) == [0, 1, 2]
-    assert list(found.by_class()["samples"]) == [20, 20, 20]
+    measured = values()
+    classes = measured.by_class()
+    classes["class"][:] = 7
+    del classes["samples"]
+    assert list(measured.by_class()["class"]) == list(measured.by_class(split="test")["class"]) == [0, 1, 2]
+    assert list(measured.by_class()["samples"]) == [20, 20, 20]
 
 
 @pytest.mark.parametrize("size", [1e-307, 1e-200, 1.0, 1e200, 1.5e308])

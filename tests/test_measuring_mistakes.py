@@ -128,8 +128,8 @@ IDS = torch.randint(9, (8, 12), generator=torch.Generator().manual_seed(0))
 def causal(
     *batches: Any, network: nn.Module | None = None, unembedding: Any = "out", **options: Any
 ) -> Callable[[], object]:
-    own = network or Decoder()
-    return lambda: measure_causal_lm(own, list(batches), unembedding=unembedding, **options)
+    decoder = network or Decoder()
+    return lambda: measure_causal_lm(decoder, list(batches), unembedding=unembedding, **options)
 
 
 def computed(classes: Any) -> Callable[[], object]:
@@ -162,13 +162,16 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (arrays(H[Y != 2], Y[Y != 2], W), "class 2 has no train samples; labels found: 0, 1; expected: 0 to 2"),
     (arrays(H, Y - 1), "label -1 of sample 0 is not in 0..1"),
     (arrays(H, Y, W[:2]), "label 2 of sample 2 is not in 0..1"),
-    (arrays(H, Y, W[:, 1:]), "weight must have a row per class and a column per feature, (3, 5), not (3, 4)"),
+    (
+        arrays(H, Y, W[:, 1:]),
+        "weight must have a row per output and a column per feature, (3, 5), not (3, 4)",
+    ),
     (
         arrays(H, Y, W.T),
-        "weight must have a row per class and a column per feature, (3, 5), not (5, 3); ",
+        "weight must have a row per output and a column per feature, (3, 5), not (5, 3); ",
     ),
     (arrays(H, Y, INF), "weight hold NaN or inf"),
-    (arrays(H, Y, W, B[1:]), "bias must have an entry per class"),
+    (arrays(H, Y, W, B[1:]), "bias must have an entry per output"),
     (arrays(H, Y, None, B), "a bias needs a weight"),
     (lambda: check_classifier(3, 5, None, torch.ones(3)), "a bias needs a weight; give both or neither"),
     (lambda: check_arrays(H, 0.5 * Y), "labels must be integers, one a sample, not torch.float64"),
@@ -270,7 +273,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (tokens(labels=np.full(30, 2)), "1 tokens occur"),
     (tokens(test_features=TEST[:, 1:], test_labels=Y), "train and test features differ in width: 5 and 4"),
     (tokens(features=NAN), "the train features of layer last hold NaN or inf"),
-    (tokens(weight=W[:, 1:]), "weight must have a row per class"),
+    (tokens(weight=W[:, 1:]), "weight must have a row per output"),
     (tokens(weight=INF), "the unembedding's weight hold NaN or inf"),
     (tokens(labels=np.arange(30) % 4), "label 3 of sample 3 is not in 0..2"),
     (tokens(labels=Y[1:]), "train features and labels must be (N, d) and (N,)"),

@@ -175,18 +175,18 @@ def test_units_follow_what_comes() -> None:
         alone = StatisticsAccumulator(4, 6)
         alone.update(part, labels)
         merged.merge(alone)
-    for found in (in_turn.result(), merged.result()):
-        assert found.exponent == at_once.exponent
-        torch.testing.assert_close(found.means, at_once.means, rtol=1e-13, atol=0)
-        torch.testing.assert_close(found.squares, at_once.squares, rtol=1e-13, atol=0)
+    for stats in (in_turn.result(), merged.result()):
+        assert stats.exponent == at_once.exponent
+        torch.testing.assert_close(stats.means, at_once.means, rtol=1e-13, atol=0)
+        torch.testing.assert_close(stats.squares, at_once.squares, rtol=1e-13, atol=0)
     assert ClassStatistics.from_tensors(**at_once.tensors()) == at_once
 
 
 def test_margins_whose_sum_leaves_float64_have_a_mean() -> None:
     features, labels, weight, _ = extreme_case()
     ordinary = split_values(measure(features, labels, weight), "train")["margin_mean"]
-    found = split_values(measure(features, labels, times_two_to(weight, 1018)), "train")["margin_mean"]
-    assert found == math.ldexp(ordinary, 1018)
+    scaled = split_values(measure(features, labels, times_two_to(weight, 1018)), "train")["margin_mean"]
+    assert scaled == math.ldexp(ordinary, 1018)
 
 
 FLOATS = ["f2", ">f2", "f4", ">f4", "f8", ">f8", "g"]
@@ -248,12 +248,12 @@ def twin(features: Tensor, labels: Tensor) -> dict[str, np.ndarray]:
     return {"counts": np.bincount(y), "means": means, "squares": squares}
 
 
-def assert_same(found: ClassStatistics, expected: dict[str, np.ndarray], rel: float) -> None:
-    assert found.counts.tolist() == expected["counts"].tolist()
+def assert_same(actual: ClassStatistics, expected: dict[str, np.ndarray], rel: float) -> None:
+    assert actual.counts.tolist() == expected["counts"].tolist()
     for name in ("means", "squares"):
-        wanted = expected[name].astype(float)
+        array = expected[name].astype(float)
         np.testing.assert_allclose(
-            found.tensors()[name].numpy(), wanted, rtol=rel, atol=rel * np.abs(wanted).max()
+            actual.tensors()[name].numpy(), array, rtol=rel, atol=rel * np.abs(array).max()
         )
 
 
@@ -288,9 +288,9 @@ def test_any_float_type_and_chunk_size(dtype: torch.dtype, monkeypatch: pytest.M
 
 def test_equal_samples_give_exactly_zero() -> None:
     features = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))[[0, 1, 2, 2, 1, 0, 0]]
-    found = class_statistics(features, torch.tensor([0, 1, 2, 2, 1, 0, 0]), 3)
-    assert found.squares.tolist() == [0, 0, 0]
-    assert found.means.equal(features[:3])
+    stats = class_statistics(features, torch.tensor([0, 1, 2, 2, 1, 0, 0]), 3)
+    assert stats.squares.tolist() == [0, 0, 0]
+    assert stats.means.equal(features[:3])
 
 
 # Pairs of classes
@@ -306,18 +306,18 @@ def test_tiles_have_every_pair_once(classes: int, offset: float, monkeypatch: py
     vectors = normal(classes, 7) + offset
     vectors[-1] = vectors[0]
     vectors[1] = vectors[0] + 1e-6
-    wanted = torch.linalg.vector_norm(vectors.unsqueeze(1) - vectors, dim=2)
+    expected = torch.linalg.vector_norm(vectors.unsqueeze(1) - vectors, dim=2)
     monkeypatch.setattr(pairs, "TILE_ENTRIES", SIDE**2)
-    found = torch.full((classes, classes), math.nan, dtype=torch.float64)
-    seen = []
+    distances = torch.full((classes, classes), math.nan, dtype=torch.float64)
+    parts = []
     for tile in tiles(vectors):
         assert tile.distances.numel() <= SIDE**2
-        assert not bool(found[tile.rows, tile.columns].isfinite().any())
-        found[tile.rows, tile.columns] = tile.distances
-        seen.append(tile.pairs(tile.distances))
+        assert not bool(distances[tile.rows, tile.columns].isfinite().any())
+        distances[tile.rows, tile.columns] = tile.distances
+        parts.append(tile.pairs(tile.distances))
     above = torch.triu(torch.ones(classes, classes, dtype=torch.bool))
-    torch.testing.assert_close(found[above], wanted[above], rtol=1e-12, atol=0)
-    assert sum(map(len, seen)) == classes * (classes - 1) // 2
+    torch.testing.assert_close(distances[above], expected[above], rtol=1e-12, atol=0)
+    assert sum(map(len, parts)) == classes * (classes - 1) // 2
 
 
 @pytest.mark.parametrize("width", [1, 4, 64, 500])
@@ -342,14 +342,14 @@ def test_ties_are_found_tile_by_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     means = normal(12, 3)
     means[6] = means[11] = means[0]
     labels = torch.arange(12).repeat(2)
-    found = class_statistics(
+    stats = class_statistics(
         means[labels] + 1e-3 * torch.tensor([[1.0], [-1.0]]).repeat_interleave(12, 0), labels, 12
     )
     monkeypatch.setattr(pairs, "TILE_ENTRIES", SIDE**2)
-    wanted = [0, 1, 2, 3, 4, 5, 0, 7, 8, 9, 10, 0]
-    assert NearestMeans(found, found)._lowest_coinciding.tolist() == wanted
+    expected = [0, 1, 2, 3, 4, 5, 0, 7, 8, 9, 10, 0]
+    assert NearestMeans(stats, stats)._lowest_coinciding.tolist() == expected
     logits = LargestLogits(means, torch.zeros(12, dtype=torch.float64), torch.tensor(1.0))
-    assert logits._lowest_equal.tolist() == wanted
+    assert logits._lowest_equal.tolist() == expected
 
 
 # More classes than a simplex has corners, K > d + 1
@@ -390,8 +390,8 @@ def test_a_model_of_many_classes_says_what_is_undefined() -> None:
     network = nn.Sequential(nn.Linear(9, 100)).double()
     with pytest.warns(MeasurementWarning, match="100 classes of width 9: no simplex has more than 10"):
         rows = measure_model(network, "0", [(features[:300], labels[:300])])
-    found = split_values(rows, "train") | split_values(rows, "weights")
-    assert {name for name, value in found.items() if math.isnan(value)} == UNDEFINED | UNDEFINED_WEIGHTS
+    metrics = split_values(rows, "train") | split_values(rows, "weights")
+    assert {name for name, value in metrics.items() if math.isnan(value)} == UNDEFINED | UNDEFINED_WEIGHTS
 
 
 def test_softmax_codes_have_their_margin() -> None:

@@ -97,11 +97,11 @@ def test_json_says_how_many_and_is_strict(tmp_path: Path) -> None:
 def test_pipeline_files_are_read_too(tmp_path: Path) -> None:
     """The names that `ncpipe extract` writes below data/features."""
     stored = arrays()
-    own = {"train.features": "features", "train.labels": "labels", "test.features": "test_features"}
-    own |= {"test.labels": "test_labels", "weight": "weight", "bias": "bias"}
+    names = {"train.features": "features", "train.labels": "labels", "test.features": "test_features"}
+    names |= {"test.labels": "test_labels", "weight": "weight", "bias": "bias"}
     extra = {"penalty.last": np.zeros(1), "gradient.norm": np.zeros(1), "ranks/lin0": np.zeros(3)}
     extra |= {"layers/000/X1/train/statistics/means": np.zeros((3, 2))}
-    save_file({name: stored[source] for name, source in own.items()} | extra, tmp_path / "s0.safetensors")
+    save_file({name: stored[source] for name, source in names.items()} | extra, tmp_path / "s0.safetensors")
     text = run(tmp_path / "s0.safetensors", "--json")
     assert values_of(text) == expected(stored)
     assert json.loads(text)["warnings"] == []

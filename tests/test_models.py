@@ -212,8 +212,8 @@ class Odd(Network):
 
 def test_every_parameter_has_exactly_one_role() -> None:
     """A role is a module's or a single parameter's; none missing, none twice, none of strangers."""
-    found = Odd(lambda n: {"embedding": [n.first], "frozen": [n.second], "free": [n.table], "last": [n.last]})
-    assert found.roles() == {
+    net = Odd(lambda n: {"embedding": [n.first], "frozen": [n.second], "free": [n.table], "last": [n.last]})
+    assert net.roles() == {
         "table": "free",
         "first.weight": "embedding",
         "first.bias": "embedding",

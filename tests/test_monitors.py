@@ -136,7 +136,7 @@ def trained(make: Callable[[], DataLoader], measured: bool) -> list[float]:
             optimizer.step()
             steps += 1
     assert steps == 8
-    return torch.cat([each.flatten() for each in net.parameters()]).tolist()
+    return torch.cat([weight.flatten() for weight in net.parameters()]).tolist()
 
 
 @pytest.mark.parametrize("place", LOADERS)

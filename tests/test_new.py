@@ -190,20 +190,20 @@ def test_a_study_asks_its_own_questions(checkout: Path, tmp_path: Path) -> None:
     create_study("wider", axis="model.width")
     create_study("smoothed", axis="schedule.final")
     create_study("sines", own_code=True, axis="model.width")
-    asked, found = {}, {}
+    questions, last_claims = {}, {}
     for name in ("filed", "wider", "smoothed", "sines"):
         params = load_params(checkout / f"stages/{name}/params.yaml")
         claims = load_claims(checkout / f"stages/{name}/claims.yaml", lambda params=params: params)
-        asked[name] = next(iter((params.about or {}).values())).question
-        found[name] = (claims[-1].quantity, claims[-1].metric, claims[-1].depth)
+        questions[name] = next(iter((params.about or {}).values())).question
+        last_claims[name] = (claims[-1].quantity, claims[-1].metric, claims[-1].depth)
         assert (claims[-1].ref, claims[-1].author) == (name, "yours")
         assert {(claim.ref, claim.author) for claim in claims} <= {
             (name, "yours"),
             ("S25 Lemma 4.2", "paper"),
         }
-    assert "mine.npz" in asked["filed"]
-    assert "model.width" in asked["wider"]
-    assert found == {
+    assert "mine.npz" in questions["filed"]
+    assert "model.width" in questions["wider"]
+    assert last_claims == {
         "filed": ("slope", "nc1_trace_ratio", None),
         "wider": ("slope", "nc1_trace_ratio", 4),
         "smoothed": ("spearman", "nc1_trace_ratio", 4),
@@ -350,5 +350,5 @@ def test_a_project_of_its_own_runs_to_the_figure(tmp_path: Path) -> None:
     assert (project.folder / "data/figures/depth_sweep.png").is_file()
     assert (project.folder / "data/report.html").is_file()
     project.run("git", "add", "--all")
-    found = project.run("git", "ls-files").out.split()
-    assert set(found) == ALONE | {"dvc.lock"}
+    tracked = project.run("git", "ls-files").out.split()
+    assert set(tracked) == ALONE | {"dvc.lock"}

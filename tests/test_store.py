@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import (
@@ -445,6 +446,14 @@ def test_all_of_a_folder_is_on_the_disk_before_it_is_in_its_place(
     with publish_file(tmp_path / "file") as path:
         path.write_text("content")
     assert disk_log == [(tmp_path / "file").stat().st_ino, "renamed", tmp_path.stat().st_ino]
+
+
+@pytest.mark.parametrize("publish", [publish_folder, publish_file])
+def test_a_full_disk_names_what_was_being_written(publish: Any, tmp_path: Path) -> None:
+    """Red: pandas writes into an open file, whose errors have no name."""
+    with pytest.raises(OSError, match="No space left") as caught, publish(tmp_path / "results"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == str(tmp_path / "results")
 
 
 def test_what_a_killed_dvc_tried_links_by_goes(

@@ -140,7 +140,7 @@ def count_classes(labels: Tensor, weight: Tensor | None = None) -> int:
     if weight is not None:
         if weight.ndim != 2:
             shape = tuple(weight.shape)
-            raise InputError(f"weight must have a row per class and a column per feature, not {shape}")
+            raise InputError(f"weight must have a row per output and a column per feature, not {shape}")
         return len(weight)
     check_integers(labels)
     count = labels.numel()

@@ -218,10 +218,10 @@ def check_classifier(classes: int, width: int, weight: Tensor | None, bias: Tens
         if len(shape) == 2 and shape[0] == width:  # `classes` may have been counted by its rows
             classes, hint = shape[1], "; transpose it"
         raise InputError(
-            f"weight must have a row per class and a column per feature, ({classes}, {width}), "
+            f"weight must have a row per output and a column per feature, ({classes}, {width}), "
             f"not {shape}{hint}"
         )
     if bias is not None and weight is None:
         raise InputError("a bias needs a weight; give both or neither")
     if bias is not None and bias.shape != (classes,):
-        raise InputError(f"bias must have an entry per class, ({classes},), not {tuple(bias.shape)}")
+        raise InputError(f"bias must have an entry per output, ({classes},), not {tuple(bias.shape)}")

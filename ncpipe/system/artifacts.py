@@ -63,8 +63,9 @@ def publish_folder(target: Path, files_are_on_disk: bool = False) -> Iterator[Pa
                 remove(path)
     try:
         yield partial
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
+        _name_file(error, target)
         raise
     written = [path for path in partial.rglob("*") if not files_are_on_disk or path.is_dir()]
     reach_disk([*written, partial])
@@ -126,10 +127,17 @@ def publish_file(target: Path) -> Iterator[Path]:
         yield partial
         reach_disk([partial])
         os.replace(partial, target)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        _name_file(error, target)
         raise
     reach_disk([target.parent])
+
+
+def _name_file(error: BaseException, target: Path) -> None:
+    """Say what was being written in an error of a full disk, which names no file."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None:
+        error.filename = str(target)
 
 
 def reach_disk(paths: Iterable[Path]) -> None:

@@ -49,10 +49,10 @@ def mend(clone: Clone) -> None:
     clone.run("ncpipe", "repair", check=False)
 
 
-def finished(folder: Path, said: str) -> set[str]:
+def finished(folder: Path, output: str) -> set[str]:
     """Stage names of the runs that are whole, in the store or in their places, or were said to be."""
-    outcomes = re.findall(r"^  (\w+) L=(\d+) seed=(\d+): ", said, re.MULTILINE)
-    found = {"train@" + "-".join(names) for names in outcomes}
+    outcomes = re.findall(r"^  (\w+) L=(\d+) seed=(\d+): ", output, re.MULTILINE)
+    stages = {"train@" + "-".join(names) for names in outcomes}
     places = [folder / place for place in (ALONE, RUNS, ".dvc/cache/ncpipe")]
     for record in [path for place in places for path in named(place)]:
         try:
@@ -60,14 +60,14 @@ def finished(folder: Path, said: str) -> set[str]:
         except InputError:
             continue
         of = read_json(record)["inputs"]
-        found.add(f"train@{of['experiment']}-{of['depth']}-{of['seed']}")
-    return found
+        stages.add(f"train@{of['experiment']}-{of['depth']}-{of['seed']}")
+    return stages
 
 
 def named(place: Path) -> list[Path]:
     """The run.json of every run there that has its name: one below a hidden folder is still being written."""
-    found = ((path, path.relative_to(place).parts) for path in place.rglob("run.json"))
-    return [path for path, names in found if not any(name.startswith(".") for name in names)]
+    records = ((path, path.relative_to(place).parts) for path in place.rglob("run.json"))
+    return [path for path, names in records if not any(name.startswith(".") for name in names)]
 
 
 def spread(count: int) -> list[int]:

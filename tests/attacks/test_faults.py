@@ -37,14 +37,14 @@ SHORT = 29  # of the points of `ncpipe train`, every so many in the ordinary sui
 
 def train_in_a_fork(folder: Path, log: Path, at: int = 0, kind: str = "kill") -> tuple[int, str]:
     """Both runs of the sweep by `ncpipe train`: how the process ended (signal or code), and what it said."""
-    said = folder.parent / "said"
+    stderr = folder.parent / "said"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads, which all wait
         process = os.fork()
     if not process:
         code = 2
         try:
-            with said.open("w") as file:
+            with stderr.open("w") as file:
                 os.dup2(file.fileno(), 2)
             sys.stderr = os.fdopen(2, "w", closefd=False)
             os.chdir(folder)
@@ -58,7 +58,7 @@ def train_in_a_fork(folder: Path, log: Path, at: int = 0, kind: str = "kill") ->
             sys.stderr.flush()
             os._exit(code)
     _, status = os.waitpid(process, 0)
-    return os.waitstatus_to_exitcode(status), said.read_text()
+    return os.waitstatus_to_exitcode(status), stderr.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -72,29 +72,29 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, int]:
         fetch("one")
     shutil.copytree(before, after)
     log = after.parent / "log"
-    code, said = train_in_a_fork(after, log)
-    assert code == 0, said
+    code, output = train_in_a_fork(after, log)
+    assert code == 0, output
     return before, after, len(log.read_text().splitlines())
 
 
 def attack_train(whole: tuple[Path, Path, int], cases: Iterable[tuple[int, str]], work: Path) -> Counter[str]:
     """What was finished when `ncpipe train` was hit, by the kind of the fault."""
     before, after, _ = whole
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for at, kind in cases:
         shutil.rmtree(work)
         folder = work / "folder"
         shutil.copytree(before, folder)
-        code, said = train_in_a_fork(folder, work / "log", at, kind)
-        assert code in ((-9,) if kind in ("kill", "tear") else (0, 1)), (at, kind, said)
-        done = finished(folder, said)
-        again, said = train_in_a_fork(folder, work / "log2")
-        assert again == 0, (at, kind, said)
-        assert not done & set(trained_in(said)), (at, kind, "trained twice")
+        code, output = train_in_a_fork(folder, work / "log", at, kind)
+        assert code in ((-9,) if kind in ("kill", "tear") else (0, 1)), (at, kind, output)
+        done = finished(folder, output)
+        again, output = train_in_a_fork(folder, work / "log2")
+        assert again == 0, (at, kind, output)
+        assert not done & set(trained_in(output)), (at, kind, "trained twice")
         assert contents(folder / RUNS) == contents(after / RUNS), (at, kind)
         assert not list((folder / ALONE).glob("*.checkpoint*")), (at, kind)
-        found[f"{kind}: {len(done)} of 2 finished"] += 1
-    return found
+        counts[f"{kind}: {len(done)} of 2 finished"] += 1
+    return counts
 
 
 def test_some_faults_of_train(whole: tuple[Path, Path, int], tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_every_fault_of_train(whole: tuple[Path, Path, int], tmp_path: Path) -> 
     """Every kind at every point."""
     start = time.monotonic()
     cases = list(itertools.product(range(1, whole[2] + 1, STRIDE), KINDS))
-    found = attack_train(whole, cases, tmp_path)
-    _print(f"ncpipe train: {whole[2]} points, {len(cases)} faults, 0 lost, 0 trained twice", found, start)
+    counts = attack_train(whole, cases, tmp_path)
+    _print(f"ncpipe train: {whole[2]} points, {len(cases)} faults, 0 lost, 0 trained twice", counts, start)
 
 
 Place = tuple[Clone, Clone]
@@ -176,15 +176,15 @@ def attack_sweep(
     elif done & set(again.trained):
         end = "WRONG, trained again"
     else:
-        found = clone.digests(*OUTPUTS, "dvc.lock")
-        other = [path for path in found | whole if found.get(path) != whole.get(path)]
-        if other and other != ["dvc.lock"]:
+        digests = clone.digests(*OUTPUTS, "dvc.lock")
+        changed = [path for path in digests | whole if digests.get(path) != whole.get(path)]
+        if changed and changed != ["dvc.lock"]:
             end = "WRONG, other bytes"
-        elif other and clone.stale():  # the same dvc.lock of the same bytes is what it was: not stale
+        elif changed and clone.stale():  # the same dvc.lock of the same bytes is what it was: not stale
             end = "WRONG, stale"
     return end, "\n".join([first.out, first.err, again.out, again.err])
 
 
-def _print(head: str, found: Counter[str], start: float) -> None:
+def _print(head: str, counts: Counter[str], start: float) -> None:
     print(f"\n{head}, {time.monotonic() - start:.0f} s")
-    print("\n".join(f"  {count:5} {what}" for what, count in sorted(found.items())), flush=True)
+    print("\n".join(f"  {count:5} {what}" for what, count in sorted(counts.items())), flush=True)

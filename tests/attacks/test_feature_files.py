@@ -85,8 +85,8 @@ KINDS = [*FLOATS, "uint8", "uint16", "uint64", "int16", "int64", "bool", "comple
 def test_tensors_of_any_type(name: str, tmp_path: Path) -> None:
     """Measured where the type can hold what they are. Red: sums of float8."""
     for kind in KINDS:
-        own = torch.from_numpy(arrays()[name]).to(getattr(torch, kind))
-        message = measured(tmp_path, tensors(**{name: own}), ".safetensors")
+        tensor = torch.from_numpy(arrays()[name]).to(getattr(torch, kind))
+        message = measured(tmp_path, tensors(**{name: tensor}), ".safetensors")
         whole = kind.startswith(("int", "uint", "bool"))
         if kind == "complex64":
             assert message is not None

@@ -103,8 +103,8 @@ def test_hundreds_of_kills(tmp_path: Path) -> None:
             wrong = "other bytes"
         tried.append(f"end of {name}{f': WRONG, {wrong.splitlines()[0]}' if wrong else ''}")
         print(tried[-1], wrong, flush=True)
-    found = Counter(tried)
-    print(f"\n{kills_of(tried)} kills", *(f"  {n:5} {what}" for what, n in sorted(found.items())), sep="\n")
+    counts = Counter(tried)
+    print(f"\n{kills_of(tried)} kills", *(f"  {n:5} {what}" for what, n in sorted(counts.items())), sep="\n")
     print(f"  {time.monotonic() - begin:.0f} s", flush=True)
     assert not [line for line in tried if "WRONG" in line]
 

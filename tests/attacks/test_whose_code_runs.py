@@ -64,9 +64,9 @@ def test_what_is_no_work_tree_of_ncpipe_does_not_run(
     how: dict[str, str], problem: str, tmp_path: Path
 ) -> None:
     """And one line says so. Red: any folder with the three files is believed."""
-    here = lay(tmp_path / "hostile", **how)
-    found, refused = checkout_above(here)
-    assert found is None
+    folder = lay(tmp_path / "hostile", **how)
+    checkout, refused = checkout_above(folder)
+    assert checkout is None
     assert len(refused) == 1
     assert str(tmp_path / "hostile" / "ncpipe") in refused[0]
     assert problem in refused[0]
@@ -79,28 +79,28 @@ def test_what_belongs_to_another_user_does_not_run(
 ) -> None:
     """Not even one of its files. Red: the owner of that path is not looked at."""
     folder = tmp_path / "theirs"
-    here = lay(folder)
-    assert checkout_above(here) == (folder.resolve(), [])
-    real, other = Path.stat, (folder / foreign).stat()
+    below = lay(folder)
+    assert checkout_above(below) == (folder.resolve(), [])
+    real, foreign_status = Path.stat, (folder / foreign).stat()
 
     def stat(path: Path, **options: bool) -> os.stat_result:
         status = real(path, **options)
-        if os.path.samestat(status, other):
+        if os.path.samestat(status, foreign_status):
             status = os.stat_result((*status[:4], os.geteuid() + 1, *status[5:10]))
         return status
 
     monkeypatch.setattr(Path, "stat", stat)
-    found, refused = checkout_above(here)
-    assert found is None
+    checkout, refused = checkout_above(below)
+    assert checkout is None
     assert "belongs to another user" in refused[0]
 
 
 def test_a_hostile_folder_inside_a_checkout_hides_it_not(tmp_path: Path) -> None:
     """The checkout around it runs. Red: the search ends at the first folder that looks like one."""
     lay(tmp_path / "mine")
-    here = lay(tmp_path / "mine" / "some" / "hostile", git=False)
-    found, refused = checkout_above(here)
-    assert found == (tmp_path / "mine").resolve()
+    folder = lay(tmp_path / "mine" / "some" / "hostile", git=False)
+    checkout, refused = checkout_above(folder)
+    assert checkout == (tmp_path / "mine").resolve()
     assert len(refused) == 1
 
 

@@ -28,16 +28,16 @@ ORDER = ("features", "labels", "weight", "bias", "test_features", "test_labels")
 
 def answers(name: str) -> dict[tuple[str, str], list[str]]:
     """Value and ulp by split and metric."""
-    return {(split, metric): pair for split, found in ANSWERS[name].items() for metric, pair in found.items()}
+    return {(split, metric): pair for split, table in ANSWERS[name].items() for metric, pair in table.items()}
 
 
 def failures(name: str, rows: list[Measurement]) -> list[str]:
-    found, wanted = {(row.split, row.metric): row.value for row in rows}, answers(name)
-    assert found.keys() == wanted.keys()
+    values, expected = {(row.split, row.metric): row.value for row in rows}, answers(name)
+    assert values.keys() == expected.keys()
     return [
-        f"{split} {metric}: {found[split, metric]!r}, exactly {value} (ulp {ulp})"
-        for (split, metric), (value, ulp) in wanted.items()
-        if not conforms(metric, found[split, metric], value, ulp)
+        f"{split} {metric}: {values[split, metric]!r}, exactly {value} (ulp {ulp})"
+        for (split, metric), (value, ulp) in expected.items()
+        if not conforms(metric, values[split, metric], value, ulp)
     ]
 
 
@@ -72,8 +72,8 @@ def test_ncpipe_conforms_on_other_targets(kind: str) -> None:
             means = TokenMeans(int(labels.max()) + 1)
             means.update(tokens, labels)
             rows = [("train", metric, value) for metric, value in means.values()]
-        found = {(split, metric): value for split, metric, value in rows}
-        wrong += [(case.name, *key) for key in case.answers if not case.conforms(*key, found[key])]
+        values = {(split, metric): value for split, metric, value in rows}
+        wrong += [(case.name, *key) for key in case.answers if not case.conforms(*key, values[key])]
     assert len(cases) == {"vectors": 4, "tokens": 2}[kind]
     assert wrong == []
     with pytest.raises(ValueError, match="kind: 'words' is unknown; take classes, vectors, tokens"):
@@ -103,7 +103,7 @@ def test_every_file_has_answers() -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name != HOURS])
 def test_the_answers_are_what_the_definitions_give(name: str) -> None:
     if name == suite.ONE_CLASS:
-        assert {split: dict(found) for split, found in expected_of(name).items()} == ANSWERS[name]
+        assert {split: dict(table) for split, table in expected_of(name).items()} == ANSWERS[name]
         return
     stored = {key: value for key, (value, _) in answers(name).items()}
     assert {key: text(value) for key, value in all_metrics(layer_of(name)).items()} == stored
@@ -120,5 +120,5 @@ def test_the_page_says_how_many() -> None:
 
 def test_a_number_for_one_class_is_wrong() -> None:
     (case,) = [case for case in suite.cases() if case.has_one_class]
-    given = [case.conforms("train", "cdnv", found) for found in (0.0, float("nan"), float("inf"))]
-    assert given == [False, True, True]
+    results = [case.conforms("train", "cdnv", value) for value in (0.0, float("nan"), float("inf"))]
+    assert results == [False, True, True]

@@ -51,15 +51,15 @@ def test_the_entropies_are_those_of_plain_loops() -> None:
     values, vectors = np.linalg.eig(chain.T)
     pairs = np.real(vectors[:, np.argmax(np.real(values))])
     pairs = (pairs / pairs.sum()).reshape(3, 3)
-    found = stationary_pairs(torch.from_numpy(follow))
-    assert found.numpy() == pytest.approx(pairs, abs=1e-14)
+    stationary = stationary_pairs(torch.from_numpy(follow))
+    assert stationary.numpy() == pytest.approx(pairs, abs=1e-14)
     rate = -sum(
         pairs[a, b] * follow[a, b, c] * math.log(follow[a, b, c])
         for a, b, c in itertools.product(range(3), repeat=3)
     )
     first = -sum(pairs[a, b] * math.log(pairs[a, b] / pairs[a].sum()) for a in range(3) for b in range(3))
-    assert entropy_rate(torch.from_numpy(follow), found) == pytest.approx(rate, rel=1e-13)
-    assert first_entropy(found) == pytest.approx(first, rel=1e-13)
+    assert entropy_rate(torch.from_numpy(follow), stationary) == pytest.approx(rate, rel=1e-13)
+    assert first_entropy(stationary) == pytest.approx(first, rel=1e-13)
     assert rate < first
 
 
@@ -120,8 +120,8 @@ def test_training_and_measurement_take_every_position() -> None:
         session.at_a_time = size
         _, gradient = session.loss_and_gradient(session.train)
         for name, parameter in parameters.items():
-            own = session.stack.view(gradient - session.strengths * session.stack.values, name)[1]
-            torch.testing.assert_close(own, parameter.grad, rtol=1e-9, atol=1e-12)
+            run_gradient = session.stack.view(gradient - session.strengths * session.stack.values, name)[1]
+            torch.testing.assert_close(run_gradient, parameter.grad, rtol=1e-9, atol=1e-12)
     state = {name: value.detach() for name, value in network.state_dict().items()}
     features = extract(run(1), state, data, CPU)
     assert features.train.inputs.shape == (240, 8)
@@ -135,13 +135,13 @@ def test_training_and_measurement_take_every_position() -> None:
 def test_stored_data_are_read_back(tmp_path: Path) -> None:
     data = prepare_markov(LANGUAGE)
     write_prepared(tmp_path / "d", data)
-    found = read_prepared(tmp_path / "d")
-    assert isinstance(found.train, TokenSplit)
-    assert (len(found.train), found.train.predictions) == (40, 240)
-    assert found.facts["least_loss"] == data.facts["least_loss"]
-    parts = list(found.train.parts(16))
+    stored = read_prepared(tmp_path / "d")
+    assert isinstance(stored.train, TokenSplit)
+    assert (len(stored.train), stored.train.predictions) == (40, 240)
+    assert stored.facts["least_loss"] == data.facts["least_loss"]
+    parts = list(stored.train.parts(16))
     assert [len(part) for part in parts] == [16, 16, 8]
-    assert torch.equal(torch.cat([part.targets for part in parts]), found.train.targets)
+    assert torch.equal(torch.cat([part.targets for part in parts]), stored.train.targets)
 
 
 def text_file(folder: Path, lines: int = 400) -> Path:

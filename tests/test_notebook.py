@@ -27,8 +27,8 @@ def shown(notebook: dict[str, Any]) -> list[dict[str, str]]:
 
 def same(text: str, other: str) -> bool:
     """Whether two texts have the same words, and numbers that agree up to the training's rounding."""
-    numbers, others = ([float(number) for number in NUMBER.findall(each)] for each in (text, other))
-    words, other_words = (NUMBER.sub("", each).split() for each in (text, other))
+    numbers, others = ([float(number) for number in NUMBER.findall(string)] for string in (text, other))
+    words, other_words = (NUMBER.sub("", string).split() for string in (text, other))
     return words == other_words and numbers == pytest.approx(others, rel=RELATIVE, abs=1e-3)
 
 
@@ -64,8 +64,8 @@ def test_the_outputs_are_what_the_cells_show_today(study: Path, monkeypatch: pyt
     again, names = loaded(ROOT / "docs/execute_notebook.py").executed(committed)
     assert_same_outputs(committed, again)
     run = names["run"]
-    own = run.points.query("split == 'train' and metric == 'nc1_trace_ratio'")
-    assert own["value"].item() == names["nc1"]
+    run_rows = run.points.query("split == 'train' and metric == 'nc1_trace_ratio'")
+    assert run_rows["value"].item() == names["nc1"]
     assert set(names["study"].figures) == {figure.stem for figure in (study / "data/figures").glob("*.png")}
     assert contents(study / "data") == before
 
@@ -75,6 +75,6 @@ def test_a_network_of_torchvision_is_measured_in_ten_lines() -> None:
     """Beside its data. Red: outputs that are not today's; more lines."""
     committed = json.loads((ROOT / "docs/torchvision.ipynb").read_text(encoding="utf-8"))
     first = next(cell["source"] for cell in committed["cells"] if cell["cell_type"] == "code")
-    own = [line for line in first if line.strip() and "digits" not in line and "images" not in line]
-    assert len(own) <= 10
+    lines = [line for line in first if line.strip() and "digits" not in line and "images" not in line]
+    assert len(lines) <= 10
     assert_same_outputs(committed, loaded(ROOT / "docs/execute_notebook.py").executed(committed)[0])

@@ -72,15 +72,15 @@ NOTHING = {"rule": "constant", "value": 0.0, "last_layer": None}
 
 def naive(name: str, logits: Tensor, shares: Tensor) -> np.ndarray:
     """Of each sample, class by class in Python's floats; logits and shares (M, K)."""
-    found = []
+    losses = []
     for f, y in zip(logits.tolist(), shares.tolist(), strict=True):
         if name == "ce":
             top = max(f)
             norm = top + math.log(sum(math.exp(a - top) for a in f))
-            found.append(sum(share * (norm - a) for a, share in zip(f, y, strict=True)))
+            losses.append(sum(share * (norm - a) for a, share in zip(f, y, strict=True)))
         else:
-            found.append(sum((a - share) ** 2 for a, share in zip(f, y, strict=True)) / 2)
-    return np.array(found)
+            losses.append(sum((a - share) ** 2 for a, share in zip(f, y, strict=True)) / 2)
+    return np.array(losses)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -95,15 +95,15 @@ def test_they_are_their_definitions(name: str) -> None:
     loss = LOSSES[name]
     for targets, shares in ((labels, hard), (hard, hard), (soft, soft)):
         expected = naive(name, logits.flatten(0, 1), shares.flatten(0, 1))
-        found = loss(logits, targets)
-        assert found.shape == (3, 7)
-        assert found.flatten().numpy() == pytest.approx(expected, rel=1e-13)
+        actual = loss(logits, targets)
+        assert actual.shape == (3, 7)
+        assert actual.flatten().numpy() == pytest.approx(expected, rel=1e-13)
         assert loss(logits[0], targets[0]).numpy() == pytest.approx(expected[:7], rel=1e-13)
-    each = naive(name, logits.flatten(0, 1), hard.flatten(0, 1)).reshape(3, 7)
-    assert fit_times_samples(Outputs(logits, labels), name).numpy() == pytest.approx(each.sum(1), rel=1e-13)
+    losses = naive(name, logits.flatten(0, 1), hard.flatten(0, 1)).reshape(3, 7)
+    assert fit_times_samples(Outputs(logits, labels), name).numpy() == pytest.approx(losses.sum(1), rel=1e-13)
     weight = torch.eye(5, dtype=torch.float64)
-    found_mean = unregularised_loss(logits[1], labels[1], weight, None, name)
-    assert found_mean == pytest.approx(each[1].mean(), rel=1e-13)
+    mean_loss = unregularised_loss(logits[1], labels[1], weight, None, name)
+    assert mean_loss == pytest.approx(losses[1].mean(), rel=1e-13)
 
 
 def train(run: Run, data: Prepared, precision: str = "float64") -> Trained:
@@ -189,7 +189,7 @@ def test_nothing_moves_a_fixed_classifier() -> None:
     data = vector_data()
     penalty = {"rule": "constant", "value": 0.5, "last_layer": None, "scope": "all"}
     changes = {"optimizer": ADAMW | {"weight_decay": 0.5}, "penalty": penalty}
-    fixed, learned = (run_of(SMOOTH | own, **changes) for own in (ETF, {"last_bias": False}))
+    fixed, learned = (run_of(SMOOTH | classifier, **changes) for classifier in (ETF, {"last_bias": False}))
     drawn = [dict(build_network(run, data).named_parameters()) for run in (fixed, learned)]
     for name in drawn[0]:
         assert torch.equal(drawn[0][name], drawn[1][name]) == (name != "last.weight"), name
@@ -260,7 +260,7 @@ COSINES = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
 
 
 @pytest.mark.parametrize(
-    ("own", "changes", "message"),
+    ("model", "changes", "message"),
     [
         (SMOOTH, {"loss": "supcon"}, "loss: supcon needs a temperature; write `loss: {name: supcon, temper"),
         (SMOOTH | {"last_bias": False}, {"loss": SUPCON}, "model.last_bias: the nearest-mean rule"),
@@ -300,8 +300,8 @@ COSINES = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("low_rank")
-def test_mistakes_name_their_key(own: dict[str, Any], changes: dict[str, Any], message: str) -> None:
-    tree = free_tree(own, **changes) if own["architecture"] == "dufm" else tree_of(own, **changes)
+def test_mistakes_name_their_key(model: dict[str, Any], changes: dict[str, Any], message: str) -> None:
+    tree = free_tree(model, **changes) if model["architecture"] == "dufm" else tree_of(model, **changes)
     if changes.get("data", {}).get("source"):
         tree["data"] = changes["data"]
     with pytest.raises(InputError) as caught:
@@ -312,7 +312,7 @@ def test_mistakes_name_their_key(own: dict[str, Any], changes: dict[str, Any], m
 
 
 @pytest.mark.parametrize(
-    ("own", "depth", "message"),
+    ("model", "depth", "message"),
     [
         (RESNET, 9, "9 does not suit x: resnet_cifar needs L = 6n + 2"),
         (DUFM, 1, "1 does not suit x: dufm needs L >= 2"),
@@ -320,11 +320,11 @@ def test_mistakes_name_their_key(own: dict[str, Any], changes: dict[str, Any], m
     ],
 )
 def test_depths_suit_the_model_and_its_lambdas(
-    own: dict[str, Any], depth: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: dict[str, Any], depth: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("study.py").write_text(DUFM_STUDY)
-    write_params([depth], [0], x=(free_tree if own is DUFM else tree_of)(own))
+    write_params([depth], [0], x=(free_tree if model is DUFM else tree_of)(model))
     with pytest.raises(InputError, match="sweep.depths: " + re.escape(message)):
         load_params()
 

@@ -54,8 +54,8 @@ def of_ufm(loss: Loss, size: tuple) -> Pair:
     counts, decay = torch.full((classes,), per_class), Decay(*decays)
 
     def pair() -> tuple[float, float]:
-        found = minimise_ufm(LOSSES[loss], torch.eye(classes), counts, width, decay, starts=4, seed=1)
-        return ufm.optimum(loss, classes, per_class, width, decay).value, found.value
+        minimum = minimise_ufm(LOSSES[loss], torch.eye(classes), counts, width, decay, starts=4, seed=1)
+        return ufm.optimum(loss, classes, per_class, width, decay).value, minimum.value
 
     return pair
 
@@ -64,8 +64,8 @@ def of_smoothing(delta: float) -> Pair:
     targets = (1 - delta) * torch.eye(4).double() + delta / 4
 
     def pair() -> tuple[float, float]:
-        found = minimise_gufm(LOSSES["ce"], targets, torch.ones(4), 6, 0.02, False, starts=3, seed=0)
-        return sum(gufm.smoothed_terms(4, 6, 0.02, delta)), found.value
+        minimum = minimise_gufm(LOSSES["ce"], targets, torch.ones(4), 6, 0.02, False, starts=3, seed=0)
+        return sum(gufm.smoothed_terms(4, 6, 0.02, delta)), minimum.value
 
     return pair
 
@@ -124,25 +124,25 @@ PAIRS: dict[str, tuple[Pair, float]] = {
 @pytest.mark.parametrize("name", PAIRS)
 def test_no_start_goes_below_the_closed_form_and_the_best_reaches_it(name: str) -> None:
     pair, tolerance = PAIRS[name]
-    closed, found = pair()
-    assert found >= closed - 1e-9
-    assert found == pytest.approx(closed, abs=tolerance)
+    closed, minimum = pair()
+    assert minimum >= closed - 1e-9
+    assert minimum == pytest.approx(closed, abs=tolerance)
 
 
 def test_a_minimum_is_what_it_says_and_the_seed_decides_it() -> None:
     arguments = (LOSSES["ce"], torch.eye(3), torch.tensor([5, 2, 1]), 3, 0.05, True)
-    found, again = (minimise_gufm(*arguments, starts=5, seed=3) for _ in range(2))
-    assert torch.equal(found.values, again.values)
-    assert torch.equal(found.features, again.features)
-    assert found.features.norm(dim=1) == pytest.approx([3**0.5] * 3)
-    assert found.features.sum(1) == pytest.approx([0.0] * 3, abs=1e-14)
-    assert found.value == found.values[0] == found.values.min()
-    assert len(found.values) == 5
-    assert 1 <= found.agreeing(1e-7) <= found.agreeing(math.inf) == 5
-    assert found.slope < 1e-6
-    weights, features, labels = found.weight, found.features, [0] * 5 + [1] * 2 + [2]
-    value = objective("ce", weights, features[labels], labels, 0.05, found.bias)
-    assert value == pytest.approx(found.value, rel=1e-14)
+    minimum, again = (minimise_gufm(*arguments, starts=5, seed=3) for _ in range(2))
+    assert torch.equal(minimum.values, again.values)
+    assert torch.equal(minimum.features, again.features)
+    assert minimum.features.norm(dim=1) == pytest.approx([3**0.5] * 3)
+    assert minimum.features.sum(1) == pytest.approx([0.0] * 3, abs=1e-14)
+    assert minimum.value == minimum.values[0] == minimum.values.min()
+    assert len(minimum.values) == 5
+    assert 1 <= minimum.agreeing(1e-7) <= minimum.agreeing(math.inf) == 5
+    assert minimum.slope < 1e-6
+    weights, features, labels = minimum.weight, minimum.features, [0] * 5 + [1] * 2 + [2]
+    value = objective("ce", weights, features[labels], labels, 0.05, minimum.bias)
+    assert value == pytest.approx(minimum.value, rel=1e-14)
 
 
 # ---- Features of length sqrt(d) -------------------------------------------------------------------------
@@ -165,23 +165,23 @@ def objective(loss, weight, features, labels, strength, bias=None):
     ("classes", "width", "strength"), [(4, 8, 0.005), (6, 7, 1e-3), (10, 64, 0.005), (2, 64, 1e-6)]
 )
 def test_the_optimum_is_feasible_has_its_value_and_is_collapsed(loss, bias, classes, width, strength):
-    found = gufm.optimum(loss, classes, width, strength, bias)
-    assert found.value == optimal_value(loss, classes, width, strength, bias)
-    assert found.features.norm(dim=1) == pytest.approx([width**0.5] * classes, rel=1e-14)
-    assert found.features.sum(1) == pytest.approx([0.0] * classes, abs=1e-12)
-    assert (found.bias is not None) == bias
+    best = gufm.optimum(loss, classes, width, strength, bias)
+    assert best.value == optimal_value(loss, classes, width, strength, bias)
+    assert best.features.norm(dim=1) == pytest.approx([width**0.5] * classes, rel=1e-14)
+    assert best.features.sum(1) == pytest.approx([0.0] * classes, abs=1e-12)
+    assert (best.bias is not None) == bias
     labels = np.repeat(np.arange(classes), 3)
-    features = found.features.repeat_interleave(3, 0)
-    assert objective(loss, found.weight, features, labels, strength, found.bias) == pytest.approx(
-        found.value, rel=1e-12
+    features = best.features.repeat_interleave(3, 0)
+    assert objective(loss, best.weight, features, labels, strength, best.bias) == pytest.approx(
+        best.value, rel=1e-12
     )
-    assert strength / 2 * found.weight.square().sum() == pytest.approx(found.penalty, rel=1e-12)
+    assert strength / 2 * best.weight.square().sum() == pytest.approx(best.penalty, rel=1e-12)
     statistics = class_statistics(features, torch.from_numpy(labels), classes)
     nc2 = nc2_identity if (loss, bias) == ("mse", False) else nc2_etf
     assert nc1_trace_ratio(statistics) == pytest.approx(0, abs=1e-28)
-    assert nc2(found.weight) == pytest.approx(0, abs=1e-14)
-    assert nc3_duality(statistics, found.weight) == pytest.approx(0, abs=1e-13)
-    assert torch.cosine_similarity(found.weight, found.features) == pytest.approx([1.0] * classes, abs=1e-14)
+    assert nc2(best.weight) == pytest.approx(0, abs=1e-14)
+    assert nc3_duality(statistics, best.weight) == pytest.approx(0, abs=1e-13)
+    assert torch.cosine_similarity(best.weight, best.features) == pytest.approx([1.0] * classes, abs=1e-14)
 
 
 @settings(max_examples=100, deadline=None)
@@ -200,17 +200,17 @@ def test_no_pair_is_below_the_optimum_even_with_shorter_features_off_the_plane(
     """Near the optimum and far from it; |x| <= sqrt(d) is all that the bound asks for."""
     loss, bias = case
     width = classes + room
-    found = gufm.optimum(loss, classes, width, strength, bias)
+    best = gufm.optimum(loss, classes, width, strength, bias)
     generator = np.random.default_rng(seed)
     labels = np.repeat(np.arange(classes), 2)
-    features = found.features.numpy()[labels] + scale * generator.standard_normal((2 * classes, width))
+    features = best.features.numpy()[labels] + scale * generator.standard_normal((2 * classes, width))
     lengths = generator.uniform(shortest, 1, (len(labels), 1)) * width**0.5
     features *= lengths / np.linalg.norm(features, axis=1, keepdims=True)
-    weight = found.weight.numpy() + 0.1 * scale * generator.standard_normal((classes, width))
+    weight = best.weight.numpy() + 0.1 * scale * generator.standard_normal((classes, width))
     offset = (
-        None if found.bias is None else found.bias.numpy() + 0.1 * scale * generator.standard_normal(classes)
+        None if best.bias is None else best.bias.numpy() + 0.1 * scale * generator.standard_normal(classes)
     )
-    assert objective(loss, weight, features, labels, strength, offset) >= found.value - 1e-12
+    assert objective(loss, weight, features, labels, strength, offset) >= best.value - 1e-12
 
 
 @pytest.mark.parametrize(
@@ -222,17 +222,17 @@ def test_narrower_features_have_no_room_and_are_refused(loss, bias, least):
     assert tight > wide
     with pytest.raises(InputError, match=f"width: {least - 1} is below {least}"):
         optimal_value(loss, 4, least - 1, 0.05, bias)
-    found = minimise_gufm(LOSSES[loss], torch.eye(4), torch.ones(4), least - 1, 0.05, bias, starts=2, seed=0)
+    lowest = minimise_gufm(LOSSES[loss], torch.eye(4), torch.ones(4), least - 1, 0.05, bias, starts=2, seed=0)
     # The formula is smooth in d; on to d = least - 1 it would give less than 2 tight - wide + curvature.
-    assert found.value > tight + 2 * (tight - wide)
+    assert lowest.value > tight + 2 * (tight - wide)
 
 
 def test_numbers_of_the_paper() -> None:
     """At its size; unbalanced classes fall below the balanced value."""
     assert optimal_value("ce", 10, 64, 0.005, False) == pytest.approx(0.0227594, abs=5e-8)
     counts = torch.tensor([8.0, 1.0, 1.0])
-    found = minimise_gufm(LOSSES["ce"], torch.eye(3), counts, 4, 0.05, False, starts=2, seed=0)
-    assert found.value < optimal_value("ce", 3, 4, 0.05, False) - 0.01
+    minimum = minimise_gufm(LOSSES["ce"], torch.eye(3), counts, 4, 0.05, False, starts=2, seed=0)
+    assert minimum.value < optimal_value("ce", 3, 4, 0.05, False) - 0.01
 
 
 # ---- Feature decay --------------------------------------------------------------------------------------
@@ -248,18 +248,18 @@ def test_the_convex_program_certifies_the_optimum(loss: Loss, size: tuple) -> No
     """
     classes, per_class, width, *decays = size
     decay = Decay(*decays)
-    found = ufm.optimum(loss, classes, per_class, width, decay)
-    offset = torch.zeros(classes).double() if found.bias is None else found.bias
+    best = ufm.optimum(loss, classes, per_class, width, decay)
+    offset = torch.zeros(classes).double() if best.bias is None else best.bias
     targets = torch.eye(classes).double().repeat_interleave(per_class, 0)
-    logits = found.features.repeat_interleave(per_class, 0) @ found.weight.T
+    logits = best.features.repeat_interleave(per_class, 0) @ best.weight.T
     of_bias = (decay.bias or 0) / 2 * offset.square().sum().item()
     penalty = decay.nuclear * torch.linalg.matrix_norm(logits, "nuc").item() + of_bias
-    assert found.penalty == pytest.approx(penalty, rel=1e-12)
-    squares = decay.weight * found.weight.square().sum()
-    squares += per_class * decay.features * found.features.square().sum()
+    assert best.penalty == pytest.approx(penalty, rel=1e-12)
+    squares = decay.weight * best.weight.square().sum()
+    squares += per_class * decay.features * best.features.square().sum()
     assert squares.item() / 2 + of_bias == pytest.approx(penalty, rel=1e-12)
     fit = LOSSES[loss](logits + offset, targets).mean().item()
-    assert found.value == pytest.approx(fit + penalty, rel=1e-12)
+    assert best.value == pytest.approx(fit + penalty, rel=1e-12)
     outputs = (logits + offset).softmax(1) if loss == "ce" else logits + offset
     slope = (outputs - targets) / len(logits)
     assert torch.linalg.matrix_norm(slope, 2) <= decay.nuclear * (1 + 1e-9)
@@ -271,20 +271,20 @@ def test_from_kappa_one_on_everything_collapses_to_zero(loss, bias):
     below, above = (Decay((1 + e) / 3, (1 + e) / 15, bias) for e in (-1e-3, 1e-3))
     assert kappa(3, 5, below) < 1 < kappa(3, 5, above)
     assert ufm.optimum(loss, 3, 5, 4, below).weight.norm() > 0
-    found = ufm.optimum(loss, 3, 5, 1, above)
-    assert not found.weight.any()
-    assert not found.features.any()
+    best = ufm.optimum(loss, 3, 5, 1, above)
+    assert not best.weight.any()
+    assert not best.features.any()
     share = 1 if bias is None else bias / (1 + bias)
-    assert found.value == pytest.approx(math.log(3) if loss == "ce" else (2 + share) / 6)
+    assert best.value == pytest.approx(math.log(3) if loss == "ce" else (2 + share) / 6)
 
 
 def test_geometry_of_the_minimisers():
     """An ETF; an orthogonal frame without bias, whose centred features are an ETF [K23 sec. 3.1.4]."""
     for loss, bias in (("ce", None), ("ce", 0.0), ("ce", 0.3), ("mse", 0.0)):
         assert nc2_etf(ufm.optimum(loss, 4, 5, 6, Decay(0.02, 0.01, bias)).weight) < 1e-14
-    found = ufm.optimum("mse", 4, 5, 6, Decay(0.02, 0.01, None))
-    assert nc2_identity(found.weight) < 1e-14
-    assert nc2_etf(found.features - found.features.mean(0)) < 1e-14
+    best = ufm.optimum("mse", 4, 5, 6, Decay(0.02, 0.01, None))
+    assert nc2_identity(best.weight) < 1e-14
+    assert nc2_etf(best.features - best.features.mean(0)) < 1e-14
 
 
 # ---- Other models ---------------------------------------------------------------------------------------

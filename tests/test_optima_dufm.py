@@ -146,8 +146,8 @@ def test_the_threshold_of_decay(depth):
     """Just below it deep neural collapse beats zeros, just above it does not."""
     for share, expected in ((1 - 1e-6, True), (1 + 1e-6, False)):
         strength = (share * dufm.dnc_threshold(7, depth)) ** (1 / (depth + 1))
-        found = dufm.least_loss(dufm_shapes.dnc_constants(7), equal_decays(7, 1, depth, strength))
-        assert (found.scale > 0) is expected
+        level = dufm.least_loss(dufm_shapes.dnc_constants(7), equal_decays(7, 1, depth, strength))
+        assert (level.scale > 0) is expected
 
 
 # Smoothed ReLU
@@ -189,11 +189,11 @@ def name(solution):
 
 def test_the_gradient_is_autograd_s():
     model = equal_decays(4, 3, 4, 0.02)
-    found = minimise(model, 5, starts=3, seed=0, steps=1, collapsed=False)
-    assert [tuple(end.features.shape) for end in found.solutions] == [(12, 5)] * 3
+    ends = minimise(model, 5, starts=3, seed=0, steps=1, collapsed=False)
+    assert [tuple(end.features.shape) for end in ends.solutions] == [(12, 5)] * 3
     matrices = [
         torch.stack(parts)
-        for parts in zip(*((end.features, *end.weights) for end in found.solutions), strict=True)
+        for parts in zip(*((end.features, *end.weights) for end in ends.solutions), strict=True)
     ]
     targets = torch.eye(4).double().repeat_interleave(3, 0)
     written = [torch.zeros_like(matrix) for matrix in matrices]
@@ -227,10 +227,10 @@ def test_two_classes_end_at_dnc_and_never_below():
     """The one case in which DNC is the optimum for every depth."""
     for depth in (2, 3, 4):
         model = equal_decays(2, 10, depth, 0.003)
-        found = minimise(model, 6, starts=6, seed=0, steps=3000)
-        assert found.value > dufm.dnc_loss(model) - 1e-12
-        means = [matrix.clamp(min=0) for matrix in hidden(found.solutions[0])[:-1]]
-        assert dnc_found(means, found.value, dufm.dnc_loss(model))
+        ends = minimise(model, 6, starts=6, seed=0, steps=3000)
+        assert ends.value > dufm.dnc_loss(model) - 1e-12
+        means = [matrix.clamp(min=0) for matrix in hidden(ends.solutions[0])[:-1]]
+        assert dnc_found(means, ends.value, dufm.dnc_loss(model))
 
 
 def test_srg_is_where_descent_returns_to_for_10_classes_and_not_for_6_or_15():
@@ -239,14 +239,14 @@ def test_srg_is_where_descent_returns_to_for_10_classes_and_not_for_6_or_15():
         level, srg = dufm.srg_loss(model), srg_solution(model, width=width)
         starts = [perturbed(srg, 0.05, seed) for seed in range(3)]
         assert min(objective(model, start.features, start.weights) for start in starts) > level + 1e-4
-        found = descend(model, starts, steps=600, rate=0.005)
-        names = [name(end) for end in found.solutions]
+        ends = descend(model, starts, steps=600, rate=0.005)
+        names = [name(end) for end in ends.solutions]
         if classes == 10:
-            assert found.values.numpy() == pytest.approx([level] * 3, abs=3e-6)
-            assert (found.values > level).all()
+            assert ends.values.numpy() == pytest.approx([level] * 3, abs=3e-6)
+            assert (ends.values > level).all()
             assert names == ["SRG"] * 3
         else:
-            assert (found.values < level - 3e-4).all()
+            assert (ends.values < level - 3e-4).all()
             assert "SRG" not in names
 
 
@@ -297,17 +297,17 @@ def test_srg_of_any_order_of_classes_and_scale(points):
     for minus in range(2, points - 1):
         inner = incidence(networkx.complete_graph(points))[order]
         last = last_layer(points, minus)[order]
-        found = structure(0.3 * inner, 7 * last)
-        assert found.inner == f"T({points})"
-        assert found.last == found.name == ("SRG" if minus == 2 else f"SRG-{minus}")
-        assert structure(noisy(inner, 0.001), noisy(last, 0.001)) == found
-        assert structure(turned(inner), last) == found, "any axes, as the layer has no ReLU to mind"
+        shape = structure(0.3 * inner, 7 * last)
+        assert shape.inner == f"T({points})"
+        assert shape.last == shape.name == ("SRG" if minus == 2 else f"SRG-{minus}")
+        assert structure(noisy(inner, 0.001), noisy(last, 0.001)) == shape
+        assert structure(turned(inner), last) == shape, "any axes, as the layer has no ReLU to mind"
 
 
 def test_dnc():
     eye = torch.eye(7).double()
-    found = structure(2 * turned(eye), eye)
-    assert (found.name, found.inner, found.last) == ("DNC", "DNC", "DNC")
+    shape = structure(2 * turned(eye), eye)
+    assert (shape.name, shape.inner, shape.last) == ("DNC", "DNC", "DNC")
     assert structure(noisy(eye, 0.003), noisy(eye, 0.003)).name == "DNC"
     assert structure(eye, turned(eye)).name == "DNC, other last layer", "the ReLU sees the axes"
 
@@ -327,9 +327,9 @@ def test_dnc():
 )
 def test_incidence_structures(graph, name):
     means = incidence(graph)
-    found = structure(means, torch.eye(len(means)).double())
-    assert found.inner == name
-    assert found.name == (f"{name}, other last layer" if name.startswith("T(") else name)
+    shape = structure(means, torch.eye(len(means)).double())
+    assert shape.inner == name
+    assert shape.name == (f"{name}, other last layer" if name.startswith("T(") else name)
 
 
 def test_the_graph_alone_makes_no_srg():
@@ -338,8 +338,8 @@ def test_the_graph_alone_makes_no_srg():
     edges = list(networkx.line_graph(networkx.complete_graph(5)))
     order = [list(combinations(range(5), 2)).index(tuple(sorted(edge))) for edge in edges]
     last = last_layer(5, 2)[order]
-    found = structure(factor(other), last)
-    assert (found.name, found.last) == ("other", "other")
+    shape = structure(factor(other), last)
+    assert (shape.name, shape.last) == ("other", "other")
     inner = factor(torch.eye(10).double() + graph / 2)
     assert structure(inner, last).name == "SRG"
     for wrong in (turned(last), torch.eye(10).double(), last.flip(0), last.clamp(min=0)):

@@ -37,8 +37,8 @@ def sample(width: int = 7) -> dict[str, Tensor]:
         "test": means[torch.arange(40) % CLASSES] + normal(40, width, seed=2) * scale,
         "ood": 1 + 2.5 * normal(30, width, seed=3),
     }
-    for each in rows.values():
-        each[:, 0] = 0.3
+    for matrix in rows.values():
+        matrix[:, 0] = 0.3
     return {
         **rows,
         "labels": labels,
@@ -47,16 +47,16 @@ def sample(width: int = 7) -> dict[str, Tensor]:
     }
 
 
-def naive_scores(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def naive_scores(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The papers' formulas, in NumPy float64."""
-    train, labels, weight, bias = (given[name] for name in ("features", "labels", "weight", "bias"))
-    rows, size = np.concatenate([given["test"], given["ood"]]), functools.partial(np.linalg.norm, axis=-1)
+    train, labels, weight, bias = (data[name] for name in ("features", "labels", "weight", "bias"))
+    rows, size = np.concatenate([data["test"], data["ood"]]), functools.partial(np.linalg.norm, axis=-1)
     logits = rows @ weight.T + bias
     energy = np.log(np.exp(logits).sum(1))
     scores = {"msp": np.exp(logits.max(1)) / np.exp(logits).sum(1), "energy": energy}
     centred = rows - train.mean(0)
-    own = weight[logits.argmax(1)]
-    scores["nci"] = (own * centred).sum(1) / size(centred) + 1e-4 * np.abs(rows).sum(1)
+    class_rows = weight[logits.argmax(1)]
+    scores["nci"] = (class_rows * centred).sum(1) / size(centred) + 1e-4 * np.abs(rows).sum(1)
     deviation = np.where(np.ptp(train, 0) == 0, 1.0, train.std(0))
     _, _, axes = np.linalg.svd((train - train.mean(0)) / deviation)
     scores["neco"] = size(centred / deviation @ axes[: len(weight) - 1].T) / size(centred / deviation)
@@ -70,7 +70,7 @@ def naive_scores(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     inverse = np.linalg.pinv(spread.T @ spread / len(train), rcond=1e-12, hermitian=True)
     away = rows[:, None] - means
     scores["mahalanobis"] = -((away @ inverse) * away).sum(2).min(1)
-    units, known = (each / size(each)[:, None] for each in (rows, train))
+    units, known = (matrix / size(matrix)[:, None] for matrix in (rows, train))
     scores["knn"] = -np.sort(size(units[:, None] - known), 1)[:, 49]
     return scores
 
@@ -86,25 +86,25 @@ def naive_fpr95(inside: Any, outside: Any) -> float:
 
 
 def test_every_score_is_its_formula() -> None:
-    given = sample()
-    means = torch.stack([given["features"][given["labels"] == k].mean(0) for k in range(CLASSES)])
-    rows = torch.cat([given["test"], given["ood"]])
-    train = given["features"], given["labels"]
-    scores = outlier_scores(*train, means, rows, given["weight"], given["bias"])
+    data = sample()
+    means = torch.stack([data["features"][data["labels"] == k].mean(0) for k in range(CLASSES)])
+    rows = torch.cat([data["test"], data["ood"]])
+    train = data["features"], data["labels"]
+    scores = outlier_scores(*train, means, rows, data["weight"], data["bias"])
     scores["msp"] = torch.sigmoid(scores["msp"])  # their order is that of these
-    found = dict(outlier_metrics(**given))
-    assert found.keys() == {metric.name for metric in OUTLIERS}
-    wanted = naive_scores({key: value.numpy() for key, value in given.items()})
+    metrics = dict(outlier_metrics(**data))
+    assert metrics.keys() == {metric.name for metric in OUTLIERS}
+    wanted = naive_scores({key: value.numpy() for key, value in data.items()})
     assert scores.keys() == wanted.keys()
-    for name, own in wanted.items():
-        assert scores[name].tolist() == pytest.approx(own, rel=1e-9), name
-        assert found[f"{name}_auroc"] == pytest.approx(naive_auroc(own[:40], own[40:]), abs=1e-12), name
-        assert found[f"{name}_fpr95"] == pytest.approx(naive_fpr95(own[:40], own[40:]), abs=1e-12), name
-    other = given["ood"].mean(0).numpy()
-    cosines = [abs(m @ other) / np.linalg.norm(m) / np.linalg.norm(other) for m in means.numpy()]
-    assert found["nc5_orthogonality"] == pytest.approx(np.mean(cosines), rel=1e-12)
-    without = dict(outlier_metrics(*train, given["test"], given["ood"]))
-    assert without == {name: found[name] for name in without}
+    for name, naive in wanted.items():
+        assert scores[name].tolist() == pytest.approx(naive, rel=1e-9), name
+        assert metrics[f"{name}_auroc"] == pytest.approx(naive_auroc(naive[:40], naive[40:]), abs=1e-12), name
+        assert metrics[f"{name}_fpr95"] == pytest.approx(naive_fpr95(naive[:40], naive[40:]), abs=1e-12), name
+    centre = data["ood"].mean(0).numpy()
+    cosines = [abs(m @ centre) / np.linalg.norm(m) / np.linalg.norm(centre) for m in means.numpy()]
+    assert metrics["nc5_orthogonality"] == pytest.approx(np.mean(cosines), rel=1e-12)
+    without = dict(outlier_metrics(*train, data["test"], data["ood"]))
+    assert without == {name: metrics[name] for name in without}
     assert {name.partition("_")[0] for name in without} == {"neco", "mahalanobis", "knn", "nc5"}
 
 
@@ -131,21 +131,20 @@ def test_confident_samples_are_not_ties() -> None:
 
 def test_limits() -> None:
     """Collapsed classes, a dead network, infinity, and fewer samples than neighbours."""
-    given = sample(width=9)
-    means, twice = given["weight"] * 2, given["labels"].repeat(2)
-    collapsed = {"features": means[twice], "labels": twice, "test": means[torch.arange(40) % CLASSES]}
-    collapsed = given | collapsed
-    found = dict(outlier_metrics(**collapsed))
-    assert math.isnan(found["vim_auroc"])  # four points and o lie in fewer axes than it leaves out
-    assert found["mahalanobis_auroc"] == 0.5  # no direction has a variance
-    assert found["knn_auroc"] == found["neco_auroc"] == 1.0
-    dead = {**given, **{name: 0 * given[name] for name in ("features", "test", "ood")}}
-    found = dict(outlier_metrics(**dead))
-    values = {name: value for name, value in found.items() if name[:3] not in ("vim", "nc5")}
+    data = sample(width=9)
+    means, twice = data["weight"] * 2, data["labels"].repeat(2)
+    collapsed = data | {"features": means[twice], "labels": twice, "test": means[torch.arange(40) % CLASSES]}
+    metrics = dict(outlier_metrics(**collapsed))
+    assert math.isnan(metrics["vim_auroc"])  # four points and o lie in fewer axes than it leaves out
+    assert metrics["mahalanobis_auroc"] == 0.5  # no direction has a variance
+    assert metrics["knn_auroc"] == metrics["neco_auroc"] == 1.0
+    dead = {**data, **{name: 0 * data[name] for name in ("features", "test", "ood")}}
+    metrics = dict(outlier_metrics(**dead))
+    values = {name: value for name, value in metrics.items() if name[:3] not in ("vim", "nc5")}
     assert set(values.values()) == {0.5, 1.0}  # all are alike
-    assert math.isnan(found["nc5_orthogonality"])
-    given["ood"][2, 3] = math.inf
-    assert all(math.isnan(value) for _, value in outlier_metrics(**given))
+    assert math.isnan(metrics["nc5_orthogonality"])
+    data["ood"][2, 3] = math.inf
+    assert all(math.isnan(value) for _, value in outlier_metrics(**data))
     few = {name: value[:12] if len(value) == 120 else value for name, value in sample().items()}
     assert all(0 <= value <= 1 for _, value in outlier_metrics(**few))  # k is at most N
 
@@ -155,9 +154,9 @@ def test_limits() -> None:
 
 def arrays() -> dict[str, np.ndarray]:
     """The sample as a file has it."""
-    found = {name: value.numpy() for name, value in sample().items()}
-    found |= {"test_features": found.pop("test"), "ood_features": found.pop("ood")}
-    return found | {"test_labels": np.arange(40) % CLASSES}
+    entries = {name: value.numpy() for name, value in sample().items()}
+    entries |= {"test_features": entries.pop("test"), "ood_features": entries.pop("ood")}
+    return entries | {"test_labels": np.arange(40) % CLASSES}
 
 
 def model() -> nn.Module:
@@ -166,37 +165,37 @@ def model() -> nn.Module:
     return nn.Sequential(layer)
 
 
-def loaders(given: dict[str, np.ndarray]) -> list[list[tuple[Tensor, Tensor]]]:
+def loaders(data: dict[str, np.ndarray]) -> list[list[tuple[Tensor, Tensor]]]:
     """Batches of train, test and other data, whose labels are none of the classes."""
-    rows = [torch.from_numpy(given[f"{name}features"]) for name in ("", "test_", "ood_")]
-    labels = [torch.from_numpy(given[f"{name}labels"]) for name in ("", "test_")] + [torch.full((30,), -1)]
+    rows = [torch.from_numpy(data[f"{name}features"]) for name in ("", "test_", "ood_")]
+    labels = [torch.from_numpy(data[f"{name}labels"]) for name in ("", "test_")] + [torch.full((30,), -1)]
     return [list(zip(x.split(25), y.split(25), strict=True)) for x, y in zip(rows, labels, strict=True)]
 
 
 @pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
 def test_arrays_files_and_models_have_the_same_values(tmp_path: Path) -> None:
     """The third split adds its own rows alone, and a file from a model's features has them too."""
-    given = arrays()
+    data = arrays()
     names = ("features", "labels", "weight", "bias", "test_features", "test_labels")
-    plain = nc.measure(*(given[name] for name in names))
-    found = nc.measure(*(given[name] for name in names), ood=given["ood_features"])
-    assert found.records[: len(plain)] == plain.records
+    plain = nc.measure(*(data[name] for name in names))
+    with_ood = nc.measure(*(data[name] for name in names), ood=data["ood_features"])
+    assert with_ood.records[: len(plain)] == plain.records
     wanted = {("last", "ood", name): value for name, value in outlier_metrics(**sample())}
-    assert {(row.layer, row.split, row.metric): row.value for row in found.records[len(plain) :]} == wanted
-    of_model = nc.measure_model(model(), "0", *loaders(given))
-    assert of_model.select(split="ood").to_dict() == found.select(split="ood").to_dict()
-    np.savez(tmp_path / "features.npz", **nc.collect_features(model(), "0", *loaders(given)))
-    assert nc.measure_file(tmp_path / "features.npz") == found
-    some = nc.measure_model(model(), "0", *loaders(given), classes=[0, 2, 3])
+    assert {(row.layer, row.split, row.metric): row.value for row in with_ood.records[len(plain) :]} == wanted
+    of_model = nc.measure_model(model(), "0", *loaders(data))
+    assert of_model.select(split="ood").to_dict() == with_ood.select(split="ood").to_dict()
+    np.savez(tmp_path / "features.npz", **nc.collect_features(model(), "0", *loaders(data)))
+    assert nc.measure_file(tmp_path / "features.npz") == with_ood
+    some = nc.measure_model(model(), "0", *loaders(data), classes=[0, 2, 3])
     assert 0 <= some["last", "ood", "neco_auroc"] <= 1
-    kept = given["labels"] != 1
-    chosen = [given["features"][kept], np.searchsorted([0, 2, 3], given["labels"][kept])]
-    tested = given["test_features"][given["test_labels"] != 1]
-    own = outlier_metrics(*map(torch.from_numpy, (*chosen, tested, given["ood_features"])))
-    assert some["last", "ood", "mahalanobis_auroc"] == dict(own)["mahalanobis_auroc"]
-    layered = nc.measure_model(nn.Sequential(nn.Identity(), *model()), "1", *loaders(given), layers=["0"])
+    kept = data["labels"] != 1
+    chosen = [data["features"][kept], np.searchsorted([0, 2, 3], data["labels"][kept])]
+    tested = data["test_features"][data["test_labels"] != 1]
+    chosen_metrics = outlier_metrics(*map(torch.from_numpy, (*chosen, tested, data["ood_features"])))
+    assert some["last", "ood", "mahalanobis_auroc"] == dict(chosen_metrics)["mahalanobis_auroc"]
+    layered = nc.measure_model(nn.Sequential(nn.Identity(), *model()), "1", *loaders(data), layers=["0"])
     without = outlier_metrics(
-        **{name: each for name, each in sample().items() if name not in ("weight", "bias")}
+        **{name: tensor for name, tensor in sample().items() if name not in ("weight", "bias")}
     )
     inner = layered.select(layer="0", split="ood")
     assert {row.metric: row.value for row in inner} == pytest.approx(dict(without), rel=1e-12)
@@ -205,11 +204,11 @@ def test_arrays_files_and_models_have_the_same_values(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
 def test_other_data_without_labels_are_measured(tmp_path: Path) -> None:
     """-100 and -1 mean nothing there alike. Red: "no sample is left"."""
-    *own, other = loaders(arrays())
-    unlabelled = [(rows, torch.full_like(labels, -100)) for rows, labels in other]
-    wanted = nc.measure_model(model(), "0", *own, other).records
-    assert nc.measure_model(model(), "0", *own, unlabelled).records == wanted
-    collected = nc.collect_features(model(), "0", *own, unlabelled)["ood_features"]
+    *splits, ood = loaders(arrays())
+    unlabelled = [(rows, torch.full_like(labels, -100)) for rows, labels in ood]
+    wanted = nc.measure_model(model(), "0", *splits, ood).records
+    assert nc.measure_model(model(), "0", *splits, unlabelled).records == wanted
+    collected = nc.collect_features(model(), "0", *splits, unlabelled)["ood_features"]
     assert np.array_equal(collected, arrays()["ood_features"])
 
 
@@ -262,13 +261,13 @@ def own_file() -> dict[str, np.ndarray]:
     generator = np.random.default_rng(0)
     labels = np.arange(36) % 3
     inputs = generator.standard_normal((36, 5)) + 3 * labels[:, None]
-    found = {
+    entries = {
         "inputs": inputs[:24],
         "labels": labels[:24],
         "test_inputs": inputs[24:],
         "test_labels": labels[24:],
     }
-    return found | {"ood_inputs": generator.standard_normal((8, 5)) - 4}
+    return entries | {"ood_inputs": generator.standard_normal((8, 5)) - 4}
 
 
 OWN = {
@@ -291,11 +290,11 @@ def test_a_sweep_measures_the_third_split() -> None:
     wanted = (own_file()["ood_inputs"] - rule["mean"]) / rule["std"]
     assert data.ood.inputs.numpy() == pytest.approx(wanted, rel=1e-6)
     path = Path("data/features/own/L3/s0.safetensors")
-    found = nc.measure_file(path).select(split="ood").to_dict()
+    measured = nc.measure_file(path).select(split="ood").to_dict()
     points = pd.read_csv("data/results/points.csv")
-    own = points[points["split"] == "ood"]
-    assert {f"last/ood/{row.metric}": row.value for row in own.itertuples()} == pytest.approx(found, rel=1e-9)
-    assert len(own) == 15
+    ood = points[points["split"] == "ood"]
+    assert {f"last/ood/{p.metric}": p.value for p in ood.itertuples()} == pytest.approx(measured, rel=1e-9)
+    assert len(ood) == 15
     state = load_file("data/runs/own/L3/s0/model.safetensors")
     weight, bias = state["maps.0.weight"].double(), state["maps.0.bias"].double()
     hidden = {

@@ -121,7 +121,7 @@ def test_what_is_measured_is_what_measure_model_measures(study: Path) -> None:
     run = changed("DataLoader(test, 25)", f"DataLoader(test, 25), {other}")
     trained = train_own(run, CPU)
     rows = measure_run(TrainedRun(run, trained.state))
-    found = {(row.layer, row.split, row.metric): row.value for row in rows}
+    values = {(row.layer, row.split, row.metric): row.value for row in rows}
     model = build_own(run)
     model.load_state_dict(trained.state)
     keys = run.spec.training
@@ -130,7 +130,7 @@ def test_what_is_measured_is_what_measure_model_measures(study: Path) -> None:
     assert {row.layer for row in wanted} == {"stem", "body", "last"}
     assert {row.split for row in wanted} == {"train", "test", "weights", "ood"}
     for row in wanted:
-        value = found[row.layer, row.split, row.metric]
+        value = values[row.layer, row.split, row.metric]
         assert value == pytest.approx(row.value, rel=1e-12, abs=1e-300, nan_ok=True), row
 
 
@@ -173,18 +173,18 @@ def test_an_own_metric_reads_the_samples(study: Path) -> None:
     run = write(LOOP)
     trained = train_own(run, CPU)
     features = extract_own(run, trained.state, CPU)
-    found = list(own_measurements(run, features, TrainedRun(run, trained.state)))
-    train_last = next(row for row in found if (row.layer, row.split) == ("last", "train"))
+    rows = list(own_measurements(run, features, TrainedRun(run, trained.state)))
+    train_last = next(row for row in rows if (row.layer, row.split) == ("last", "train"))
     assert train_last.value == pytest.approx(features.train.inputs.square().sum().item(), rel=1e-12)
-    assert len(found) == 3 * 2  # layers and splits
+    assert len(rows) == 3 * 2  # layers and splits
 
 
 def test_parameters_have_roles() -> None:
     """Red: a frozen embedding, or a classifier's bias, among the inner weights."""
     model = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
     model[1].bias.requires_grad_(False)
-    found = roles(model, model[2])
-    assert found == {
+    parameter_roles = roles(model, model[2])
+    assert parameter_roles == {
         "0.weight": "embedding",
         "1.weight": "inner",
         "1.bias": "frozen",
@@ -290,7 +290,7 @@ def test_its_runs_are_keyed_by_what_they_depend_on(study: Path) -> None:
     Red: a digest that misses the loop, or that every study.py shares."""
     loop, _, metrics = LOOP.partition("def spread")
     loop = loop.replace("from ncpipe.metrics.catalogue import Metric\n", "")
-    own = """
+    header = """
 from loop import Plain, build, loaders, train
 from ncpipe.metrics.catalogue import Metric
 from ncpipe.training.own_loop import Training
@@ -300,7 +300,7 @@ def spread"""
 
     def split(old: str = "", new: str = "") -> Run:
         Path("loop.py").write_text(loop.replace(old, new), encoding="utf-8")
-        return write((own + metrics).replace(old, new))
+        return write((header + metrics).replace(old, new))
 
     run = split()
     assert study_effect(at_start()) is None
@@ -399,14 +399,14 @@ def test_a_file_that_only_the_loop_reads_decides_its_runs(study: Path, here: Non
 
     Red: the run of the file before, or one that has the name of the file before."""
     reading_study()
-    found = []
+    stores = []
     for scale in ("1.5", "-1.5", "1.5"):
         clear_code_digests()
         Path("more/noise.txt").write_text(scale)
         fetch("plain")
         train("plain", 2, 0, workers=1)
-        found.append(stored_contents())
-    first, both, again = found
+        stores.append(stored_contents())
+    first, both, again = stores
     assert len(first) == 1
     assert len({*both.values()}) == 2
     assert again == both
@@ -441,11 +441,11 @@ def trained_before(study: Path, here: None) -> dict[str, str]:
     reading_study()
     fetch("plain")
     train("plain", 2, 0, workers=1)
-    found = stored_contents()
+    stored = stored_contents()
     for folder in (RUNS, *stored_runs()):
         shutil.rmtree(folder)
     clear_code_digests()
-    return found
+    return stored
 
 
 def test_a_loop_is_edited_as_its_process_starts_and_put_back(

@@ -40,21 +40,21 @@ def test_the_starters_three_metrics_are_their_formulas() -> None:
     data, run = vector_data(), load_params().run("sine", 3, 0)
     (trained,) = train_batch([run], data, CPU, "float32")
     features = extract(run, trained.state, data, CPU)
-    found = {
+    measured = {
         (row.layer, row.split, row.metric): row.value
         for row in own_measurements(run, features, TrainedRun(run, trained.state, prepared=data))
     }
     state = {name: value.double().numpy() for name, value in trained.state.items()}
-    assert set(found) == {
+    assert set(measured) == {
         *(("last", "weights", name) for name in ("nc0", "norm_product")),
         *((layer, split, "spread_between_means") for layer in ("H1", "last") for split in ("train", "test")),
     }
     weight = state["last.weight"]
-    assert found["last", "weights", "nc0"] == pytest.approx(np.linalg.norm(sum(weight)), rel=1e-12)
+    assert measured["last", "weights", "nc0"] == pytest.approx(np.linalg.norm(sum(weight)), rel=1e-12)
     product = 1.0
     for name in ("maps.0.weight", "maps.1.weight", "last.weight"):
         product *= np.sqrt((state[name] ** 2).sum())
-    assert found["last", "weights", "norm_product"] == pytest.approx(product, rel=1e-12)
+    assert measured["last", "weights", "norm_product"] == pytest.approx(product, rel=1e-12)
     for split, samples in (("train", data.train), ("test", data.test)):
         h = samples.inputs.double().numpy()
         for layer in (0, 1):
@@ -66,10 +66,10 @@ def test_the_starters_three_metrics_are_their_formulas() -> None:
                     if i != j:
                         length = np.linalg.norm(mean[i] - mean[j])
                         u = (mean[i] - mean[j]) / length
-                        own = h[samples.labels == i]
-                        values.append(np.mean([((x - mean[i]) @ u) ** 2 for x in own]) / length**2)
+                        members = h[samples.labels == i]
+                        values.append(np.mean([((x - mean[i]) @ u) ** 2 for x in members]) / length**2)
             name = ("H1", "last")[layer]
-            assert found[name, split, "spread_between_means"] == pytest.approx(np.mean(values), rel=1e-9)
+            assert measured[name, split, "spread_between_means"] == pytest.approx(np.mean(values), rel=1e-9)
 
 
 def test_logits_and_labels_are_those_of_the_split() -> None:
@@ -80,9 +80,9 @@ def test_logits_and_labels_are_those_of_the_split() -> None:
     (trained,) = train_batch([run], data, CPU, "float32")
     features = extract(run, trained.state, data, CPU)
     rows = own_measurements(run, features, TrainedRun(run, trained.state, prepared=data))
-    found = {row.split: row.value for row in rows if row.metric == "nc0" and row.layer == "last"}
+    errors = {row.split: row.value for row in rows if row.metric == "nc0" and row.layer == "last"}
     end = trained.history[-1]
-    assert found == pytest.approx({"train": end.train_error, "test": end.test_error})
+    assert errors == pytest.approx({"train": end.train_error, "test": end.test_error})
 
 
 def test_history_takes_what_is_kept_on_the_way() -> None:

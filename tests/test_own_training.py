@@ -36,9 +36,9 @@ COSINES = {"name": "ldam", "max_margin": 0.5, "scale": 30.0, "cosines": True}
 
 
 def spec_of(**changes: Any) -> Experiment:
-    own = {"penalty": {"rule": "constant", "value": 0.01, "last_layer": None}, "epochs": 6, "log_every": 1}
-    found: Experiment = read(Experiment, experiment_tree(**own | changes), "")
-    return found
+    keys = {"penalty": {"rule": "constant", "value": 0.01, "last_layer": None}, "epochs": 6, "log_every": 1}
+    spec: Experiment = read(Experiment, experiment_tree(**keys | changes), "")
+    return spec
 
 
 # ---- The authors' formulas ------------------------------------------------------------------------------
@@ -61,8 +61,8 @@ def test_focal_is_eq_5_of_lin(gamma: float, alpha: list[float] | None) -> None:
     p = probabilities(f)[range(9), y]
     expected = -(np.array(alpha)[y] if alpha else 1) * (1 - p) ** gamma * np.log(p)
     weights = None if alpha is None else torch.tensor(alpha, dtype=torch.float64)
-    found = focal(torch.tensor(f), torch.tensor(y), gamma, weights)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    actual = focal(torch.tensor(f), torch.tensor(y), gamma, weights)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 def test_focal_keeps_its_digits_where_a_sample_is_sure() -> None:
@@ -93,8 +93,8 @@ def test_ldam_is_eq_12_and_13_of_cao(scale: float) -> None:
     z = f.copy()
     z[range(9), y] -= delta[y]
     expected = -np.log(probabilities(scale * z)[range(9), y])
-    found = label_aware_margins(torch.tensor(f), torch.tensor(y), torch.tensor(COUNTS), 0.5, scale)
-    np.testing.assert_allclose(found, expected, rtol=1e-11)
+    actual = label_aware_margins(torch.tensor(f), torch.tensor(y), torch.tensor(COUNTS), 0.5, scale)
+    np.testing.assert_allclose(actual, expected, rtol=1e-11)
 
 
 def test_ldam_by_cosines_is_the_authors_code() -> None:
@@ -116,8 +116,8 @@ def test_ldam_by_cosines_is_the_authors_code() -> None:
     expected = F.cross_entropy(30 * (cosines - margins), labels)
     fit, gradient = session.loss_and_gradient(session.train)
     assert fit.item() == pytest.approx(expected.item(), rel=1e-12)
-    found = session.stack.view(gradient, "last.weight")[0]
-    torch.testing.assert_close(found, torch.autograd.grad(expected, rows)[0], rtol=1e-9, atol=1e-12)
+    last_gradient = session.stack.view(gradient, "last.weight")[0]
+    torch.testing.assert_close(last_gradient, torch.autograd.grad(expected, rows)[0], rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(network(inputs), cosines, rtol=1e-12, atol=1e-14)
     assert session.evaluate(session.train)[1].item() == (cosines.argmax(1) != labels).double().mean()
 
@@ -127,11 +127,11 @@ def test_features_of_cosines_are_measured_with_the_rows_that_decide() -> None:
     run, data = Run("x", 3, 0, spec_of(loss=COSINES)), vector_data()
     (trained,) = train_batch([run], data, CPU, "float32")
     features = extract(run, trained.state, data, CPU)
-    found = features.train.inputs @ features.weight.mT
+    logits = features.train.inputs @ features.weight.mT
     rows = trained.state["last.weight"].double()
     h = features.train.inputs / features.train.inputs.norm(dim=1, keepdim=True)
-    torch.testing.assert_close(found, h @ (rows / rows.norm(dim=1, keepdim=True)).mT)
-    wrong = (found.argmax(1) != data.train.labels).double().mean().item()
+    torch.testing.assert_close(logits, h @ (rows / rows.norm(dim=1, keepdim=True)).mT)
+    wrong = (logits.argmax(1) != data.train.labels).double().mean().item()
     assert pytest.approx(wrong, rel=1e-6) == trained.history[-1].train_error  # a share in float32
 
 
@@ -141,8 +141,8 @@ def test_logit_adjustment_is_eq_10_of_menon(tau: float) -> None:
     f, y = samples()
     powers = (COUNTS / COUNTS.sum()) ** tau * np.exp(f)
     expected = -np.log(powers[range(9), y] / powers.sum(1))
-    found = logit_adjusted(torch.tensor(f), torch.tensor(y), torch.tensor(COUNTS), tau)
-    np.testing.assert_allclose(found, expected, rtol=1e-11)
+    actual = logit_adjusted(torch.tensor(f), torch.tensor(y), torch.tensor(COUNTS), tau)
+    np.testing.assert_allclose(actual, expected, rtol=1e-11)
 
 
 def numpy_steps(spec: dict[str, Any], weights: np.ndarray, gradients: list[np.ndarray]) -> np.ndarray:
@@ -173,8 +173,8 @@ def numpy_steps(spec: dict[str, Any], weights: np.ndarray, gradients: list[np.nd
 
 
 def session_of(optimizer: dict[str, Any], **changes: Any) -> Session:
-    own = {"optimizer": optimizer, "schedule": {"name": "constant"}} | changes
-    return Session([Run("x", 3, 0, spec_of(**own))], vector_data(), CPU, torch.float64)
+    keys = {"optimizer": optimizer, "schedule": {"name": "constant"}} | changes
+    return Session([Run("x", 3, 0, spec_of(**keys))], vector_data(), CPU, torch.float64)
 
 
 @pytest.mark.parametrize("name", ["lion", "sign_sgd", "muon"])
@@ -190,9 +190,9 @@ def test_steps_are_the_authors_on_an_inner_matrix(name: str) -> None:
     gradients = [torch.randn(stack.values.shape, generator=draw, dtype=torch.float64) for _ in range(3)]
     for step, gradient in enumerate(gradients):
         stack.values.copy_(method.optimizer.update(stack.values, gradient, method.table[step]))
-    own = [stack.view(gradient, matrix)[0].numpy() for gradient in gradients]
-    found = stack.view(stack.values, matrix)[0].numpy()
-    np.testing.assert_allclose(found, numpy_steps(optimizer, start, own), rtol=1e-12, atol=1e-14)
+    matrix_gradients = [stack.view(gradient, matrix)[0].numpy() for gradient in gradients]
+    end = stack.view(stack.values, matrix)[0].numpy()
+    np.testing.assert_allclose(end, numpy_steps(optimizer, start, matrix_gradients), rtol=1e-12, atol=1e-14)
 
 
 def test_muon_takes_adamws_steps_on_all_but_inner_matrices() -> None:

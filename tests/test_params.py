@@ -330,9 +330,9 @@ def test_a_mistake_names_its_line(tmp_path):
     with pytest.raises(InputError) as caught:
         load_params(path)
     lines = path.read_text().splitlines()
-    told = str(caught.value).splitlines()
-    assert len(told) == 2
-    for line, written in zip(told, ("[2, -3]", "0.005x"), strict=True):
+    messages = str(caught.value).splitlines()
+    assert len(messages) == 2
+    for line, written in zip(messages, ("[2, -3]", "0.005x"), strict=True):
         number = int(re.search(r" \(line (\d+)\)$", line)[1])
         assert written in lines[number - 1]
     merged = "a: &a\n  x: {y: 1}\nb:\n  <<: *a\n  z: 2\n"
@@ -343,7 +343,7 @@ def test_an_editor_names_the_misspelt_key(schema):
     """By the shipped schema, as a validator reads it. Red: 'is not valid under any of the given schemas'."""
 
     def said(error):
-        inner = [line for each in error.context for line in said(each)]
+        inner = [line for cause in error.context for line in said(cause)]
         return inner or [f"{error.json_path}: {error.message}"]
 
     tree = json.loads(json.dumps(read_yaml(ROOT / "params.yaml")))
@@ -352,7 +352,7 @@ def test_an_editor_names_the_misspelt_key(schema):
     spec["optimizer"] |= {"learning_rat": 0.1, "beta2": 2}
     spec["model"]["widt"] = 3
     spec["data"]["source"] = "digit"
-    found = [line for error in schema.iter_errors(tree) for line in said(error)]
+    lines = [line for error in schema.iter_errors(tree) for line in said(error)]
     words = ("'learning_rat' was unexpected", "'widt' was unexpected", "'digit' is not one of", "beta2: 2 is")
-    assert len(found) == len(words)
-    assert all(any(each in line for line in found) for each in words)
+    assert len(lines) == len(words)
+    assert all(any(word in line for line in lines) for word in words)

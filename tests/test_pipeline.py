@@ -65,19 +65,19 @@ class TestFreshClone:
         assert all((clone.folder / name).exists() for name in names)
         names = (*SWEEP_FIGURES, "curves_alpha", "curves_beta")
         assert figures(clone) == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
-        found = dvc_metrics(clone)
-        assert {name: (own["runs"], own["converged"]) for name, own in found.items()} == {
+        metrics = dvc_metrics(clone)
+        assert {name: (values["runs"], values["converged"]) for name, values in metrics.items()} == {
             "alpha": (4, 4),
             "beta": (4, 4),
         }
-        assert all("slope_nc1_trace_ratio" in own for own in found.values())
-        assert all("slope_loss_gap" in own and "deepest" not in own for own in found.values())
+        assert all("slope_nc1_trace_ratio" in values for values in metrics.values())
+        assert all("slope_loss_gap" in values and "deepest" not in values for values in metrics.values())
         assert {row["bound"] for row in table(clone, "runs")} == {"holds"}
-        said = (clone.folder / "data/results/rates.txt").read_text(encoding="utf-8").splitlines()
-        assert list(dict.fromkeys(line.split()[0] for line in said)) == ["line", *BOTH]
+        lines = (clone.folder / "data/results/rates.txt").read_text(encoding="utf-8").splitlines()
+        assert list(dict.fromkeys(line.split()[0] for line in lines)) == ["line", *BOTH]
         printed = [line.strip() for line in output.err.splitlines()]
-        assert all("4 of 4" in line for line in said[1:])
-        assert set(said) <= set(printed)
+        assert all("4 of 4" in line for line in lines[1:])
+        assert set(lines) <= set(printed)
 
     def test_every_network_is_trained_once(self, swept_first: Made) -> None:
         """Red: a batch that trains what is stored already; a stored run that its stage does not take."""
@@ -163,10 +163,10 @@ class TestWhatRuns:
             ("wild", "7"): "False",
         }
         assert rows["wild", "7"]["reason"] == "diverged"
-        found = dvc_metrics(clone)
-        assert found["wild"] == {"runs": 2, "converged": 0}
-        assert (found["alpha"]["runs"], found["alpha"]["converged"]) == (2, 2)
-        assert set(found) == {"alpha", "wild"}
+        metrics = dvc_metrics(clone)
+        assert metrics["wild"] == {"runs": 2, "converged": 0}
+        assert (metrics["alpha"]["runs"], metrics["alpha"]["converged"]) == (2, 2)
+        assert set(metrics) == {"alpha", "wild"}
 
     def test_what_was_removed_leaves_the_tables(self, changed_first: Made) -> None:
         """A depth, a seed and an experiment.
@@ -257,8 +257,8 @@ class TestKilled:
         """Red: a run that is written in its own place."""
         assert [output.code for output in killed.outputs] == [-signal.SIGKILL, -signal.SIGKILL, 0]
         finished = set()
-        for runs, own in zip(killed.runs, killed.finished, strict=True):
-            finished |= own
+        for runs, names in zip(killed.runs, killed.finished, strict=True):
+            finished |= names
             assert set(runs) == finished & set(ALPHA)
         assert killed.runs[-1] == ALPHA
         for name in ALPHA:
@@ -284,8 +284,8 @@ class TestKilled:
         assert len(first) > 20
         assert first == second
         names = ["points", "runs", "summary", "slopes", "history"]
-        rows, own = ([row for name in names for row in table(clone, name)] for clone in (swept, killed.clone))
-        assert own == [row for row in rows if row["experiment"] == "alpha"]
+        rows, alpha = ([row for n in names for row in table(clone, n)] for clone in (swept, killed.clone))
+        assert alpha == [row for row in rows if row["experiment"] == "alpha"]
         assert killed.clone.repro().ran == []
 
 

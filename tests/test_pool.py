@@ -59,10 +59,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_what_is_given_comes_in_order_and_once() -> None:
     """Red: what ends first comes first; a process for each task."""
-    found = list(share(who, range(20), 2))
-    assert [task for task, _ in found] == [*range(20)]
-    assert found[0][1] == os.getpid()
-    assert len({process for _, process in found[1:]} - {os.getpid()}) == 2
+    results = list(share(who, range(20), 2))
+    assert [task for task, _ in results] == [*range(20)]
+    assert results[0][1] == os.getpid()
+    assert len({process for _, process in results[1:]} - {os.getpid()}) == 2
     assert list(share(who, [], 2)) == []
 
 

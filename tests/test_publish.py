@@ -85,16 +85,16 @@ def test_of_claims_there_are_those_that_the_sweep_answers(swept: Path) -> None:
 
 
 def test_provenance_names_source_versions_machine_and_time(swept: Path) -> None:
-    found = json.loads((swept / "published" / "provenance.json").read_text())
+    facts = json.loads((swept / "published" / "provenance.json").read_text())
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=swept, check=True, capture_output=True, text=True)
     runs = [swept / "data" / "runs" / name / "L2" / "s0" / "run.json" for name in ("one", "two")]
     records = [json.loads(run.read_text())["computed_with"] for run in runs]
-    assert found["source"] == {"commit": head.stdout.strip(), "changed": []}
-    assert found["trained_with"] == {key: sorted({own[key] for own in records}) for key in records[0]}
-    assert found["machine"]["cores"] >= 1
-    assert found["machine"]["processor"]
-    assert set(found["training"]) == {"one", "two"}
-    assert all(own["batches"] == 2 and own["stopped"] == 0 for own in found["training"].values())
+    assert facts["source"] == {"commit": head.stdout.strip(), "changed": []}
+    assert facts["trained_with"] == {key: sorted({record[key] for record in records}) for key in records[0]}
+    assert facts["machine"]["cores"] >= 1
+    assert facts["machine"]["processor"]
+    assert set(facts["training"]) == {"one", "two"}
+    assert all(record["batches"] == 2 and record["stopped"] == 0 for record in facts["training"].values())
 
 
 def test_times_are_those_of_the_results_that_are_there(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:

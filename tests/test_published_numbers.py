@@ -51,8 +51,8 @@ def test_a_page_of_results_is_what_its_tables_give(page: str, written: Callable[
 
 def test_a_slope_of_the_trends_is_polyfits_over_its_own_runs() -> None:
     """Independently from points.csv. Red: another panel's runs, other depths or seeds than the choice's."""
-    (panel,) = [each for each in trends.panels() if each.panel == "Figure 2, a"]
-    (batches,) = [each for each in panel.choices if each.folder == "mini_batches"]
+    (panel,) = [panel for panel in trends.panels() if panel.panel == "Figure 2, a"]
+    (batches,) = [choice for choice in panel.choices if choice.folder == "mini_batches"]
     (same,) = [runs for runs, choices in panel.groups() if batches in choices]
     points = render.published("mnist_rn1", "points")
     rows = points[(points["metric"] == "nc3_cosine") & (points["split"] == "train") & points["used"]]
@@ -83,7 +83,7 @@ def test_a_slope_that_turns_back_is_undecided_in_table_and_figure() -> None:
     turned, falling = trends.fit(runs, "NC1"), trends.fit(runs[runs["depth"] <= 8], "NC1")
     assert turned["high"] < 0
     assert falling["high"] < 0
-    assert [trends.cell(each)[-1] for each in (turned, falling)] == ["‡", "†"]
+    assert [trends.cell(fit)[-1] for fit in (turned, falling)] == ["‡", "†"]
     figure, axes = plt.subplots()
     trends._draw_slopes(axes, [("turned", runs, "o"), ("falling", runs[runs["depth"] <= 8], "o")], "NC1")
     plt.close(figure)
@@ -132,23 +132,23 @@ def test_the_docs_quote_published_rates_and_a_published_verdict() -> None:
 def test_counts_of_claims_in_prose_are_those_of_the_tables(page: str, folder: str, pattern: str) -> None:
     """Red: a claim that was added, dropped or judged anew, where the page has the old count."""
     text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
-    [found] = re.finditer(pattern, text, re.MULTILINE)
+    [match] = re.finditer(pattern, text, re.MULTILINE)
     verdicts = render.published(folder, "claims")["verdict"]
-    assert int(found["all"]) == len(verdicts)
-    assert int(found["agrees"]) == (verdicts == "agrees").sum()
+    assert int(match["all"]) == len(verdicts)
+    assert int(match["agrees"]) == (verdicts == "agrees").sum()
 
 
 def deviations(panel: "render.Panel", metric: str, split: str) -> pd.DataFrame:
     """Return log10 values less their mean at each depth, seeds by depths."""
-    own = panel.points[(panel.points["metric"] == metric) & (panel.points["split"] == split)]
-    values = own[own["used"]].pivot(index="seed", columns="depth", values="log10")
+    rows = panel.points[(panel.points["metric"] == metric) & (panel.points["split"] == split)]
+    values = rows[rows["used"]].pivot(index="seed", columns="depth", values="log10")
     return values - values.mean()
 
 
 def correlation(tables: list[np.ndarray]) -> float:
     """Return the mean correlation of a seed's deviations at two depths, over all pairs of depths."""
-    found = [np.corrcoef(table.T)[np.triu_indices(table.shape[1], 1)] for table in tables]
-    return float(np.mean(found))
+    coefficients = [np.corrcoef(table.T)[np.triu_indices(table.shape[1], 1)] for table in tables]
+    return float(np.mean(coefficients))
 
 
 def test_what_seeds_share_is_that_of_published_sweeps() -> None:

@@ -48,9 +48,9 @@ def test_it_holds_wherever_the_weights_stand(seed: int) -> None:
     """At no critical point, by the gradient that is left. Red: without it, or with another layer's deltas."""
     data = clusters(2, 3, 4, 6, 0.5, seed)
     weights = drawn(seed)
-    found = layer_ranks(weights, data, DECAY)
-    assert len(found) == 3
-    for rank, weight in zip(found, weights, strict=False):
+    ranks = layer_ranks(weights, data, DECAY)
+    assert len(ranks) == 3
+    for rank, weight in zip(ranks, weights, strict=False):
         u, s, v = np.linalg.svd(weight.numpy())
         nearest = (u[:, :2] * s[:2]) @ v[:2]
         assert rank.distance == pytest.approx(np.linalg.norm(weight.numpy() - nearest), rel=1e-10)
@@ -82,8 +82,8 @@ def test_its_parts_are_those_of_the_definitions() -> None:
 
 
 def test_of_collapsed_inputs_nothing_is_left_but_the_gradient() -> None:
-    found = trained_ranks(clusters(3, 1, 4, 6, 0.0, 0), 3, 0.01, 0)
-    for rank in found:
+    ranks = trained_ranks(clusters(3, 1, 4, 6, 0.0, 0), 3, 0.01, 0)
+    for rank in ranks:
         assert rank.variation < 1e-30
         assert rank.gradient < 1e-6
         assert rank.distance <= rank.bound < 1e-4
@@ -127,8 +127,8 @@ def test_networks_have_the_parts_of_the_definition(model: dict[str, Any]) -> Non
     """Of the second, by differences of the loss. Red: batch norm by running statistics; the fit's sum."""
     run = perceptron(model)
     network = built(run)
-    found = matrix_ranks(network, run, DATA, CPU)
-    assert list(found) == ["maps.0", "maps.1", "maps.2"]
+    ranks = matrix_ranks(network, run, DATA, CPU)
+    assert list(ranks) == ["maps.0", "maps.1", "maps.2"]
     weight = network.get_parameter("maps.1.weight").detach()
     samples, step = len(DATA.train), 1e-6
     delta = torch.zeros(samples, 7, dtype=torch.float64)
@@ -147,10 +147,10 @@ def test_networks_have_the_parts_of_the_definition(model: dict[str, Any]) -> Non
     )
     gradient = (delta.T @ h + DECAY * weight).norm()
     bound = (delta.norm() * spread.sqrt() + gradient) / DECAY
-    assert found["maps.1"].bound == pytest.approx(bound.item(), rel=1e-5)
-    assert found["maps.1"].distance == pytest.approx(np.linalg.norm(np.linalg.svd(weight)[1][3:]), rel=1e-9)
-    assert found["maps.1"].size == pytest.approx(weight.norm().item())
-    assert all(rank.distance <= rank.bound for rank in found.values())
+    assert ranks["maps.1"].bound == pytest.approx(bound.item(), rel=1e-5)
+    assert ranks["maps.1"].distance == pytest.approx(np.linalg.norm(np.linalg.svd(weight)[1][3:]), rel=1e-9)
+    assert ranks["maps.1"].size == pytest.approx(weight.norm().item())
+    assert all(rank.distance <= rank.bound for rank in ranks.values())
     assert not network.training
 
 

@@ -66,9 +66,9 @@ DECAYS = {"rule": "constant", "value": 0.0, "last_layer": 0.1, "features": 0.005
 
 
 def tree(**changes: Any) -> dict[str, Any]:
-    found = experiment_tree(**{"data": TEACHER, "loss": "mse", "penalty": DECAYS} | changes)
-    found["model"] = MLP | changes.get("model", {})
-    return found
+    experiment = experiment_tree(**{"data": TEACHER, "loss": "mse", "penalty": DECAYS} | changes)
+    experiment["model"] = MLP | changes.get("model", {})
+    return experiment
 
 
 def spec_of(**changes: Any) -> Experiment:
@@ -115,18 +115,18 @@ def form_distance(weight: np.ndarray, sigma: np.ndarray, shift: float) -> float:
 def test_nrc3_and_held_out_samples_are_those_of_the_formulas_in_numpy() -> None:
     """The conformance suite has the others of training samples."""
     features, targets, weight, bias = arrays()
-    found = by_name(measure_regression(features, targets, weight, bias, features[:20], targets[:20]))
+    metrics = by_name(measure_regression(features, targets, weight, bias, features[:20], targets[:20]))
     sigma = np.cov(targets.T, bias=True)
     least = float(np.sqrt(np.linalg.eigvalsh(sigma)[0]))
     grid = min(form_distance(weight, sigma, shift) for shift in np.linspace(0, least * (1 - 1e-9), 2001))
-    assert found["weights", "nrc3"] == pytest.approx(grid, rel=1e-5)
-    assert found["weights", "nrc3"] <= grid * (1 + 1e-12)
-    assert found["test", "nrc2"] == pytest.approx(outside(features[:20], weight), rel=1e-9)
-    assert {metric for split, metric in found if split == "weights"} == {
+    assert metrics["weights", "nrc3"] == pytest.approx(grid, rel=1e-5)
+    assert metrics["weights", "nrc3"] <= grid * (1 + 1e-12)
+    assert metrics["test", "nrc2"] == pytest.approx(outside(features[:20], weight), rel=1e-9)
+    assert {metric for split, metric in metrics if split == "weights"} == {
         "nrc3", "nrc3_gamma", "rank_weights", "stable_rank_weights", "effective_rank_weights",
     }  # fmt: skip
     for metric, value in of_layer(features[:20], targets[:20], weight).items():
-        assert found["test", metric] == pytest.approx(value, rel=1e-12), metric
+        assert metrics["test", metric] == pytest.approx(value, rel=1e-12), metric
 
 
 def of_layer(features: np.ndarray, targets: np.ndarray, reader: np.ndarray | None) -> dict[str, float]:
@@ -141,7 +141,7 @@ def of_layer(features: np.ndarray, targets: np.ndarray, reader: np.ndarray | Non
     ratios = np.sort(np.log(far[:, 2] / far[:, 1]))
     heights = [-math.log(1 - rank / count) for rank in range(1, count + 1) if rank < count]
     kept = count * 9 // 10
-    found = {
+    metrics = {
         "nrc1_variance": values[:-length].sum() / values.sum(),
         "stable_rank_features": values.sum() / values[-1],
         "nrc2_cka": (cross**2).sum() / (np.linalg.norm(moment) * np.linalg.norm(wanted)),
@@ -150,8 +150,8 @@ def of_layer(features: np.ndarray, targets: np.ndarray, reader: np.ndarray | Non
     }
     if reader is not None:
         rows = np.linalg.svd(reader)[2][:length].T
-        found["nrc3_alignment"] = np.cos(subspace_angles(axes[:, -length:], rows)).mean()
-    return found
+        metrics["nrc3_alignment"] = np.cos(subspace_angles(axes[:, -length:], rows)).mean()
+    return metrics
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 5])
@@ -162,8 +162,8 @@ def test_the_dimension_is_that_of_a_manifold_however_it_lies(dimension: int) -> 
     curved = np.concatenate([np.cos(points), np.sin(points), points], 1) @ draw.standard_normal(
         (3 * dimension, 20)
     )
-    found = intrinsic_dimension(torch.from_numpy(np.concatenate([curved, curved[:7]])))
-    assert found == pytest.approx(dimension, rel=0.1)
+    estimate = intrinsic_dimension(torch.from_numpy(np.concatenate([curved, curved[:7]])))
+    assert estimate == pytest.approx(dimension, rel=0.1)
     assert feature_spectrum(principal_axes(torch.from_numpy(curved)), dimension)[0] > 1e-4
 
 
@@ -178,12 +178,12 @@ def test_the_dimension_is_that_of_a_manifold_however_it_lies(dimension: int) -> 
 def test_what_a_layer_without_a_signal_has(features: torch.Tensor, expected: dict[str, float]) -> None:
     """Red: rounding taken for a signal of full share; an error of LAPACK."""
     targets = torch.from_numpy(arrays(samples=20)[1])
-    found = {
+    metrics = {
         row.metric: row.value for row in measure_vectors({"test": (features, targets)}, None, None, "H1")
     }
     names = {"nrc1_variance", "nrc2_cka", "nrc4_linear_mse", "intrinsic_dimension", "stable_rank_features"}
-    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-12)
-    assert all(math.isnan(found[name]) for name in names - expected.keys())
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-12)
+    assert all(math.isnan(metrics[name]) for name in names - expected.keys())
     assert math.isnan(nrc3_alignment(principal_axes(features), torch.ones(3, 4), 3))
 
 
@@ -195,8 +195,8 @@ def test_nrc3_finds_the_gamma_that_a_gram_matrix_was_made_with(shift: float) -> 
     values, axes = np.linalg.eigh(sigma)
     root = shift * np.sqrt(values[0])
     weight = 3 * axes @ np.diag(np.sqrt(np.sqrt(values) - root)) @ axes.T
-    found, gamma = nrc3(torch.from_numpy(weight), torch.from_numpy(targets))
-    assert found < 1e-28
+    value, gamma = nrc3(torch.from_numpy(weight), torch.from_numpy(targets))
+    assert value < 1e-28
     assert gamma == pytest.approx(root**2, rel=1e-9, abs=1e-12)
 
 
@@ -208,7 +208,7 @@ def test_nrc3_where_no_gamma_can_be_told() -> None:
     assert math.isnan(gamma)
     flat = np.repeat(white[:, :1], 3, 1)  # a covariance of rank 1
     for weight, targets in ((torch.eye(3), flat), (torch.zeros(3, 3), white * [1, 2, 3])):
-        assert all(math.isnan(each) for each in nrc3(weight, torch.from_numpy(targets)))
+        assert all(math.isnan(number) for number in nrc3(weight, torch.from_numpy(targets)))
 
 
 def test_metrics_at_any_scale_and_of_what_is_0() -> None:
@@ -227,9 +227,9 @@ def test_metrics_at_any_scale_and_of_what_is_0() -> None:
 
 def test_one_number_a_target_has_no_nrc3() -> None:
     features, targets, weight, _ = arrays()
-    found = by_name(measure_regression(features, targets[:, :1], weight[:1]))
-    assert ("weights", "nrc3") not in found
-    assert ("train", "nrc1") in found
+    metrics = by_name(measure_regression(features, targets[:, :1], weight[:1]))
+    assert ("weights", "nrc3") not in metrics
+    assert ("train", "nrc1") in metrics
 
 
 # --- the features model -------------------------------------------------------------------------------
@@ -264,8 +264,8 @@ def test_the_optimum_is_what_a_minimisation_ends_at(
         for start in starts
     ]
     assert min(end.fun for end in ends) == pytest.approx(best.loss, rel=1e-6)
-    found = ends[int(ends[1].fun < ends[0].fun)].x[: sizes[0]].reshape(3, width)
-    assert found @ found.T == pytest.approx(best.gram.numpy(), abs=2e-3)
+    minimiser = ends[int(ends[1].fun < ends[0].fun)].x[: sizes[0]].reshape(3, width)
+    assert minimiser @ minimiser.T == pytest.approx(best.gram.numpy(), abs=2e-3)
 
 
 def test_the_optimum_of_the_theorem_reaches_the_least_loss_and_has_collapsed() -> None:
@@ -283,9 +283,9 @@ def test_the_optimum_of_the_theorem_reaches_the_least_loss_and_has_collapsed() -
     assert loss_of(weight, free, targets.mean(0), targets, decays) == pytest.approx(best.loss, rel=1e-12)
     assert best.last_penalty == pytest.approx(decays[0] / 2 * (weight**2).sum(), rel=1e-12)
     assert best.rank == 3
-    found = by_name(measure_regression(free, targets, weight, targets.mean(0)))
-    assert max(found["train", "nrc1"], found["train", "nrc2"], found["weights", "nrc3"]) < 1e-27
-    assert found["weights", "nrc3_gamma"] == pytest.approx(decays[0] * decays[1], rel=1e-9)
+    metrics = by_name(measure_regression(free, targets, weight, targets.mean(0)))
+    assert max(metrics["train", "nrc1"], metrics["train", "nrc2"], metrics["weights", "nrc3"]) < 1e-27
+    assert metrics["weights", "nrc3_gamma"] == pytest.approx(decays[0] * decays[1], rel=1e-9)
 
 
 # --- data and training --------------------------------------------------------------------------------
@@ -317,8 +317,8 @@ def test_the_stages_measure_what_applies_and_nothing_else(study_folder: Path) ->
     )
     measure_runs("ufm", "decay", depths=[2], seeds=[0, 1])
     rows = pd.read_csv("data/metrics/ufm/measurements.csv")
-    own = rows[(rows["layer"] == "last") & ~rows["metric"].str.startswith("singular")]
-    assert set(own["metric"]) == {
+    last_rows = rows[(rows["layer"] == "last") & ~rows["metric"].str.startswith("singular")]
+    assert set(last_rows["metric"]) == {
         "nrc1", "nrc2", "nrc3", "nrc3_gamma", "relative_mse", "ufm_gap", "inner_penalty",
         "inner_penalty_times_depth", "rank_weights", "stable_rank_weights", "effective_rank_weights",
         "nrc1_variance", "nrc2_cka", "nrc3_alignment", "nrc4_linear_mse", "stable_rank_features",
@@ -326,7 +326,7 @@ def test_the_stages_measure_what_applies_and_nothing_else(study_folder: Path) ->
     }  # fmt: skip
     assert set(rows["layer"]) == {"last", "maps.0"}
     assert rows["value"].notna().all()
-    run = own[own["seed"] == 0].set_index(["split", "metric"])["value"]
+    run = last_rows[last_rows["seed"] == 0].set_index(["split", "metric"])["value"]
     table = pd.read_csv("data/metrics/ufm/runs.csv").set_index("seed").loc[0]
     least = regression_optimum(torch.tensor(SIGMA, dtype=torch.float64), 0.1, 40 * 0.005, 12).loss
     assert run["train", "ufm_gap"] == pytest.approx(table["loss"] - least, abs=1e-7)
@@ -441,9 +441,9 @@ def test_every_stage_runs_and_what_needs_classes_is_left_out(study_folder: Path)
     """The study of regression, made tiny: its claims, its figures and its page."""
     study = YAML(typ="safe").load(ROOT / "stages/regression/params.yaml")
     study["sweep"] |= {"seeds": [0, 1]}
-    for each in study["experiments"].values():
-        each |= {"epochs": 60, "log_every": 5}
-        each["data"] |= {"samples": 30, "test_samples": 10}
+    for experiment in study["experiments"].values():
+        experiment |= {"epochs": 60, "log_every": 5}
+        experiment["data"] |= {"samples": 30, "test_samples": 10}
     YAML().dump(study, Path("params.yaml"))
     shutil.copy(ROOT / "stages/regression/claims.yaml", "claims.yaml")
     measure_runs(*study["sweep"]["experiments"], depths=study["sweep"]["depths"], seeds=[0, 1])

@@ -58,7 +58,7 @@ class Page(HTMLParser):
             self.text += data
 
     def all(self, name):
-        return [found[name] for _, found in self.elements if name in found]
+        return [attrs[name] for _, attrs in self.elements if name in attrs]
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +82,9 @@ def test_everything_is_on_the_page(page):
     properties = WORDS["collapse"]["classes"]["properties"]
     kinds = ("terms", "headings", "marks", "verdicts")
     explained = [*properties, *(name for part in kinds for name in WORDS[part])]
-    papers = [f"{name}: {own['authors']}, {own['title']}" for name, own in WORDS["papers"].items()]
+    papers = [f"{name}: {paper['authors']}, {paper['title']}" for name, paper in WORDS["papers"].items()]
     for words in (
-        *(own["says"] for own in properties.values()),
+        *(entry["says"] for entry in properties.values()),
         *explained,
         *papers,
         network_words("L-RN1", "post"),
@@ -138,7 +138,7 @@ def test_the_first_screen_answers(study, page):
 
 def test_red_is_what_contradicts_a_paper(page):
     """Red: a sentence of ours, in the colour of a contradiction."""
-    tones = [found.get("class", "") for tag, found in page.elements if found.get("data-column") == "verdict"]
+    tones = [attrs.get("class", "") for tag, attrs in page.elements if attrs.get("data-column") == "verdict"]
     assert tones == ["bad", "open", "good"]  # disagrees, disagrees (ours), agrees
 
 
@@ -185,12 +185,12 @@ def test_regression_has_its_own_columns():
 def test_one_depth_has_means_in_place_of_rates():
     """Against the table. Red: `NC1 has no rate` as all that was found."""
     made = tables(("one",), depths=(3,))
-    own = made["points"].query("metric == 'nc1_trace_ratio' and split == 'train' and used")
-    mean = math.exp(sum(map(math.log, own["value"])) / len(own))
+    rows = made["points"].query("metric == 'nc1_trace_ratio' and split == 'train' and used")
+    mean = math.exp(sum(map(math.log, rows["value"])) / len(rows))
     [row] = rate_rows(made["runs"], made["points"], made["slopes"], {"one": ""})
     assert row.rates["NC1"].text == f"{mean:.3g}"
-    [said] = findings(made["runs"], made["points"], made["slopes"])
-    assert said.startswith(f"one: NC1 is {mean:.2g}")
+    [sentence] = findings(made["runs"], made["points"], made["slopes"])
+    assert sentence.startswith(f"one: NC1 is {mean:.2g}")
     assert "does it depend" not in asked(made["runs"], {})[0]
 
 
@@ -232,18 +232,18 @@ def test_metrics_of_the_history_are_curves_by_their_labels():
     """NC through training. Red: a chooser of `nc1_trace_ratio_test`."""
     made = tables(("one",), (2, 3))
     made["history"] = made["history"].assign(nc1_trace_ratio=0.5, nc1_trace_ratio_test=0.7)
-    found = chart_data(*(made[name] for name in CHARTS))["history"]
-    assert next(iter(found["titles"])) == "nc1_trace_ratio"  # what the chart shows first
-    assert found["titles"]["nc1_trace_ratio"] == "NC1"
-    assert found["titles"]["nc1_trace_ratio_test"] == "NC1, test"
-    assert found["columns"]["nc1_trace_ratio_test"] == [[0.7] * 5] * 4
+    history = chart_data(*(made[name] for name in CHARTS))["history"]
+    assert next(iter(history["titles"])) == "nc1_trace_ratio"  # what the chart shows first
+    assert history["titles"]["nc1_trace_ratio"] == "NC1"
+    assert history["titles"]["nc1_trace_ratio_test"] == "NC1, test"
+    assert history["columns"]["nc1_trace_ratio_test"] == [[0.7] * 5] * 4
 
 
 def test_experiments_stand_side_by_side():
     """Against the tables. Red: the other way round; runs of one seed as independent."""
     made = tables()
-    [found] = side_by_side(made["runs"], made["points"], RULE)
-    rows = {(row[0].text, row[1].text): row for row in found.rows}
+    [grid] = side_by_side(made["runs"], made["points"], RULE)
+    rows = {(row[0].text, row[1].text): row for row in grid.rows}
     row = rows[("power of NC1", "two")]
     slopes = made["slopes"].set_index(["experiment", "metric", "split"])["slope"]
     one, two = (slopes[(name, "nc1_trace_ratio", "train")] for name in ("one", "two"))
@@ -283,17 +283,17 @@ def test_each_line_of_a_study_with_an_axis_has_its_own_depth(tmp_path, monkeypat
 def test_nothing_is_asked_of_a_network(page):
     """Every address is of the page's own or holds what it stands for; and the page forbids the others."""
     asking = [
-        found.get(name, "#")
-        for tag, found in page.elements
+        attrs.get(name, "#")
+        for tag, attrs in page.elements
         for name in ("href", "src", "xlink:href", "action")
         if (tag, name) != ("a", "href")
     ]
     assert [address for address in asking if not address.startswith(("#", "data:"))] == []
-    links = [found["href"] for tag, found in page.elements if tag == "a"]
+    links = [attrs["href"] for tag, attrs in page.elements if tag == "a"]
     leaving = {address for address in links if not address.startswith(("#", "data:"))}
     assert leaving == {paper["link"] for paper in WORDS["papers"].values()}  # followed by a click alone
     policies = [
-        found["content"] for _, found in page.elements if found.get("http-equiv") == "Content-Security-Policy"
+        attrs["content"] for _, attrs in page.elements if attrs.get("http-equiv") == "Content-Security-Policy"
     ]
     assert len(policies) == 1
     assert policies[0].startswith("default-src 'none'")
@@ -308,11 +308,11 @@ def held_by(address):
 
 def test_figures_are_on_the_page_to_the_byte(study, page):
     """Red: a figure in another's place; one that a reader who hears the page learns nothing of."""
-    images = [found for tag, found in page.elements if tag == "img"]
+    images = [attrs for tag, attrs in page.elements if tag == "img"]
     drawn = [study / f"data/figures/{name}.svg" for name in ("depth_sweep", "loss_gap")]
-    for found, path in zip(images, [ROOT / "docs/collapse.svg", *drawn], strict=True):
-        assert held_by(found["src"]) == ("data:image/svg+xml", path.read_bytes())
-        assert found["alt"]
+    for attrs, path in zip(images, [ROOT / "docs/collapse.svg", *drawn], strict=True):
+        assert held_by(attrs["src"]) == ("data:image/svg+xml", path.read_bytes())
+        assert attrs["alt"]
     ids = page.all("id")
     assert len(ids) == len(set(ids))
     aims = [aim.removeprefix("#") for aim in page.all("href") if aim.startswith("#")]
@@ -322,7 +322,7 @@ def test_figures_are_on_the_page_to_the_byte(study, page):
 
 def test_tables_are_behind_their_links_to_the_byte(study, page):
     links = {
-        found["download"]: found["href"] for tag, found in page.elements if tag == "a" and "download" in found
+        attrs["download"]: attrs["href"] for tag, attrs in page.elements if tag == "a" and "download" in attrs
     }
     assert set(links) == {"claims.csv", "slopes.csv", "runs.csv"}
     for name, address in links.items():
@@ -336,7 +336,7 @@ def test_charts_have_every_run(study, page):
     data = json.loads(page.scripts[0])
     points = pd.read_csv(study / "data/results/points.csv").fillna({"reason": ""})
     runs = data["runs"]
-    seen = 0
+    count = 0
     for series in data["series"]:
         for i, value in enumerate(series["values"]):
             place = {
@@ -347,8 +347,8 @@ def test_charts_have_every_run(study, page):
             assert len(row) == 1
             assert value == pytest.approx(row["value"].item(), rel=1e-4)
             assert series["reasons"].get(str(i), "") == row["reason"].item()
-            seen += 1
-    assert seen == len(points)
+            count += 1
+    assert count == len(points)
     assert [series["title"] for series in data["series"]][:2] == ["NC1", "NC2 (ETF)"]
     slopes = pd.read_csv(study / "data/results/slopes.csv")
     assert sum(len(series["fits"]) for series in data["series"]) == len(slopes)
@@ -358,19 +358,19 @@ def test_charts_have_every_run(study, page):
 def test_charts_have_every_layer_of_every_run(study, page):
     """Against the tables. Red: a run in another's place; a layer in another's."""
     data = json.loads(page.scripts[0])
-    found, runs = data["layers"], data["runs"]
+    layers, runs = data["layers"], data["runs"]
     measured = pd.concat(pd.read_csv(path) for path in study.glob("data/metrics/*/measurements.csv"))
     keys = ["experiment", "depth", "seed", "layer", "metric", "split"]
     values = measured.set_index(keys)["value"].to_dict()
-    told = {}
-    for series in found["series"]:
-        for i, (net, own) in enumerate(zip(found["which"], series["values"], strict=True)):
-            for layer, value in zip(found["nets"][net]["layer"], own, strict=True):
+    charted = {}
+    for series in layers["series"]:
+        for i, (net, run_values) in enumerate(zip(layers["which"], series["values"], strict=True)):
+            for layer, value in zip(layers["nets"][net]["layer"], run_values, strict=True):
                 key = (data["lines"][runs["line"][i]], runs["x"][i], runs["seed"][i], layer)
-                told[(*key, series["metric"], series["split"])] = math.nan if value is None else value
+                charted[(*key, series["metric"], series["split"])] = math.nan if value is None else value
     for key, value in values.items():
-        assert told[key] == pytest.approx(value, rel=1e-3, nan_ok=True), key
-    assert all(math.isnan(value) for key, value in told.items() if key not in values)
+        assert charted[key] == pytest.approx(value, rel=1e-3, nan_ok=True), key
+    assert all(math.isnan(value) for key, value in charted.items() if key not in values)
 
 
 def test_charts_have_every_epoch(page):
@@ -432,10 +432,10 @@ def test_the_page_is_the_last_stage_and_alone_knows_what_was_asked(path):
     """It waits for all that the study makes. Red: `about` among the params of another stage."""
     listed = YAML(typ="safe").load(path)["stages"]
     stages = {name: stage.get("do", stage) for name, stage in listed.items()}
-    asked = [name for name, stage in stages.items() if "about" in stage.get("params", [])]
+    names = [name for name, stage in stages.items() if "about" in stage.get("params", [])]
     known = path.with_name("params.yaml").is_file()
-    assert asked == (["report"] if known else [])
-    read = {str(each) for stage in stages.values() for each in stage.get("deps", [])}
+    assert names == (["report"] if known else [])
+    read = {str(dep) for stage in stages.values() for dep in stage.get("deps", [])}
     made = [out for stage in stages.values() for out in stage.get("outs", [])]
     ends = [out for out in made if not any(_holds(dep, out) for dep in read)]
     assert ends == ["data/report.html"]
@@ -453,9 +453,9 @@ def test_a_page_to_send_says_where_it_is_from(study, tmp_path, monkeypatch):
     monkeypatch.chdir(study)
     report(tmp_path / "page.html")
     sent = (tmp_path / "page.html").read_text(encoding="utf-8")
-    told = re.search(
+    match = re.search(
         r"<dt>Written on</dt><dd>processor (.*?), cores (\d+), memory_gb \d+, system \w+</dd>", sent
     )
     assert re.search(r"<dt>Written with</dt><dd>python 3[\d.]+, torch \S+, numpy .*, dvc [\d.]+</dd>", sent)
-    assert told
-    assert told[1] not in (study / "data/report.html").read_text(encoding="utf-8")
+    assert match
+    assert match[1] not in (study / "data/report.html").read_text(encoding="utf-8")

@@ -39,16 +39,16 @@ def page(request, browser, address) -> Iterator:
     width, height, scheme = SIZES[request.param]
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page = context.new_page()
-    said, asked = [], []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda asking: asked.append(asking.url))
+    messages, addresses = [], []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda asking: addresses.append(asking.url))
     page.goto(address)
     page.wait_for_function("document.documentElement.dataset.drawn === 'yes'", timeout=30_000)
     yield page
     context.close()
-    assert said == []
-    assert [url for url in asked if not url.startswith("data:")] == [address]
+    assert messages == []
+    assert [url for url in addresses if not url.startswith("data:")] == [address]
 
 
 def marks(page, chart):
@@ -91,8 +91,8 @@ def test_every_run_is_drawn_and_tells_of_itself(page):
     assert sum("diverged" in text for text in runs) == 1
     page.locator("#panel svg .mark-symbol path[aria-label*='diverged']").hover()
     page.wait_for_selector("#vg-tooltip-element.visible")
-    told = page.locator("#vg-tooltip-element").inner_text()
-    assert all(words in told for words in ("seed", "diverged", "one"))
+    tooltip = page.locator("#vg-tooltip-element").inner_text()
+    assert all(words in tooltip for words in ("seed", "diverged", "one"))
 
 
 def test_a_choice_changes_the_chart(page):
@@ -106,16 +106,16 @@ def test_a_choice_changes_the_chart(page):
     page.select_option("#against", "layer")
     page.wait_for_function("document.querySelector('#panel svg').textContent.includes('layer')")
     assert not page.locator("#layer").is_visible()
-    told = labels(page)
-    assert len(told) == 32  # 12 runs at the last layer, 12 at X1, 8 at X2, which a network of 2 blocks lacks
-    assert sum("diverged" in text for text in told) == 3
+    texts = labels(page)
+    assert len(texts) == 32  # 12 runs at the last layer, 12 at X1, 8 at X2, which a network of 2 blocks lacks
+    assert sum("diverged" in text for text in texts) == 3
     page.select_option("#against", "x")
     page.select_option("#layer", "X2")
     page.wait_for_function("document.querySelector('#panel-says').textContent.includes('Single runs')")
-    told = labels(page)
-    assert len(told) == 8
-    assert all("seed" in text for text in told)
-    assert sum("not converged: diverged" in text for text in told) == 1
+    texts = labels(page)
+    assert len(texts) == 8
+    assert all("seed" in text for text in texts)
+    assert sum("not converged: diverged" in text for text in texts) == 1
     page.select_option("#layer", "")
     page.select_option("#split", "train")
     page.uncheck("#panel-choice input[value='0']")
@@ -174,9 +174,9 @@ def test_axe_finds_nothing(page):
     """Every rule of axe-core, with all that is folded open. Red: grey text of too little contrast."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="uv sync --group browser").Axe()
     page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
-    found = axe.run(page)
+    result = axe.run(page)
     page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = false; })")
-    assert found.violations_count == 0, found.generate_report()
+    assert result.violations_count == 0, result.generate_report()
 
 
 def test_a_print_shows_tables_whole_and_no_tools(page, tmp_path):
@@ -197,8 +197,8 @@ def test_a_print_shows_tables_whole_and_no_tools(page, tmp_path):
         page.emulate_media(media="screen")
         pytest.skip("no pdftotext on the path: apt-get install poppler-utils")
     page.pdf(path=tmp_path / "page.pdf", format="A4")
-    told = subprocess.run([pdftotext, "-layout", tmp_path / "page.pdf", "-"], capture_output=True, text=True)
-    assert "learning_rate" in told.stdout  # parameters, which a screen opens by a click
+    pdf = subprocess.run([pdftotext, "-layout", tmp_path / "page.pdf", "-"], capture_output=True, text=True)
+    assert "learning_rate" in pdf.stdout  # parameters, which a screen opens by a click
     for of_a_screen in ("and all rights", "of claims.yaml, about", "pointed at"):
-        assert of_a_screen not in told.stdout
+        assert of_a_screen not in pdf.stdout
     page.emulate_media(media="screen")

@@ -74,11 +74,11 @@ def test_tensors_that_are_not_contiguous(part: str, norm: str) -> None:
     """The gradient of a sum is one number with strides of 0."""
     given = {n: t.clone().requires_grad_() for n, t in inputs(part, norm, 2, 2 * TOKENS, 4).items()}
     outputs = compiled(part, given, TOKENS)
-    expected = torch.autograd.grad(outputs, list(given.values()), [torch.ones_like(each) for each in outputs])
+    expected = torch.autograd.grad(outputs, list(given.values()), [torch.ones_like(y) for y in outputs])
     turned = given | {"x": given["x"].detach().mT.contiguous().mT.requires_grad_()}
-    total = sum(each.sum() for each in compiled(part, turned, TOKENS))
-    for one, other in zip(torch.autograd.grad(total, list(turned.values())), expected, strict=True):
-        torch.testing.assert_close(one, other)
+    total = sum(y.sum() for y in compiled(part, turned, TOKENS))
+    for gradient, reference in zip(torch.autograd.grad(total, list(turned.values())), expected, strict=True):
+        torch.testing.assert_close(gradient, reference)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

@@ -362,13 +362,13 @@ def test_two_that_claim_at_once(
         with monkeypatch.context() as patch:
             before_calls(patch, ((os, name) for name in CALLS), step)
             writer.take([key])
-        holders = [each for each in (writer, *held) if key in each.claim.keys and not each.released.is_set()]
+        holders = [peer for peer in (writer, *held) if key in peer.claim.keys and not peer.released.is_set()]
         assert len(holders) <= 1, at
         if holders:
             assert claimed_keys() == {key}
             assert os.readlink(claims_folder() / key) == holders[0].file.name
-        for each in (writer, *held):
-            each.release()
+        for peer in (writer, *held):
+            peer.release()
         with claimed([first]) as last:  # nothing is left that keeps a run from being claimed
             assert last.claim.keys == (key,)
         assert left_behind() == [], at

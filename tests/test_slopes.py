@@ -137,20 +137,20 @@ def test_one_depth_has_no_slope_and_one_run_per_depth_neither_interval_nor_test(
 def test_with_a_constant_design_it_is_welchs_analysis_of_variance():
     generator = np.random.default_rng(0)
     groups = [scale * generator.standard_normal(n) for scale, n in ((1, 3), (5, 4), (0.2, 2), (2, 5))]
-    theirs = stats.f_oneway(*groups, equal_var=False)
-    ours = welch_james(np.ones((4, 1)), groups)
-    assert [ours.lack_of_fit, ours.p_value] == pytest.approx([theirs.statistic, theirs.pvalue])
+    expected = stats.f_oneway(*groups, equal_var=False)
+    actual = welch_james(np.ones((4, 1)), groups)
+    assert [actual.lack_of_fit, actual.p_value] == pytest.approx([expected.statistic, expected.pvalue])
 
 
 def test_its_sum_of_squares_is_that_of_a_weighted_polyfit():
     groups = values_at_depths(4, np.geomspace(0.3, 3, 5))
     means, errors = (np.array([f(y) for y in groups]) for f in (np.mean, lambda y: y.std(ddof=1) / 2))
     line = np.polyval(np.polyfit(LOG_DEPTHS, means, 1, w=1 / errors), LOG_DEPTHS)
-    found = line_test(LOG_DEPTHS, groups)
-    a = (found.df1 * (found.df1 + 2)) / (3 * found.df2)
+    result = line_test(LOG_DEPTHS, groups)
+    a = (result.df1 * (result.df1 + 2)) / (3 * result.df2)
     scale = 3 + 2 * a - 6 * a / 5
-    assert found.lack_of_fit * scale == pytest.approx((((means - line) / errors) ** 2).sum())
-    assert found.p_value == pytest.approx(stats.f.sf(found.lack_of_fit, found.df1, found.df2))
+    assert result.lack_of_fit * scale == pytest.approx((((means - line) / errors) ** 2).sum())
+    assert result.p_value == pytest.approx(stats.f.sf(result.lack_of_fit, result.df1, result.df2))
 
 
 def test_a_depth_with_one_run_stays_out_of_the_test():
@@ -172,11 +172,11 @@ def test_the_table_holds_the_test_and_its_verdict():
     table = measure(runs, curved)
     row = first(loglog_slopes(table, runs, RULE))
     groups = [np.log10([curved(depth, seed) for seed in range(3)]) for depth in DEPTHS]
-    found = line_test(LOG_DEPTHS, groups)
-    assert row[list(found._fields)].tolist() == pytest.approx(list(found))
-    assert found.p_value < 0.01
+    result = line_test(LOG_DEPTHS, groups)
+    assert row[list(result._fields)].tolist() == pytest.approx(list(result))
+    assert result.p_value < 0.01
     assert row["rejected"]
-    strict = Slopes(seed=0, level=1 - found.p_value / 2)
+    strict = Slopes(seed=0, level=1 - result.p_value / 2)
     assert not first(loglog_slopes(table, runs, strict))["rejected"]
 
 
@@ -255,10 +255,10 @@ def rates(runs, *tables, level=0.95) -> list[list[str]]:
     """The cells of each row behind the name of its line."""
     table, rule = pd.concat(tables), Slopes(seed=0, level=level)
     slopes, fewer = loglog_slopes(table, runs, rule), leave_out_slopes(table, runs, rule)
-    found = rate_table(slopes, fewer, runs.assign(loss_name="ce", last_bias=False, loss_gap=math.nan), slopes)
-    assert found.columns[3] == f"rate ({100 * level:g} % CI)"
-    assert set(found["line"]) == {"a"}
-    return found.iloc[:, 1:].to_numpy().tolist()
+    frame = rate_table(slopes, fewer, runs.assign(loss_name="ce", last_bias=False, loss_gap=math.nan), slopes)
+    assert frame.columns[3] == f"rate ({100 * level:g} % CI)"
+    assert set(frame["line"]) == {"a"}
+    return frame.iloc[:, 1:].to_numpy().tolist()
 
 
 FULL = ["15 of 15", "15 of 15"]
@@ -311,9 +311,9 @@ def test_values_left_out_and_other_series():
     ((_, _, _, *counts, _, drift, left_out),) = rates(short, table)
     assert (counts, left_out) == (["6 of 9", "8 of 9"], "1 at the rounding floor, 1 zero")
     assert drift == ""  # three depths are too few
-    own = power_law(short, "NC1", -0.42)
-    others = [own.assign(split="test", value=1.0), own.assign(layer="X1", value=1.0)]
-    assert rates(short, own, *others) == rates(short, own)
+    rows = power_law(short, "NC1", -0.42)
+    others = [rows.assign(split="test", value=1.0), rows.assign(layer="X1", value=1.0)]
+    assert rates(short, rows, *others) == rates(short, rows)
 
 
 def test_columns_are_aligned():

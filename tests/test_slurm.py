@@ -313,14 +313,14 @@ def test_a_plan_says_what_would_be_submitted(
     assert lines[0] == "1 array of an earlier sweep still in the queue or running"
     rows = {tuple(line.split()) for line in lines[2:6]}
     assert rows == {("one", "2", "2"), ("two", "2", "3"), ("one", "3", "3"), ("two", "3", "3")}
-    for told in (
+    for line in (
         "Slurm: 11 runs in an array of 4 jobs, submitted by",
         "module load cuda",
         "not checked: engine slurm: no sbatch here; run this where you run sbatch",
     ):
-        assert told in lines
-    [given] = [shlex.split(line) for line in lines if line.startswith("sbatch --parsable ")]
-    assert {"--array=0-3%3", "--time=4:00:00", "--partition=p", "--mem=2G", "--requeue"} <= {*given}
+        assert line in lines
+    [words] = [shlex.split(line) for line in lines if line.startswith("sbatch --parsable ")]
+    assert {"--array=0-3%3", "--time=4:00:00", "--partition=p", "--mem=2G", "--requeue"} <= {*words}
 
 
 def test_what_jobs_get_has_to_do_for_the_runs() -> None:
@@ -563,12 +563,12 @@ def test_each_run_gets_the_resources_of_its_rule(folder: Path, stand_in: Path) -
     prepare_sweep([2, 3], [0], one=experiment_tree(), two=experiment_tree())
     by_slurm(options, wait=False)
     runs = {fingerprint.key(): fingerprint.run for fingerprint in fingerprints()}
-    found = {}
+    resources = {}
     for array in read_arrays():
-        given = arguments(stand_in, array.number)
-        asked = [given.get(name) for name in ("partition", "time", "cpus-per-task", "qos", "mem")]
-        found |= {(runs[key].experiment, runs[key].depth): [*asked, array.workers] for key in array.keys}
-    assert found == {
+        flags = arguments(stand_in, array.number)
+        values = [flags.get(name) for name in ("partition", "time", "cpus-per-task", "qos", "mem")]
+        resources |= {(runs[key].experiment, runs[key].depth): [*values, array.workers] for key in array.keys}
+    assert resources == {
         ("one", 2): [None, "30", "1", None, "2G", 1],
         ("one", 3): ["long", "1-00:00:00", "2", None, "2G", 2],
         ("two", 2): [None, "30", "1", "high", "2G", 1],
@@ -694,8 +694,8 @@ def test_a_time_limit_queues_a_job_again(
 def test_jobs_are_counted_and_cancelled(cluster: None, folder: Path) -> None:
     prepare_sweep([2], [0, 1], one=experiment_tree(epochs=10**7, log_every=10**6))
     by_slurm(Slurm(array=2, at_once=1), wait=False)
-    told = "1 job running, 1 job waiting"
-    until(lambda: summary(array_states(read_arrays())) == told)  # another test's job may end meanwhile
+    counts = "1 job running, 1 job waiting"
+    until(lambda: summary(array_states(read_arrays())) == counts)  # another test's job may end meanwhile
     sweep.cancel_jobs()
     until(lambda: not running())
     assert read_arrays() == []

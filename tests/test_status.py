@@ -45,13 +45,13 @@ def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     status()
     head, *lines = capsys.readouterr().out.splitlines()
     names = head.split()[2:]
-    found = {}
+    by_depth = {}
     for line in lines:
         words = line.split()
         if words[:1] == ["one"] and words[1].isdigit():
             counts = zip(names, words[2:], strict=True)
-            found[words[1]] = " ".join(f"{name}={count}" for name, count in counts)
-    return found
+            by_depth[words[1]] = " ".join(f"{name}={count}" for name, count in counts)
+    return by_depth
 
 
 def test_a_run_goes_from_waiting_to_done_and_stale(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,21 +72,21 @@ def test_a_batch_in_training_says_where_it_is(project: Path, capsys: pytest.Capt
     """Red: an epoch that is not the batch's; a checkpoint that counts while its batch trains."""
     fetch("one")
     pair = [stamp_of(3, 0), stamp_of(3, 1)]
-    data, seen = read_prepared(PREPARED / "one"), []
+    data, lines = read_prepared(PREPARED / "one"), []
     checkpoints = Checkpoints([checkpoint_of(fingerprint) for fingerprint in pair], 0.0)
 
     def watch(epoch: int, loss: object) -> None:
         claim.beat(epoch, 7200.0)
         if epoch == 7:
-            seen.append(rows(capsys)["3"])
+            lines.append(rows(capsys)["3"])
             status()
 
     place = prepare_device(pair[0].compute)
     runs = [fingerprint.run for fingerprint in pair]
     with claimed(pair) as claim, pytest.raises(Stopped):
-        train_batch(runs, data, place, "float32", watch, checkpoints, lambda: len(seen) > 0)
+        train_batch(runs, data, place, "float32", watch, checkpoints, lambda: len(lines) > 0)
     said = capsys.readouterr().out
-    assert seen == ["runs=2 training=2 waiting=·"]
+    assert lines == ["runs=2 training=2 waiting=·"]
     assert "one L=3 seed=0 and 1 more: epoch 7 of 20, about " in said
     assert "\nall training: about 2.0 h left\n" in said
     assert rows(capsys)["3"] == "runs=2 stopped=2 waiting=·"

@@ -105,8 +105,8 @@ def test_what_the_sweep_no_longer_has_leaves_the_folders_that_stages_depend_on(p
     shutil.rmtree(store_folder() / key_of_record(read_json(RUN / "run.json")))
     write_params([2], [0], one=experiment_tree())
     write_grid()
-    found = [path.relative_to("data").as_posix() for path in Path("data").glob("*/*") if path.is_dir()]
-    assert sorted(each for each in found if each.startswith(("metrics", "prepared", "runs"))) == [
+    folders = [path.relative_to("data").as_posix() for path in Path("data").glob("*/*") if path.is_dir()]
+    assert sorted(folder for folder in folders if folder.startswith(("metrics", "prepared", "runs"))) == [
         "metrics/one", "prepared/one", "runs/one",
     ]  # fmt: skip
     assert [path.name for path in Path("data/runs/one/L2").iterdir()] == ["s0"]
@@ -466,8 +466,8 @@ def test_what_a_killed_dvc_tried_links_by_goes(
     kept = ["runs/one/L2/.mine.tmp", "runs/one/L2/s0/" + name, "runs/one/" + name[1:]]
     kept += [f"{folder}/{name}" for folder in ("results", "figures", "claims", "raw")]
     gone = [f"{folder}/{name}" for folder in folders]
-    for each in (*gone, *kept):
-        path = Path("data", each)
+    for file in (*gone, *kept):
+        path = Path("data", file)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         os.utime(path, (0, 0))
@@ -525,9 +525,9 @@ def test_a_file_that_dvc_has_takes_no_room_of_its_own(project: Path, monkeypatch
     inodes = {path.stat().st_ino for file, path in objects.items() if file != weights}
     assert inodes <= set(flushed)  # else a power loss may empty what the store had on the disk
     for file in files:
-        own = store / file.relative_to(RUN)
-        assert own.samefile(objects[file]) == (file != weights)
-        assert own.read_bytes() == file.read_bytes()
+        stored_file = store / file.relative_to(RUN)
+        assert stored_file.samefile(objects[file]) == (file != weights)
+        assert stored_file.read_bytes() == file.read_bytes()
 
 
 def test_clean_removes_what_nobody_has_used_for_long(

@@ -48,12 +48,12 @@ def room(clone: Clone, seed: int) -> tuple[int, int]:
     """Bytes on the disk of the weights of a seed's runs in their places, and of all copies."""
     places = list((clone.folder / "data/runs").glob(f"*/*/s{seed}/model.safetensors"))
     weights = {file.read_bytes() for file in places}
-    seen = {}
+    sizes = {}
     for base in (clone.folder / "data/runs", clone.store, clone.folder / ".dvc/cache/files"):
         for file in (file for file in base.rglob("*") if file.is_file()):
             if file.read_bytes() in weights:
-                seen[file.stat().st_ino] = file.stat().st_size  # a file that has two names counts once
-    return sum(file.stat().st_size for file in places), sum(seen.values())
+                sizes[file.stat().st_ino] = file.stat().st_size  # a file that has two names counts once
+    return sum(file.stat().st_size for file in places), sum(sizes.values())
 
 
 def test_a_stage_for_an_experiment_and_back(small: Clone, whole_first: Made, own_copy: Copy) -> None:
@@ -63,10 +63,10 @@ def test_a_stage_for_an_experiment_and_back(small: Clone, whole_first: Made, own
     Red: runs that train because another stage asks for them, or that DVC removes before the store has them; a
     new seed that is skipped, because the stage depends on no table; a store with files of its own; features
     of all runs for one seed more."""
-    clone, there = own_copy(whole_first[0]), whole_first[1]
+    clone, output = own_copy(whole_first[0]), whole_first[1]
     whole = small.digests("data/runs", "data/features")
-    assert (there.trained, there.ran) == ([], ["train@alpha"])
-    assert there.err.count("taken from the store") == 4
+    assert (output.trained, output.ran) == ([], ["train@alpha"])
+    assert output.err.count("taken from the store") == 4
     assert clone.digests("data/runs", "data/features") == whole
     for record in clone.store.glob("*/run.json"):
         shutil.rmtree(record.parent)
@@ -75,8 +75,8 @@ def test_a_stage_for_an_experiment_and_back(small: Clone, whole_first: Made, own
     assert added.trained == trains(["alpha"], [2, 3], [5])
     assert "train@alpha" in added.ran
     assert "extract alpha: 2 runs on cpu, float64; 4 runs taken" in added.err
-    own, of_all = room(clone, 5)
-    assert 0 < of_all <= 2 * own
+    in_place, in_all = room(clone, 5)
+    assert 0 < in_all <= 2 * in_place
     assert len(list(clone.store.glob("*/run.json"))) == 4 + 2
     shutil.copy(small.folder / "dvc.yaml", clone.folder / "dvc.yaml")
     clone.edit_params("sweep.seeds", [0, 1])

@@ -67,10 +67,10 @@ def test_a_table_is_read_with_the_types_it_was_written_with(reader, name, tmp_pa
     for table in study_of_one().values():
         table = table.assign(axis=name, reason=name).replace(dict.fromkeys(("one", "own", "last"), name))
         table.to_csv(path, index=False, lineterminator="\n")
-        found, written = (
-            each.astype(object).where(each.notna() & (each != ""), None) for each in (reader(path), table)
+        actual, written = (
+            rows.astype(object).where(rows.notna() & (rows != ""), None) for rows in (reader(path), table)
         )
-        pd.testing.assert_frame_equal(found[written.columns], written)
+        pd.testing.assert_frame_equal(actual[written.columns], written)
 
 
 # Convergence
@@ -187,8 +187,8 @@ def test_a_long_gradient_is_no_end_where_that_is_asked_for():
         (judged[:2], "a: 1 of 2 runs gradient (gradient_share 0.5 > 0.1): raise epochs or"),
         (judged[2:], "a: 1 of 1 runs gradient (no gradient_share): set convergence.gradient to null"),
     ):
-        (found,) = failure_lines(rows, strict)
-        assert found.startswith(line)
+        (message,) = failure_lines(rows, strict)
+        assert message.startswith(line)
 
 
 def test_the_share_of_the_gradient_has_no_scale():
@@ -254,13 +254,13 @@ def test_runs_in_two_groups_are_told_from_runs_that_spread(values, grouped):
 
 def test_what_was_not_measured_keeps_its_rows_at_the_last_layer_alone():
     runs = grid(("a", "b"), depths=(2, 3))
-    own = runs[runs["experiment"] == "a"]
-    inner = measure(own[own["depth"] == 3], noisy, layer="block2")
-    table = summarise(pd.concat([measure(own[own["depth"] == 2], noisy), inner]), runs)
+    runs_a = runs[runs["experiment"] == "a"]
+    inner = measure(runs_a[runs_a["depth"] == 3], noisy, layer="block2")
+    table = summarise(pd.concat([measure(runs_a[runs_a["depth"] == 2], noisy), inner]), runs)
     columns = ["experiment", "layer", "depth", "n_used"]
-    found = sorted(table[columns].itertuples(index=False, name=None))
+    rows = sorted(table[columns].itertuples(index=False, name=None))
     last = [("a", "last", 2, 3), ("a", "last", 3, 0), ("b", "last", 2, 0), ("b", "last", 3, 0)]
-    assert found == [("a", "block2", 3, 3), *last]
+    assert rows == [("a", "block2", 3, 3), *last]
 
 
 def test_rows_come_in_the_order_of_the_runs_whatever_the_order_of_measurements():
@@ -303,11 +303,11 @@ def test_metrics_are_strict_json_of_the_tables_numbers():
     assert metrics["z"]["slope_nc1_trace_ratio"] == train["slope"]
     assert set(metrics["z"]) == {"runs", "converged", "slope_nc1_trace_ratio"}  # one column each of exp show
     one = runs[(runs["experiment"] == "z") & (runs["depth"] == 8)]
-    own = table[(table["experiment"] == "z") & (table["depth"] == 8)]
-    found = dvc_metrics(summarise(own, one), loglog_slopes(own, one, SLOPES), one, shown)["z"]
-    assert set(found) == {"runs", "converged", "deepest"}
-    assert set(found["deepest"]) == {"depth", "log10_nc1_trace_ratio"}
-    assert found["deepest"]["depth"] == 8
+    rows = table[(table["experiment"] == "z") & (table["depth"] == 8)]
+    one_depth = dvc_metrics(summarise(rows, one), loglog_slopes(rows, one, SLOPES), one, shown)["z"]
+    assert set(one_depth) == {"runs", "converged", "deepest"}
+    assert set(one_depth["deepest"]) == {"depth", "log10_nc1_trace_ratio"}
+    assert one_depth["deepest"]["depth"] == 8
 
 
 def test_depth_series_are_wide_and_keep_every_depth():
@@ -529,9 +529,9 @@ def test_test_error_and_runs_that_failed_have_no_effective_depth():
             by_layer(runs, lambda *_: 0.0, "ncc_error", "test"),
         ]
     )
-    found = effective_depths(table, runs, 0.1)
-    assert found["seed"].tolist() == [0, 0]
-    assert not found["reached"].any()
+    depths = effective_depths(table, runs, 0.1)
+    assert depths["seed"].tolist() == [0, 0]
+    assert not depths["reached"].any()
 
 
 # Values that means and slopes are made of, and where rounding begins

@@ -57,15 +57,15 @@ def arrays(copies: int = 6) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def workdir(study_folder: Path) -> Path:
-    given = arrays()
-    np.savez("a.npz", **given, **{f"test_{name}": array[20:] for name, array in given.items()})
+    data = arrays()
+    np.savez("a.npz", **data, **{f"test_{name}": array[20:] for name, array in data.items()})
     return study_folder
 
 
 def tree(**changes: Any) -> dict[str, Any]:
-    found = experiment_tree(**{"data": DATA, "loss": "pick_all"} | changes)
-    found["model"] = MLP | changes.get("model", {})
-    return found
+    experiment = experiment_tree(**{"data": DATA, "loss": "pick_all"} | changes)
+    experiment["model"] = MLP | changes.get("model", {})
+    return experiment
 
 
 def spec_of(**changes: Any) -> Experiment:
@@ -86,8 +86,8 @@ def pick_all(logits: np.ndarray, tags: np.ndarray) -> np.ndarray:
 def error_of(logits: np.ndarray, tags: np.ndarray) -> float:
     """Return the share of samples whose m largest logits are not those of the m tags, by sorting."""
     right = [
-        set(np.argsort(row)[-own.sum() :]) == set(np.flatnonzero(own))
-        for row, own in zip(logits, tags, strict=True)
+        set(np.argsort(row)[-sample_tags.sum() :]) == set(np.flatnonzero(sample_tags))
+        for row, sample_tags in zip(logits, tags, strict=True)
     ]
     return 1 - float(np.mean(right))
 
@@ -96,12 +96,12 @@ def angle_of(features: np.ndarray, tags: np.ndarray, centred: bool = True) -> fl
     """Return the mean angle between the means of sets and the sums of their tags' means."""
     single = tags.sum(1) == 1
     sums, means, sizes = [], [], []
-    for own in np.unique(tags[~single], axis=0):
-        of_each = [features[single & (tags[:, k] == 1)].mean(0) for k in np.flatnonzero(own)]
-        sums.append(sum(of_each))
-        means.append(features[(tags == own).all(1)].mean(0))
-        sizes.append(own.sum())
-    found = []
+    for tag_set in np.unique(tags[~single], axis=0):
+        tag_means = [features[single & (tags[:, k] == 1)].mean(0) for k in np.flatnonzero(tag_set)]
+        sums.append(sum(tag_means))
+        means.append(features[(tags == tag_set).all(1)].mean(0))
+        sizes.append(tag_set.sum())
+    angles = []
     for size in set(sizes):
         a, b = (
             np.stack([row for row, of in zip(rows, sizes, strict=True) if of == size])
@@ -109,13 +109,13 @@ def angle_of(features: np.ndarray, tags: np.ndarray, centred: bool = True) -> fl
         )
         a, b = (a - a.mean(0), b - b.mean(0)) if centred else (a, b)
         lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-        found += list(np.degrees(np.arccos((a * b).sum(1) / lengths)))
-    return float(np.mean(found))
+        angles += list(np.degrees(np.arccos((a * b).sum(1) / lengths)))
+    return float(np.mean(angles))
 
 
 def nc1_of_sets(features: np.ndarray, tags: np.ndarray) -> float:
     several = tags.sum(1) > 1
-    groups = [features[(tags == own).all(1)] for own in np.unique(tags[several], axis=0)]
+    groups = [features[(tags == tag_set).all(1)] for tag_set in np.unique(tags[several], axis=0)]
     means = np.stack([group.mean(0) for group in groups])
     within = sum(((group - group.mean(0)) ** 2).sum() for group in groups) / several.sum()
     return float(within / ((means - means.mean(0)) ** 2).sum(1).mean())
@@ -131,22 +131,22 @@ def test_metrics_are_those_of_the_formulas_in_numpy() -> None:
     features = draw.standard_normal((len(tags), 7)) + 3
     weight, bias = draw.standard_normal((CLASSES, 7)), draw.standard_normal(CLASSES)
     logits = features @ weight.T + bias
-    found = by_name(measure(features, tags, weight, bias, features[:20], tags[:20]))
-    assert found["train", "tags_angle"] == pytest.approx(angle_of(features, tags), rel=1e-9)
+    metrics = by_name(measure(features, tags, weight, bias, features[:20], tags[:20]))
+    assert metrics["train", "tags_angle"] == pytest.approx(angle_of(features, tags), rel=1e-9)
     raw = angle_of(features, tags, centred=False)
-    assert found["train", "tags_angle_uncentred"] == pytest.approx(raw, rel=1e-9)
+    assert metrics["train", "tags_angle_uncentred"] == pytest.approx(raw, rel=1e-9)
     moved = by_name(measure(features + 5 * tags.sum(1, keepdims=True) ** 2, tags))
-    assert moved["train", "tags_angle"] == pytest.approx(found["train", "tags_angle"], rel=1e-9)
-    assert found["train", "tags_nc1"] == pytest.approx(nc1_of_sets(features, tags), rel=1e-9)
-    assert found["train", "tags_error"] == pytest.approx(error_of(logits, tags), rel=1e-12)
-    assert found["test", "tags_error"] == pytest.approx(error_of(logits[:20], tags[:20]), rel=1e-12)
+    assert moved["train", "tags_angle"] == pytest.approx(metrics["train", "tags_angle"], rel=1e-9)
+    assert metrics["train", "tags_nc1"] == pytest.approx(nc1_of_sets(features, tags), rel=1e-9)
+    assert metrics["train", "tags_error"] == pytest.approx(error_of(logits, tags), rel=1e-12)
+    assert metrics["test", "tags_error"] == pytest.approx(error_of(logits[:20], tags[:20]), rel=1e-12)
     alone = tags.sum(1) == 1
     of_one = by_name(measure(features[alone], tags[alone].argmax(1), weight, bias))
-    assert all(found[key] == value for key, value in of_one.items())
+    assert all(metrics[key] == value for key, value in of_one.items())
     for scale in (1e-200, 1e200):
         far = by_name(measure(features * scale, tags))
         for metric in ("tags_angle", "tags_angle_uncentred", "tags_nc1"):
-            assert far["train", metric] == pytest.approx(found["train", metric], rel=1e-9)
+            assert far["train", metric] == pytest.approx(metrics["train", metric], rel=1e-9)
 
 
 def test_a_tie_and_a_number_that_is_none_are_errors() -> None:
@@ -161,9 +161,9 @@ def test_of_single_tags_pick_all_is_cross_entropy_and_of_several_their_sum() -> 
     draw = np.random.default_rng(2)
     tags = tags_of(1, pairs=1)
     logits = draw.standard_normal((len(tags), CLASSES))
-    outputs = Outputs(*(torch.from_numpy(each)[None].double() for each in (logits, tags)))
-    found = fit_times_samples(outputs, "pick_all")
-    assert found.item() == pytest.approx(pick_all(logits, tags).sum(), rel=1e-12)
+    outputs = Outputs(*(torch.from_numpy(array)[None].double() for array in (logits, tags)))
+    fit = fit_times_samples(outputs, "pick_all")
+    assert fit.item() == pytest.approx(pick_all(logits, tags).sum(), rel=1e-12)
     ones = torch.from_numpy(tags[:CLASSES].argmax(1))[None]
     plain = fit_times_samples(Outputs(outputs.logits[:, :CLASSES], ones), "ce").item()
     assert plain == pytest.approx(pick_all(logits[:CLASSES], tags[:CLASSES]).sum(), rel=1e-12)
@@ -196,7 +196,7 @@ def test_a_run_in_a_stack_is_that_run_alone_and_that_of_numpy(batch_size: Any, w
     alone = [train_batch([run], data, torch.device("cpu"), "float64")[0] for run in runs]
     for stacked, single in zip(both, alone, strict=True):
         assert all(torch.equal(stacked.state[name], single.state[name]) for name in single.state)
-        state = {name: each.numpy() for name, each in single.state.items()}
+        state = {name: tensor.numpy() for name, tensor in single.state.items()}
         for split, error in (
             (data.train, single.history[-1].train_error),
             (data.test, single.history[-1].test_error),
@@ -213,7 +213,7 @@ def test_the_stages_measure_single_tags_as_classes_and_all_as_tags(workdir: Path
     write_params([2], [0], e=tree(history=history, epochs=40))
     measure_runs("e", depths=[2], seeds=[0])
     rows = pd.read_csv("data/metrics/e/measurements.csv")
-    own = rows[rows["layer"] == "last"].set_index(["split", "metric"])["value"]
+    values = rows[rows["layer"] == "last"].set_index(["split", "metric"])["value"]
     features = "data/features/e/L2/s0.safetensors"
     result = CliRunner().invoke(app, ["metrics", features, "--json"], catch_exceptions=False)
     printed = json.loads(result.stdout)["measurements"]
@@ -224,19 +224,19 @@ def test_the_stages_measure_single_tags_as_classes_and_all_as_tags(workdir: Path
         ("train", "nc1_trace_ratio"),
         ("weights", "nc2_etf"),
     ):
-        assert own[key] == pytest.approx(named[key], rel=1e-12), key
+        assert values[key] == pytest.approx(named[key], rel=1e-12), key
     table = pd.read_csv("data/metrics/e/runs.csv").loc[0]
-    assert table["train_error"] == own["train", "tags_error"]
+    assert table["train_error"] == values["train", "tags_error"]
     assert np.isnan(table["loss_gap"])
     assert table["bound_detail"] == "targets that are tags"
     ends = pd.read_csv("data/metrics/e/history.csv").set_index("epoch")
-    assert ends.loc[40, "tags_angle"] == pytest.approx(own["train", "tags_angle"], rel=1e-9)
+    assert ends.loc[40, "tags_angle"] == pytest.approx(values["train", "tags_angle"], rel=1e-9)
     assert ends.loc[40, "train_error"] == pytest.approx(table["train_error"], rel=1e-6)
     assert np.isfinite(table["gradient_norm"])
     write_grid()
     aggregate()
     assert {"nc1_trace_ratio", "tags_angle"} <= set(pd.read_csv("data/results/summary.csv")["metric"])
-    stored = {name: each.numpy() for name, each in load_file(features).items()}
+    stored = {name: tensor.numpy() for name, tensor in load_file(features).items()}
     logits = stored["train.features"] @ stored["weight"].T + stored["bias"]
     assert table["fit"] == pytest.approx(pick_all(logits, stored["train.tags"]).mean(), rel=1e-12)
 
@@ -273,11 +273,11 @@ TAGS = tags_of(6)
 )  # fmt: skip
 def test_a_wrong_array_is_one_line_that_names_it(changes: dict[str, Any], words: str, workdir: Path) -> None:
     """And as an argument of `measure`, where its values are wrong."""
-    given = {name: array for name, array in (arrays() | changes).items() if array is not None}
-    np.savez("a.npz", **given)
+    data = {name: array for name, array in (arrays() | changes).items() if array is not None}
+    np.savez("a.npz", **data)
     with pytest.raises(InputError, match=words) as caught:
         prepare_arrays(read(ArraysData, DATA, ""))
     assert "\n" not in str(caught.value)
-    if words.startswith("tags has") and given["tags"].ndim == 2:
+    if words.startswith("tags has") and data["tags"].ndim == 2:
         with pytest.raises(InputError, match=words.replace("tags has", "train labels has")):
-            measure(given["inputs"], given["tags"])
+            measure(data["inputs"], data["tags"])

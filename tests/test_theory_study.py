@@ -241,19 +241,19 @@ def test_the_gain_is_of_second_order_and_the_price_of_first(loss: str, place: No
 @pytest.mark.parametrize("loss", ["ce", "mse"])
 def test_under_a_constant_lambda_staying_near_beats_every_collapse(loss: str) -> None:
     """App. C, first claim, at an epsilon small against lambda and through the modules: losses compared."""
-    found = case(0.002, "within", loss, CONSTANT, depth=31)
-    best = optimum_of(found.run, found.data).value
-    still = found.motionless()
+    setup = case(0.002, "within", loss, CONSTANT, depth=31)
+    best = optimum_of(setup.run, setup.data).value
+    still = setup.motionless()
     assert inner_square(still) == 0
-    assert found.loss_of(still) == pytest.approx(best + found.gap(), rel=1e-9)
-    assert found.loss_of(still) < best + found.price()
-    collapsing = collapsing_state(found.run, found.data, found.embedding, found.features)
+    assert setup.loss_of(still) == pytest.approx(best + setup.gap(), rel=1e-9)
+    assert setup.loss_of(still) < best + setup.price()
+    collapsing = collapsing_state(setup.run, setup.data, setup.embedding, setup.features)
     ends, starts = (
-        spread(layers_of(found.run, found.data, state)["last"], found.data.train.labels)
+        spread(layers_of(setup.run, setup.data, state)["last"], setup.data.train.labels)
         for state in (collapsing, still)
     )
     assert ends == pytest.approx(starts / 10, rel=1e-2)
-    assert found.loss_of(collapsing) > found.loss_of(still)
+    assert setup.loss_of(collapsing) > setup.loss_of(still)
     for depth in (10, 1000, 100_000):
         deeper = case(0.002, "within", loss, CONSTANT, depth)
         assert kept_share(deeper.gap(), deeper.price()) > 0.6
@@ -289,17 +289,17 @@ def test_with_a_constant_last_lambda_collapse_pays_in_the_end() -> None:
 @pytest.mark.parametrize("scale", [0.05, 0.5])
 def test_no_bias_free_network_collapses_for_less(scale: float) -> None:
     """The lower bound against networks that descend on the spread, from random weights."""
-    found = case(0.1, "within", "ce", CONSTANT, depth=6)
-    state = found.motionless()
-    network = network_of(found.run, found.data, state)
+    setup = case(0.1, "within", "ce", CONSTANT, depth=6)
+    state = setup.motionless()
+    network = network_of(setup.run, setup.data, state)
     generator = torch.Generator().manual_seed(0)
     matrices = [p for name, p in network.named_parameters() if name.startswith("blocks") and p.dim() == 2]
     for matrix in matrices:
         torch.nn.init.normal_(matrix, 0.0, scale / 8**0.5, generator=generator)
-    labels = found.data.train.labels
-    begin = spread(found.features, labels)
+    labels = setup.data.train.labels
+    begin = spread(setup.features, labels)
     for step in range(120):
-        h = network.features(found.data.train.inputs)
+        h = network.features(setup.data.train.inputs)
         if step % 20 == 0:
             penalty = 0.0025 * sum(matrix.square().sum().item() for matrix in matrices)
             assert penalty >= 0.0025 * (begin - spread(h.detach(), labels)) / 8**0.5

@@ -38,16 +38,16 @@ def test_both_are_their_formulas_of_padded_samples() -> None:
     Red: padding that counts; samples that weigh by their tokens; the mean of all samples as centre."""
     lengths, labels = [4, 1, 2, 3, 4, 2, 1, 3], LABELS.numpy()
     real = [row[:length] for row, length in zip(drawn().numpy(), lengths, strict=True)]
-    means = np.array([each.mean(0) for each in real])
-    of_sample = np.mean([((each - m) ** 2).sum(1).mean() for each, m in zip(real, means, strict=True)])
+    means = np.array([tokens.mean(0) for tokens in real])
+    of_sample = np.mean([((tokens - m) ** 2).sum(1).mean() for tokens, m in zip(real, means, strict=True)])
     centres = np.array([means[labels == k].mean(0) for k in range(3)])
     of_class = np.mean(
-        [((each - centres[k]) ** 2).sum(1).mean() for each, k in zip(real, labels, strict=True)]
+        [((tokens - centres[k]) ** 2).sum(1).mean() for tokens, k in zip(real, labels, strict=True)]
     )
     between = ((centres - centres.mean(0)) ** 2).sum(1).mean()
-    found = found_of(drawn(), torch.tensor(lengths))
+    metrics = found_of(drawn(), torch.tensor(lengths))
     wanted = {"nc1_tokens_of_sample": of_sample / between, "nc1_tokens_of_class": of_class / between}
-    assert found == pytest.approx(wanted, rel=1e-12)
+    assert metrics == pytest.approx(wanted, rel=1e-12)
 
 
 def test_limits() -> None:

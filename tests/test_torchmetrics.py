@@ -35,8 +35,8 @@ def samples(classes: int = 4, width: int = 6, seed: int = 0) -> tuple[Tensor, Te
 
 def table(rows: Any, split: str | None = None) -> dict[str, float]:
     """Values by metric, of one split or of all, but single singular values."""
-    own = [row for row in rows if split in (None, row.split)]
-    return {row.metric: row.value for row in own if not row.metric.startswith("singular_")}
+    of_split = [row for row in rows if split in (None, row.split)]
+    return {row.metric: row.value for row in of_split if not row.metric.startswith("singular_")}
 
 
 def wanted(features: Tensor, labels: Tensor) -> dict[str, float]:
@@ -104,8 +104,8 @@ class Tagger(torch.nn.Module):
         super().__init__()
         self.fc = torch.nn.Linear(6, 5).double()
         with torch.no_grad():
-            for own, given in zip(self.fc.parameters(), classifier(5), strict=True):
-                own.copy_(given)
+            for parameter, value in zip(self.fc.parameters(), classifier(5), strict=True):
+                parameter.copy_(value)
 
     def forward(self, features: Tensor, attention_mask: Tensor) -> Tensor:
         return self.fc(features)
@@ -118,7 +118,7 @@ def tagged(classes: list[int], seed: int) -> list[dict[str, Tensor]]:
     labels[:, 0] = -1
     features = torch.randn(24, 5, 6, generator=draw, dtype=torch.float64)
     whole = {"features": features, "labels": labels, "attention_mask": (torch.arange(5) < 4).repeat(24, 1)}
-    return [{name: each[start : start + 8] for name, each in whole.items()} for start in (0, 8, 16)]
+    return [{name: tensor[start : start + 8] for name, tensor in whole.items()} for start in (0, 8, 16)]
 
 
 @pytest.mark.filterwarnings("ignore::ncpipe.system.errors.MeasurementWarning")
@@ -137,19 +137,19 @@ def test_selections_are_those_of_measure_model(measured: Any) -> None:
         return metric
 
     first = updated(ClassCollapse(5, 6, measured, ignore_index=-1), train)
-    own = first.measured_classes()
-    assert own == {"all": [0, 1, 2, 3, 4], "present": [0, 1, 3]}.get(str(measured), [1, 3])
-    held_out = updated(ClassCollapse(5, 6, own, ignore_index=-1), test)
+    classes = first.measured_classes()
+    assert classes == {"all": [0, 1, 2, 3, 4], "present": [0, 1, 3]}.get(str(measured), [1, 3])
+    held_out = updated(ClassCollapse(5, 6, classes, ignore_index=-1), test)
     for split, firsts, batches, learned in (
         (TRAIN, first, train, None),
         (TEST, held_out, test, first.statistics()),
     ):
         second = SampleCollapse(
-            firsts.statistics(), *classifier(5), train=learned, classes=own, ignore_index=-1
+            firsts.statistics(), *classifier(5), train=learned, classes=classes, ignore_index=-1
         )
-        found = firsts.compute() | updated(second, batches).compute()
-        every = table(rows, split)
-        assert {name: found[name] for name in every} == pytest.approx(every, rel=1e-9, abs=1e-9, nan_ok=True)
+        values = firsts.compute() | updated(second, batches).compute()
+        for name, expected in table(rows, split).items():
+            assert values[name] == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True), name
 
 
 def halves(scale: float) -> tuple[list[Any], list[tuple[Tensor, Tensor]]]:
@@ -167,16 +167,16 @@ def halves(scale: float) -> tuple[list[Any], list[tuple[Tensor, Tensor]]]:
 def test_two_halves_are_merged_to_the_whole(scale: float) -> None:
     """Red: merged states averaged, or one half's origins taken for the other's."""
     metrics, parts = halves(scale)
-    features, labels = (torch.cat(each) for each in zip(*parts, strict=True))
+    features, labels = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     metrics[1].merge_state(metrics[0])
-    seen = metrics[1].statistics()
-    seconds = [SampleCollapse(seen, *classifier()) for _ in parts]
+    stats = metrics[1].statistics()
+    seconds = [SampleCollapse(stats, *classifier()) for _ in parts]
     for metric, part in zip(seconds, parts, strict=True):
         once_more(metric, *part)
     seconds[0].merge_state(seconds[1])
-    every = table(measure(features, labels, *classifier()))
-    found = metrics[1].compute() | seconds[0].compute()
-    assert found == pytest.approx(every, rel=CLOSE, abs=CLOSE)
+    expected = table(measure(features, labels, *classifier()))
+    values = metrics[1].compute() | seconds[0].compute()
+    assert values == pytest.approx(expected, rel=CLOSE, abs=CLOSE)
 
 
 def test_half_of_the_samples_is_no_second_pass() -> None:
@@ -186,9 +186,9 @@ def test_half_of_the_samples_is_no_second_pass() -> None:
     with pytest.raises(InputError, match="means are of 60 samples, and 40 were given"):
         metric.compute()
     metric.reset()
-    every = table(measure(*(torch.cat(each) for each in zip(*parts, strict=True))))
-    found = once_more(once_more(metric, *parts[0]), *parts[1]).compute()
-    assert found == pytest.approx({name: every[name] for name in SECOND_PASS}, rel=CLOSE)
+    expected = table(measure(*(torch.cat(tensors) for tensors in zip(*parts, strict=True))))
+    values = once_more(once_more(metric, *parts[0]), *parts[1]).compute()
+    assert values == pytest.approx({name: expected[name] for name in SECOND_PASS}, rel=CLOSE)
 
 
 def test_states_about_other_means_are_not_merged() -> None:
@@ -204,12 +204,13 @@ def test_states_about_other_means_are_not_merged() -> None:
 def test_a_second_pass_goes_on_from_its_state_with_the_means_in_it() -> None:
     """Also where it is read into a metric about other means. Red: means no part of the state."""
     features, labels = doubles()
-    seen = class_statistics(features, labels, 4)
-    metric = SampleCollapse(seen, *classifier())
+    stats = class_statistics(features, labels, 4)
+    metric = SampleCollapse(stats, *classifier())
     metric.persistent(True)
     whole = once_more(metric.clone(), features, labels).compute()
     once_more(metric, features[:30], labels[:30])
-    other = SampleCollapse(ClassStatistics(seen.counts, seen.means.flip(0), 2 * seen.squares), *classifier())
+    turned = ClassStatistics(stats.counts, stats.means.flip(0), 2 * stats.squares)
+    other = SampleCollapse(turned, *classifier())
     other.persistent(True)
     once_more(other, features[:8], labels[:8])
     other.load_state_dict(pickle.loads(pickle.dumps(metric.state_dict())))
@@ -239,8 +240,8 @@ def test_means_of_all_processes_are_what_each_is_given(monkeypatch: pytest.Monke
 
     metrics[0].distributed_available_fn, metrics[0].dist_sync_fn = (lambda: True), gather
     processes = 2
-    found, whole = metrics[0].statistics(), metrics[2].statistics()
-    assert torch.equal(found.means, whole.means)
+    actual, expected = metrics[0].statistics(), metrics[2].statistics()
+    assert torch.equal(actual.means, expected.means)
     processes = 1
     with pytest.raises(InputError, match="class 3 has no samples"):
         metrics[0].statistics()
@@ -250,23 +251,23 @@ def test_means_of_all_processes_are_what_each_is_given(monkeypatch: pytest.Monke
 def test_second_passes_of_a_collection_keep_their_own_samples() -> None:
     """Of weights that are close, and labels left out from the second batch on."""
     features, labels = doubles()
-    seen = ClassCollapse(4, 6)
-    seen.update(features, labels)
+    first = ClassCollapse(4, 6)
+    first.update(features, labels)
     weight, bias = classifier()
-    given = {"one": (weight, -100), "close": (weight + 1e-7 * torch.eye(4, 6), -100)}
+    classifiers = {"one": (weight, -100), "close": (weight + 1e-7 * torch.eye(4, 6), -100)}
     together = MetricCollection(
         {
-            name: SampleCollapse(seen.statistics(), each, bias, ignore_index=index)
-            for name, (each, index) in given.items()
+            name: SampleCollapse(first.statistics(), matrix, bias, ignore_index=index)
+            for name, (matrix, index) in classifiers.items()
         }
     )
     for rows in torch.arange(60).split(20):
         together.update(features[rows], labels[rows])
     assert len(together.compute_groups) == 2
-    found = together.compute()
-    for name, (each, _) in given.items():
-        margins = (features @ each.double().T + bias).numpy()
+    values = together.compute()
+    for name, (matrix, _) in classifiers.items():
+        margins = (features @ matrix.double().T + bias).numpy()
         right = margins[np.arange(60), labels]
         margins[np.arange(60), labels] = -np.inf
-        key = next(key for key in found if key.endswith(f"{name}_margin_min"))
-        assert float(found[key]) == pytest.approx((right - margins.max(1)).min(), rel=1e-12)
+        key = next(key for key in values if key.endswith(f"{name}_margin_min"))
+        assert float(values[key]) == pytest.approx((right - margins.max(1)).min(), rel=1e-12)

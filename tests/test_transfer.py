@@ -91,8 +91,8 @@ def test_images_of_another_set_come_in_the_size_of_ones_own() -> None:
     ramp[0], ramp[2] = 0.25, 0.0
     ramp[2, :, :, 10] = 1.0
     other = Prepared("image", 2, None, Split(ramp, labels), None, prepare_digits(digits()).facts)
-    own = image_data(side=14, channels=1, classes=8)
-    data = split_for_transfer(own, asked(target=[1, 0], shots=[5]), other)
+    source = image_data(side=14, channels=1, classes=8)
+    data = split_for_transfer(source, asked(target=[1, 0], shots=[5]), other)
     assert torch.equal(data.target.labels, 1 - labels)
     assert data.target.inputs[0].tolist() == [[[0.25] * 14] * 14]
     inner = data.target.inputs[1, 0, 3, 1:-1].double().numpy()
@@ -102,7 +102,7 @@ def test_images_of_another_set_come_in_the_size_of_ones_own() -> None:
     with pytest.raises(
         InputError, match=r"data.transfer.data: has images of 3 channels, the network reads 1"
     ):
-        split_for_transfer(own, asked(target=[1, 0], shots=[5]), coloured)
+        split_for_transfer(source, asked(target=[1, 0], shots=[5]), coloured)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def naive_errors(features: Tensor, labels: Tensor, places: Tensor, ridge: float)
     for i in others:
         wrong[0, y[i]] += np.argmin([np.linalg.norm(h[i] - m) for m in means]) != y[i]
         wrong[1, y[i]] += np.argmax((h[i] - centre) @ a) != y[i]
-    found = (wrong / np.bincount(y[others], minlength=classes)).mean(1)
-    return found[0], found[1]
+    errors = (wrong / np.bincount(y[others], minlength=classes)).mean(1)
+    return errors[0], errors[1]
 
 
 @pytest.mark.parametrize("width", [3, 40])
@@ -179,10 +179,10 @@ def test_the_naive_twin_agrees_episode_by_episode(width: int) -> None:
     features, labels = torch.cat([features, features[:3] + 0.1]), torch.cat([labels, labels[:3] * 0])
     draws = seeded_generator(5, "transfer episodes 4")
     wanted = [naive_errors(features, labels, draw_shots(labels, 3, 4, draws), 0.3) for _ in range(6)]
-    found = dict(transfer_metrics(features + 50, labels, [4], 6, ["ncc", "ridge"], 0.3, 5))
-    assert found["transfer_ncc_error_004"] == pytest.approx(np.mean([n for n, _ in wanted]), abs=1e-12)
-    assert found["transfer_ridge_error_004"] == pytest.approx(np.mean([r for _, r in wanted]), abs=1e-12)
-    assert 0 < found["transfer_ncc_error_004"] < 0.7
+    metrics = dict(transfer_metrics(features + 50, labels, [4], 6, ["ncc", "ridge"], 0.3, 5))
+    assert metrics["transfer_ncc_error_004"] == pytest.approx(np.mean([n for n, _ in wanted]), abs=1e-12)
+    assert metrics["transfer_ridge_error_004"] == pytest.approx(np.mean([r for _, r in wanted]), abs=1e-12)
+    assert 0 < metrics["transfer_ncc_error_004"] < 0.7
 
 
 @pytest.mark.parametrize("shots", [1, 3])
@@ -191,23 +191,23 @@ def test_the_bound_holds_for_whatever_distribution(shots: int, spread: float) ->
     """Rare far samples, of which Chebyshev knows no better; near collapse the bound is below 1."""
     features, labels = clouds(spread, width=3)
     features[::10] += 3 * spread * torch.randn(12, 3, generator=generator(2), dtype=torch.float64)
-    found = dict(transfer_metrics(features, labels, [shots], 200, ["ncc"], None, 0))
+    metrics = dict(transfer_metrics(features, labels, [shots], 200, ["ncc"], None, 0))
     bound = 8 * 2 * (1 + 1 / shots) * cdnv(class_statistics(features, labels, 3))
-    assert found[f"transfer_bound_{shots:03d}"] == pytest.approx(bound, rel=1e-12)
-    assert found[f"transfer_ncc_error_{shots:03d}"] <= bound
-    assert found[f"transfer_ncc_error_{shots:03d}"] <= found[f"transfer_directional_bound_{shots:03d}"]
+    assert metrics[f"transfer_bound_{shots:03d}"] == pytest.approx(bound, rel=1e-12)
+    assert metrics[f"transfer_ncc_error_{shots:03d}"] <= bound
+    assert metrics[f"transfer_ncc_error_{shots:03d}"] <= metrics[f"transfer_directional_bound_{shots:03d}"]
     assert bound < 1 or spread > 0.02
 
 
 def test_limits() -> None:
     """Collapsed classes are told apart by one shot; of a dead network nothing is; NaN stays NaN."""
     features, labels = clouds(0.0)
-    found = dict(transfer_metrics(features, labels, [1], 3, ["ncc", "ridge"], 0.1, 0))
-    assert set(found.values()) == {0}
-    found = dict(transfer_metrics(0 * features, labels, [1], 3, ["ncc", "ridge"], 0.1, 0))
-    assert found["transfer_ncc_error_001"] == found["transfer_ridge_error_001"] == pytest.approx(2 / 3)
+    metrics = dict(transfer_metrics(features, labels, [1], 3, ["ncc", "ridge"], 0.1, 0))
+    assert set(metrics.values()) == {0}
+    metrics = dict(transfer_metrics(0 * features, labels, [1], 3, ["ncc", "ridge"], 0.1, 0))
+    assert metrics["transfer_ncc_error_001"] == metrics["transfer_ridge_error_001"] == pytest.approx(2 / 3)
     bounds = ("transfer_bound_001", "transfer_directional_bound_001", "directional_cdnv")
-    assert {found[name] for name in bounds} == {math.inf}
+    assert {metrics[name] for name in bounds} == {math.inf}
     features[3, 0] = math.nan
     values = dict(transfer_metrics(features, labels, [1], 3, ["ncc", "ridge"], 0.1, 0)).values()
     assert all(math.isnan(value) for value in values)
@@ -219,21 +219,21 @@ def test_limits() -> None:
 def naive_axes(features: np.ndarray, labels: np.ndarray, shots: int) -> tuple[float, float]:
     """Directional CDNV and the bound of arXiv 2603.03530, Thm 4.1, pair by pair from covariances."""
     classes = labels.max() + 1
-    of = [features[labels == k] for k in range(classes)]
-    means = [own.mean(0) for own in of]
-    covariances = [np.cov(own.T, bias=True) for own in of]
-    fourth = [np.mean(np.sum((own - own.mean(0)) ** 2, 1) ** 2) for own in of]
+    groups = [features[labels == k] for k in range(classes)]
+    means = [group.mean(0) for group in groups]
+    covariances = [np.cov(group.T, bias=True) for group in groups]
+    fourth = [np.mean(np.sum((group - group.mean(0)) ** 2, 1) ** 2) for group in groups]
     shares, total = [], 0.0
     for i, j in itertools.permutations(range(classes), 2):
         axis = means[i] - means[j]
         size = axis @ axis
         along = axis @ covariances[i] @ axis / size**2
-        own, other = np.trace(covariances[i]) / size, np.trace(covariances[j]) / size
-        both = own + other
+        of_i, of_j = np.trace(covariances[i]) / size, np.trace(covariances[j]) / size
+        both = of_i + of_j
         of_samples = 4 / shots * (both**2 + both / 4)
         of_squares = ((fourth[i] + fourth[j]) / size**2 + 2 * (shots - 1) * both**2) / shots**3
         noise = (math.sqrt(of_samples) + math.sqrt(both / shots) + math.sqrt(of_squares)) ** 2
-        total += (4 * along + noise) / (1 + (other - own) / shots) ** 2
+        total += (4 * along + noise) / (1 + (of_j - of_i) / shots) ** 2
         shares.append(along)
     return float(np.mean(shares)), total / classes
 
@@ -245,11 +245,11 @@ def test_the_axes_agree_with_covariances(shots: int, scale: float) -> None:
     features, labels = clouds(0.3, width=4, per_class=15)
     features[labels == 1] *= 1.5
     features[:, 3] *= 20
-    found = dict(transfer_metrics(scale * (features + 7), labels, [shots], 1, [], None, 0))
+    metrics = dict(transfer_metrics(scale * (features + 7), labels, [shots], 1, [], None, 0))
     cdnv_along, bound = naive_axes(features.numpy(), labels.numpy(), shots)
-    assert found["directional_cdnv"] == pytest.approx(cdnv_along, rel=1e-12)
-    assert found[f"transfer_directional_bound_{shots:03d}"] == pytest.approx(bound, rel=1e-12)
-    assert found["directional_cdnv"] <= cdnv(class_statistics(features, labels, 3))
+    assert metrics["directional_cdnv"] == pytest.approx(cdnv_along, rel=1e-12)
+    assert metrics[f"transfer_directional_bound_{shots:03d}"] == pytest.approx(bound, rel=1e-12)
+    assert metrics["directional_cdnv"] <= cdnv(class_statistics(features, labels, 3))
 
 
 def test_arrays_of_a_frozen_encoder_have_them() -> None:
@@ -281,12 +281,12 @@ def test_its_numbers_are_those_of_the_networks_features() -> None:
     assert features.weight.shape == (3, 16)
     assert torch.equal(features.target.labels, data.target.labels)
     points = pd.read_csv("data/results/points.csv")
-    found = points[points["split"] == "target"].set_index("metric")["value"]
+    values = points[points["split"] == "target"].set_index("metric")["value"]
     inputs, labels = features.target.inputs, features.target.labels
     wanted = dict(transfer_metrics(inputs, labels, [1, 5], 20, ["ncc", "ridge"], 0.1, 4))
     wanted["cdnv"] = cdnv(class_statistics(inputs, labels, 3))
-    assert found.drop("nc1_trace_ratio").to_dict() == pytest.approx(wanted, rel=1e-9)
-    assert all(entry(name) is not UNKNOWN for name in found.index)
+    assert values.drop("nc1_trace_ratio").to_dict() == pytest.approx(wanted, rel=1e-9)
+    assert all(entry(name) is not UNKNOWN for name in values.index)
     assert set(points[points["split"] == "target"]["experiment"]) == {"moved"}
     state = load_file("data/runs/moved/L3/s0/model.safetensors")
     hidden = data.target.inputs.double().flatten(1) @ state["maps.0.weight"].double().T

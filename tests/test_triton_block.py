@@ -95,7 +95,7 @@ COMPILED = [
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize(
     ("name", "precision", "long", "card"),
-    [LARGEST, *(pytest.param(*each, marks=pytest.mark.long) for each in COMPILED if each != LARGEST)],
+    [LARGEST, *(pytest.param(*case, marks=pytest.mark.long) for case in COMPILED if case != LARGEST)],
 )
 def test_kernels_compile_for_every_card_and_fit_into_its_shared_memory(
     name: str, precision: str, long: bool, card: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -132,8 +132,8 @@ def test_triton_that_is_missing_or_broken(monkeypatch: pytest.MonkeyPatch, tmp_p
     (tmp_path / "triton").mkdir()
     (tmp_path / "triton/__init__.py").write_text("raise OSError('libcuda.so: not found')")
     monkeypatch.syspath_prepend(tmp_path)
-    found = compile.problem_of_triton.__wrapped__()
-    assert found == "Triton cannot be imported (OSError: libcuda.so: not found)"
+    problem = compile.problem_of_triton.__wrapped__()
+    assert problem == "Triton cannot be imported (OSError: libcuda.so: not found)"
 
 
 def test_only_the_kernels_import_triton_and_they_count_in_the_digest_of_training() -> None:

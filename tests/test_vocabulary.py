@@ -43,39 +43,39 @@ def by_classes(features: Array, labels: Array, weight: Array, bias: Array, least
     """What `measure` gives where the frequent tokens are numbered as classes, and nothing else is left."""
     classes = np.flatnonzero(np.bincount(labels, minlength=VOCABULARY) >= least)
     kept = np.isin(labels, classes)
-    own = features[kept], np.searchsorted(classes, labels[kept])
-    found = split_values(measure(*own, weight[classes], bias[classes]))
+    samples = features[kept], np.searchsorted(classes, labels[kept])
+    values = split_values(measure(*samples, weight[classes], bias[classes]))
     counts = {"classes": len(classes), "tokens": kept.sum(), "left_out_rare": (~kept).sum()}
-    return counts | {name: value for name, value in found.items() if not name.startswith("nc1_pinv")}
+    return counts | {name: value for name, value in values.items() if not name.startswith("nc1_pinv")}
 
 
 def test_frequent_tokens_are_measured_as_classes() -> None:
     """Red: unseen or rare tokens as classes, a bias of others."""
     features, labels = text()
-    given = features, labels, *unembedding()
-    found = split_values(measure_token_arrays(*given, min_per_class=LEAST, decisions=None))
-    wanted = by_classes(*given, LEAST)
+    arrays = features, labels, *unembedding()
+    values = split_values(measure_token_arrays(*arrays, min_per_class=LEAST, decisions=None))
+    wanted = by_classes(*arrays, LEAST)
     assert wanted["classes"] < OCCUR
     assert {"cdnv_log", "gnc2_spread_means", "unc3_cosine", "nc4_mismatch"} <= set(wanted)
-    assert {name: found[name] for name in wanted} == pytest.approx(wanted, rel=1e-9, nan_ok=True)
+    assert {name: values[name] for name in wanted} == pytest.approx(wanted, rel=1e-9, nan_ok=True)
 
 
 def test_a_held_out_split_is_about_the_train_means() -> None:
     """Its classes are those of both splits. Red: its own means decide; its own tokens are classes."""
     features, labels = text()
     weight, bias = unembedding()
-    test, wanted = text(seed=5, samples=3000)
-    rows = measure_token_arrays(features, labels, weight, bias, test, wanted, LEAST, decisions=None)
+    test, test_labels = text(seed=5, samples=3000)
+    rows = measure_token_arrays(features, labels, weight, bias, test, test_labels, LEAST, decisions=None)
     kept = np.flatnonzero(np.bincount(labels, minlength=VOCABULARY) >= LEAST)
     means = np.stack([features[labels == k].mean(0) for k in kept])
-    own = np.isin(wanted, kept)
-    nearest = kept[np.argmin([np.sum((test[own] - m) ** 2, 1) for m in means], 0)]
-    found = split_values(rows, "test")
-    assert found["ncc_error"] == np.mean(nearest != wanted[own])
-    both = kept[np.bincount(wanted, minlength=VOCABULARY)[kept] >= LEAST]
-    assert found["classes"] == len(both) < len(kept)
-    assert found["tokens"] == np.isin(wanted, both).sum()
-    assert found["decisions"] == own.sum()
+    known = np.isin(test_labels, kept)
+    nearest = kept[np.argmin([np.sum((test[known] - m) ** 2, 1) for m in means], 0)]
+    values = split_values(rows, "test")
+    assert values["ncc_error"] == np.mean(nearest != test_labels[known])
+    both = kept[np.bincount(test_labels, minlength=VOCABULARY)[kept] >= LEAST]
+    assert values["classes"] == len(both) < len(kept)
+    assert values["tokens"] == np.isin(test_labels, both).sum()
+    assert values["decisions"] == known.sum()
 
 
 def test_decisions_are_a_fair_draw_that_batches_do_not_change() -> None:
@@ -83,10 +83,10 @@ def test_decisions_are_a_fair_draw_that_batches_do_not_change() -> None:
     features, labels = (torch.from_numpy(array) for array in text(samples=2000))
     drawn = []
     for size in (2000, 700, 1):
-        seen = TokenPass(VOCABULARY, WIDTH, decisions=500, seed=4)
+        token_pass = TokenPass(VOCABULARY, WIDTH, decisions=500, seed=4)
         for rows, wanted in zip(features.split(size), labels.split(size), strict=True):
-            seen.update(rows, wanted)
-        drawn.append(seen.kept)
+            token_pass.update(rows, wanted)
+        drawn.append(token_pass.kept)
     for rows, wanted in drawn[1:]:
         assert torch.equal(rows, drawn[0][0])
         assert torch.equal(wanted, drawn[0][1])
@@ -113,9 +113,9 @@ def test_few_classes_have_what_many_have() -> None:
     """K <= d + 1: GNC2, UNC3 and the logarithm of CDNV beside the distances to a simplex."""
     labels = np.arange(40) % 4
     features = np.random.default_rng(0).standard_normal((40, 8))
-    found = split_values(measure_token_arrays(features, labels, features[:4]))
-    assert found["nc2_means"] < 2
-    assert {"cdnv_log", "gnc2_spread_means", "unc3_spread"} <= set(found)
+    values = split_values(measure_token_arrays(features, labels, features[:4]))
+    assert values["nc2_means"] < 2
+    assert {"cdnv_log", "gnc2_spread_means", "unc3_spread"} <= set(values)
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_the_command(tmp_path: Path) -> None:
         [*arguments, "--classes", "present", "--min-per-class", "3", "--decisions", "100"],
         catch_exceptions=False,
     )
-    found = json.loads(result.stdout)
-    values = {row["metric"]: row["value"] for row in found["measurements"] if row["split"] == "train"}
+    output = json.loads(result.stdout)
+    values = {row["metric"]: row["value"] for row in output["measurements"] if row["split"] == "train"}
     wanted = by_classes(features[7:], labels[7:], weight, bias, 3)
     assert values["cdnv"] == pytest.approx(wanted["cdnv"], rel=1e-12)
     assert (values["left_out_ignored"], values["decisions"] <= 100) == (7, True)
-    assert found["classes"] == wanted["classes"]
+    assert output["classes"] == wanted["classes"]

@@ -42,12 +42,12 @@ def body(model: nn.Module) -> np.ndarray:
     return np.maximum(INPUTS.numpy() @ weight.T + bias, 0)
 
 
-def found(model: nn.Module, classifier: str, loader: Any = LOADER) -> dict[str, float]:
+def metrics_of(model: nn.Module, classifier: str, loader: Any = LOADER) -> dict[str, float]:
     return split_values(measure_model(model, classifier, loader))
 
 
-def assert_as(got: dict[str, float], wanted: dict[str, float]) -> None:
-    assert got == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+def assert_as(actual: dict[str, float], wanted: dict[str, float]) -> None:
+    assert actual == pytest.approx(wanted, rel=1e-9, abs=1e-12)
 
 
 class Lora(nn.Module):
@@ -131,12 +131,12 @@ def made(name: str) -> nn.Module:
 def test_the_weight_is_what_the_head_multiplies_with(name: str) -> None:
     """Red: the weight of before the first forward pass, or of a part of the head."""
     model = network(made(name))
-    got, arrays = found(model, "2"), collect_features(model, "2", LOADER)
+    actual, arrays = metrics_of(model, "2"), collect_features(model, "2", LOADER)
     with torch.no_grad():
         logits = model.eval()(INPUTS).numpy()
     np.testing.assert_allclose(arrays["features"], body(model), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(arrays["features"] @ arrays["weight"].T + arrays.get("bias", 0), logits)
-    assert_as(got, split_values(measure(**arrays)))
+    assert_as(actual, split_values(measure(**arrays)))
 
 
 class Scaled(nn.Module):
@@ -189,13 +189,13 @@ def test_a_layer_without_the_models_logits_is_refused(make: Any, classifier: str
 def test_logits_may_be_normalised_and_among_others(then: Callable[[Tensor], Any]) -> None:
     """Also in place. Red: logits compared with themselves, after the change."""
     model = Scaled(then)
-    assert found(model, "layers.2") == found(model.layers, "2")
+    assert metrics_of(model, "layers.2") == metrics_of(model.layers, "2")
 
 
 def test_a_model_without_logits_is_measured_with_a_warning() -> None:
     model = Scaled(lambda z: z.sum())
     with pytest.warns(MeasurementWarning, match=r"returns no logits.*'layers\.2'"):
-        assert found(model, "layers.2") == found(model.layers, "2")
+        assert metrics_of(model, "layers.2") == metrics_of(model.layers, "2")
 
 
 class Counter(nn.Module):
@@ -324,14 +324,14 @@ def test_a_wrapped_model_is_measured_as_the_plain_one(name: str) -> None:
     plain = nn.Sequential(nn.Linear(5, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, CLASSES)).double()
     with torch.no_grad():
         plain.train()(INPUTS)
-    wanted = found(copy.deepcopy(plain), "2")
+    wanted = metrics_of(copy.deepcopy(plain), "2")
     model = wrap(copy.deepcopy(plain))
     if runs:
         with torch.no_grad():
             model.eval()(INPUTS)
         model.train()
-    for own in names:
-        assert_as(found(model, own), wanted)
+    for classifier in names:
+        assert_as(metrics_of(model, classifier), wanted)
     assert model.training
 
 
@@ -388,8 +388,8 @@ def test_maps_are_averaged_over_positions(make: Any, head: str, layer: str, side
         model.eval()(loader[0][0])
     hook.remove()
     maps = seen[0].double().numpy().mean(axes)
-    got = [row for row in measure_model(model, head, loader, layers=[layer]) if row.layer == layer]
-    ratio = next(row.value for row in got if row.metric == "nc1_trace_ratio")
+    rows = [row for row in measure_model(model, head, loader, layers=[layer]) if row.layer == layer]
+    ratio = next(row.value for row in rows if row.metric == "nc1_trace_ratio")
     assert ratio == pytest.approx(measure(maps, LABELS)["nc1_trace_ratio"], rel=1e-6)
 
 

@@ -65,8 +65,8 @@ def test_half_block_is_its_definition(
     with cuda.away():
         expected = results(definition, part, double(given), tokens)
     before = cuda.kernels.copy()
-    found = results(compiled, part, given, tokens)
-    assert_close(found, expected)
+    actual = results(compiled, part, given, tokens)
+    assert_close(actual, expected)
     launched = cuda.kernels - before
     assert {name: launched[name] for name in launched if part in name} == {
         f"{part}_forward": 1,
@@ -93,8 +93,8 @@ def test_nan_stays_in_its_run(cuda: FakeCuda) -> None:
     for part, tokens in (("mlp", 1), ("attention", 4)):
         given = inputs(part, "post", 2, 40, 16, torch.float32)
         given["second"][0, 3] = math.nan
-        found = results(compiled, part, given, tokens)
-        for value in found.values():
+        tensors = results(compiled, part, given, tokens)
+        for value in tensors.values():
             assert value[0].isnan().any()
             assert not value[1].isnan().any()
 
@@ -105,9 +105,9 @@ def test_large_scores_do_not_overflow(tokens: int, cuda: FakeCuda) -> None:
     given = inputs("attention", "post", 1, 80, 16, torch.float32)
     given["first"] = 200 * given["first"]
     with cuda.away():
-        (exact,) = definition("attention", double(given), tokens)
-    (found,) = compiled("attention", given, tokens)
-    assert float((found - exact).abs().max()) < 1e-2
+        (expected,) = definition("attention", double(given), tokens)
+    (actual,) = compiled("attention", given, tokens)
+    assert float((actual - expected).abs().max()) < 1e-2
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -118,14 +118,14 @@ def test_second_derivatives_and_gradients_that_are_not_contiguous(
     """Red: a second derivative of zero; strides that are taken for those of contiguous rows."""
 
     def derivatives(function: HalfBlock, given: Given) -> dict[str, Tensor]:
-        own = {name: tensor.detach().requires_grad_() for name, tensor in given.items()}
-        found = function(part, own, 2)
-        slopes = [normal(2, 16, 6, seed=seed).to(each.dtype).mT for seed, each in enumerate(found)]
-        (turned,) = torch.autograd.grad(found, own["second"], slopes, retain_graph=True)
-        first = torch.autograd.grad(found, list(own.values()), slopes, create_graph=True)
-        total = torch.stack([each.square().sum() for each in first]).sum()
-        second = torch.autograd.grad(total, list(own.values()))
-        return {"not contiguous": turned} | dict(zip(own, second, strict=True))
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in given.items()}
+        outputs = function(part, leaves, 2)
+        slopes = [normal(2, 16, 6, seed=seed).to(output.dtype).mT for seed, output in enumerate(outputs)]
+        (turned,) = torch.autograd.grad(outputs, leaves["second"], slopes, retain_graph=True)
+        first = torch.autograd.grad(outputs, list(leaves.values()), slopes, create_graph=True)
+        total = torch.stack([gradient.square().sum() for gradient in first]).sum()
+        second = torch.autograd.grad(total, list(leaves.values()))
+        return {"not contiguous": turned} | dict(zip(leaves, second, strict=True))
 
     given = inputs(part, norm, 2, 6, 16, torch.float32)
     with cuda.away():
@@ -137,9 +137,9 @@ def test_second_derivatives_and_gradients_that_are_not_contiguous(
 def test_layer_norm_of_short_rows(rows: int, width: int, cuda: FakeCuda) -> None:
     """First and second derivatives too. Red: the last rows left out."""
 
-    def norms(x: Tensor, own: bool) -> dict[str, Tensor]:
+    def norms(x: Tensor, by_kernel: bool) -> dict[str, Tensor]:
         x = x.detach().requires_grad_()
-        y = layer_norm(x, EPS) if own else torch.nn.functional.layer_norm(x, x.shape[-1:], eps=EPS)
+        y = layer_norm(x, EPS) if by_kernel else torch.nn.functional.layer_norm(x, x.shape[-1:], eps=EPS)
         slope = normal(*y.shape, seed=3).to(y.dtype)
         (alone,) = torch.autograd.grad(y, x, slope, retain_graph=True)
         (first,) = torch.autograd.grad(y, x, slope, create_graph=True)
@@ -148,9 +148,9 @@ def test_layer_norm_of_short_rows(rows: int, width: int, cuda: FakeCuda) -> None
 
     given = normal(2, rows, width)
     with cuda.away():
-        expected = norms(given, own=False)
+        expected = norms(given, by_kernel=False)
     before = cuda.kernels.copy()
-    assert_close(norms(given.float(), own=True), expected, 2e-5)
+    assert_close(norms(given.float(), by_kernel=True), expected, 2e-5)
     launched = cuda.kernels - before
     assert (launched["norm_forward"], launched["norm_backward"]) == (1, 1)  # with create_graph by PyTorch
     assert layer_norm(given.float().requires_grad_(), EPS).sum().requires_grad
@@ -160,8 +160,8 @@ def test_layer_norm_of_short_rows(rows: int, width: int, cuda: FakeCuda) -> None
 def test_layer_norm_within_vmap_is_pytorchs(cuda: FakeCuda) -> None:
     """A network of a study.py may have it. Red: an error of vmap, for which runs train one at a time."""
     x = normal(3, 5, 16).float()
-    found = torch.vmap(lambda own: layer_norm(own, EPS))(x)
-    torch.testing.assert_close(found, torch.nn.functional.layer_norm(x, (16,), eps=EPS))
+    actual = torch.vmap(lambda rows: layer_norm(rows, EPS))(x)
+    torch.testing.assert_close(actual, torch.nn.functional.layer_norm(x, (16,), eps=EPS))
 
 
 @pytest.mark.parametrize(("name", "norm"), [("L-RN1", "post"), ("L-T11", "pre")])
@@ -191,17 +191,17 @@ def test_gpu_check_compares_half_blocks_with_float64(cuda: FakeCuda, monkeypatch
     """Red: a wrong kernel that passes on a card."""
     gpu_check = loaded(Path(__file__).resolve().parent.parent / "benchmarks" / "gpu_check.py")
     monkeypatch.setattr(gpu_check, "HALF_BLOCKS", gpu_check.HALF_BLOCKS[:3:2])
-    found = gpu_check.Findings(gpu_check.Size(samples=20, nodes=1, repeats=2))
-    gpu_check.half_blocks(found, CUDA)
-    assert [row["what"] for row in found.rows["half blocks"]] == [
+    findings = gpu_check.Findings(gpu_check.Size(samples=20, nodes=1, repeats=2))
+    gpu_check.half_blocks(findings, CUDA)
+    assert [row["what"] for row in findings.rows["half blocks"]] == [
         "mlp, post-LN, float32",
         "attention, post-LN, 4 tokens, float32",
     ]
-    assert not found.failed
+    assert not findings.failed
     monkeypatch.setattr(gpu_check, "HALF_BLOCKS", gpu_check.HALF_BLOCKS[:1])
     monkeypatch.setattr(gpu_check, "KERNEL_ERROR", {"float32": 1e-12})
-    gpu_check.half_blocks(found, CUDA)
-    assert len(found.failed) == 1
+    gpu_check.half_blocks(findings, CUDA)
+    assert len(findings.failed) == 1
 
 
 def test_a_step_by_kernels_has_few(monkeypatch: pytest.MonkeyPatch) -> None:

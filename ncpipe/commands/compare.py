@@ -57,7 +57,7 @@ def compare(
         raise InputError(f"{first}: {PARAMS_FILE}: {error}") from None
     tables = {
         experiment: compare_results(results, experiment, _series(results[first], experiment), rule)
-        for experiment in _common(results)
+        for experiment in _common_experiments(results)
     }
     if as_csv:
         pd.concat(tables.values()).to_csv(sys.stdout, index=False, lineterminator="\n")
@@ -155,7 +155,7 @@ def parse_table(revision: str, text: str) -> pd.DataFrame:
         raise InputError(f"{revision}: {RESULTS}: damaged ({' '.join(str(error).split())})") from None
 
 
-def _common(results: dict[str, Results]) -> list[str]:
+def _common_experiments(results: dict[str, Results]) -> list[str]:
     """Return the experiments that all revisions have, in the first one's order; print the others."""
     experiments = {
         revision: list(dict.fromkeys(tables.runs["experiment"])) for revision, tables in results.items()
@@ -184,13 +184,13 @@ def different_parameters(trees: dict[str, Tree]) -> dict[str, list[str]]:
 
     Leaves out experiments that no tree sweeps, because they do not affect the results.
     """
-    flat = {name: dict(_leaves(_swept(tree))) for name, tree in trees.items()}
+    flat = {name: dict(_leaves(_swept_tree(tree))) for name, tree in trees.items()}
     keys = dict.fromkeys(key for leaves in flat.values() for key in leaves)
     rows = {key: [leaves.get(key, ABSENT) for leaves in flat.values()] for key in keys}
     return {key: values for key, values in rows.items() if len(set(values)) > 1}
 
 
-def _swept(tree: Tree) -> Tree:
+def _swept_tree(tree: Tree) -> Tree:
     names = (tree.get("sweep") or {}).get("experiments") or []
     experiments = tree.get("experiments") or {}
     return tree | {"experiments": {name: experiments.get(name) for name in names}}

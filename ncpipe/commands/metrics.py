@@ -77,7 +77,7 @@ def write_json(measured: "MeasuredFile") -> None:
 
     JSON has neither infinity nor NaN: these values are the strings "inf", "-inf" and "nan".
     """
-    records = [asdict(row) | {"value": _strict(row.value)} for row in measured.values]
+    records = [asdict(row) | {"value": _json_value(row.value)} for row in measured.values]
     facts = measured.facts | {"warnings": measured.warnings}
     print(json.dumps(facts | {"measurements": records}, indent=2, allow_nan=False))
 
@@ -89,5 +89,5 @@ def write_csv(rows: Measurements) -> None:
     writer.writerows(asdict(row) for row in rows)
 
 
-def _strict(value: float) -> float | str:
+def _json_value(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)

@@ -123,7 +123,7 @@ def create_study(
         "kind": "loop" if own_loop else "own" if own_code else "stage" if with_stage else "mixture",
         "question": _question(data, axis),
     }
-    with _created(target) as folder:
+    with _created_folder(target) as folder:
         _write_files(folder, values, axis, data, kind)
         if separate:
             _commit(folder, target.name)
@@ -271,7 +271,7 @@ def _axis(values: Mapping[str, Any], axis: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _created(target: Path) -> Iterator[Path]:
+def _created_folder(target: Path) -> Iterator[Path]:
     """Yield an empty folder that is renamed to `target` if the block ends without an error."""
     folder = target.with_name(f".{target.name}.partial")
     shutil.rmtree(folder, ignore_errors=True)

@@ -31,7 +31,7 @@ def sum_of_fits(
 
     counts (K,): of the whole training set, if it has classes.
     """
-    logits, labels, features, weight = (each.unsqueeze(0) for each in (logits, labels, features, weight))
+    logits, labels, features, weight = (tensor.unsqueeze(0) for tensor in (logits, labels, features, weight))
     return fit_times_samples(Outputs(logits, labels, features, weight, counts=counts), run.spec.loss).sum()
 
 

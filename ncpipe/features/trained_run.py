@@ -83,7 +83,7 @@ class TrainedRun:
         return self.seen or self._extracted(last=False)
 
     @functools.cached_property
-    def _last(self) -> Features:
+    def _last_layer(self) -> Features:
         """What its last layer looks like, which of a deep network is found much sooner."""
         return self.features if self.seen or "features" in vars(self) else self._extracted(last=True)
 
@@ -97,14 +97,14 @@ class TrainedRun:
     def row(self) -> Mapping[str, Any]:
         """The package's columns of runs.csv: loss by its terms, gap to the optimum, errors, in float64."""
         outcome = {"finished": self.diverged_at is None, "diverged_at_epoch": self.diverged_at}
-        return describe(self.run, self._last, outcome)
+        return describe(self.run, self._last_layer, outcome)
 
     def measure(self, metrics: Sequence[str]) -> dict[str, float]:
         """Return metrics of the last layer by name; those on the test split end in `_test`.
 
         Raises InputError for a name that docs/metric_tables.md does not have.
         """
-        return last_layer_metrics(self.run, self._last, metrics, f"{self.run.name}, measure")
+        return last_layer_metrics(self.run, self._last_layer, metrics, f"{self.run.name}, measure")
 
     def measure_layers(self, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
         """Return the same of each layer, by its name; without those that a layer does not have."""

@@ -148,7 +148,7 @@ def _draw(axes: Axes, points: pd.DataFrame, depths: Mapping[tuple[str, float], f
         label = _label(points, several=True)
         label = f"slope of $\\log_{{10}}$ {label} per layer" if slopes else label
     else:
-        label = _short(points["metric"].iloc[0]) if not several else ""
+        label = _short_name(points["metric"].iloc[0]) if not several else ""
         axes.legend(
             handlelength=1.0, fontsize=6.5, labelcolor=INK, borderaxespad=0.2, labelspacing=0.3,
             loc="lower right" if kind == "place" else "best",
@@ -180,22 +180,22 @@ def _place_x(axes: Axes, points: pd.DataFrame, kind: str) -> None:
     elif kind == "layer":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     label = points["xlabel"].iloc[0]
-    axes.set_xlabel(_short(label) if kind == "metric" else NAMES.get(label, (label, ""))[0])
+    axes.set_xlabel(_short_name(label) if kind == "metric" else NAMES.get(label, (label, ""))[0])
 
 
 def _label(mine: pd.DataFrame, several: bool) -> str:
     metric, split = mine["metric"].iloc[0], mine["split"].iloc[0]
-    name = _short(metric) if several else ""
+    name = _short_name(metric) if several else ""
     if name and "test" not in name:
         name += SPLITS.get(split, "")
     _, _, onset = mine["series"].iloc[0].partition(ONSET)
     if onset:
         reached, _, level = onset.partition(" <= ")
-        onset = f"{_short(reached)} $\\leq$ {level}"
+        onset = f"{_short_name(reached)} $\\leq$ {level}"
     return ", ".join(filter(None, [name, onset])) or SPLITS.get(split, ", train").removeprefix(", ")
 
 
-def _short(metric: str) -> str:
+def _short_name(metric: str) -> str:
     return entry(metric).label or metric.replace("_", " ")
 
 

@@ -41,7 +41,7 @@ def heat_maps(
 
 
 def _draw_row(figure: Figure, line: np.ndarray, gram: pd.DataFrame, x_axis: XAxis, simplex: bool) -> None:
-    shown = _shown(gram, x_axis)
+    shown = _column_matrices(gram, x_axis)
     if not shown:
         for axes in line:
             axes.set_xticks([])
@@ -63,7 +63,7 @@ def _draw_row(figure: Figure, line: np.ndarray, gram: pd.DataFrame, x_axis: XAxi
     bar.ax.tick_params(labelsize=7)
 
 
-def _shown(gram: pd.DataFrame, x_axis: XAxis) -> dict[int, tuple[str, str, np.ndarray]]:
+def _column_matrices(gram: pd.DataFrame, x_axis: XAxis) -> dict[int, tuple[str, str, np.ndarray]]:
     """Return by column of the figure a title, the value of the x axis and the matrix (K, K)."""
     shown = {}
     ends = sorted({gram[x_axis.column].min(), gram[x_axis.column].max()}) if len(gram) else []
@@ -79,13 +79,13 @@ def _shown(gram: pd.DataFrame, x_axis: XAxis) -> dict[int, tuple[str, str, np.nd
 
 def _norm(matrices: list[np.ndarray]) -> CenteredNorm:
     etf = -1 / (len(matrices[0]) - 1)
-    apart = np.abs(np.concatenate([_beside(matrix) for matrix in matrices]) - etf)
+    apart = np.abs(np.concatenate([_off_diagonal(matrix) for matrix in matrices]) - etf)
     reach = apart.max(where=np.isfinite(apart), initial=0)  # W = 0 has no cosines
     return CenteredNorm(etf, max(np.ceil(20 * reach) / 20, LEAST_RANGE))
 
 
 def _draw_matrix(axes: Axes, title: str, where: str, matrix: np.ndarray, norm: CenteredNorm) -> None:
-    beside = _beside(matrix)
+    beside = _off_diagonal(matrix)
     elsewhere = f"elsewhere {_number(beside.mean())} ± {beside.std():.2f}"
     draw_image(axes, matrix, norm)
     axes.set_title(f"{title}, {where}", fontsize=9)
@@ -99,5 +99,5 @@ def _number(value: float) -> str:
     return f"{value:z.2f}".replace("-", "\N{MINUS SIGN}")
 
 
-def _beside(matrix: np.ndarray) -> np.ndarray:
+def _off_diagonal(matrix: np.ndarray) -> np.ndarray:
     return matrix[~np.eye(len(matrix), dtype=bool)]

@@ -64,7 +64,7 @@ class XAxis:
         among: depths that the axis spans, if more than those of the panel.
         """
         if not self.log:
-            axes.set_xlim(*_around(values))
+            axes.set_xlim(*_padded_limits(values))
             axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
             return
         axes.set_xscale("log")
@@ -72,7 +72,7 @@ class XAxis:
             ends = values if among is None else among
             axes.set_xlim(ends.min() / 1.15, ends.max() * 1.15)
         else:
-            axes.set_xlim(*10 ** _around(np.log10(values)))
+            axes.set_xlim(*10 ** _padded_limits(np.log10(values)))
         axes.xaxis.set_minor_locator(NullLocator())
         if self.is_depth or (len(values) <= FEW and max(map(len, map(_number, values))) <= FEW):
             axes.xaxis.set_major_locator(FixedLocator(values.tolist()))
@@ -116,7 +116,7 @@ def with_lines(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(experiment=line_names(table))
 
 
-def _around(values: np.ndarray) -> np.ndarray:
+def _padded_limits(values: np.ndarray) -> np.ndarray:
     pad = MARGIN * np.ptp(values) or 0.1
     return np.array([values.min() - pad, values.max() + pad])
 

@@ -36,14 +36,14 @@ class _Float64Metric(Metric):
         super().__init__(**options)
         self.add_state(UNSHARED, torch.tensor(torch.nan, dtype=torch.float64, device="cpu"), _first)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], *given: Any, **options: Any) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], *arguments: Any, **options: Any) -> Self:
         """Move the state to where `fn` puts a tensor; torchmetrics passes `.to(dtype)` on to it."""
 
         def moved(tensor: Tensor) -> Tensor:
             result = fn(tensor)
             return result if result.dtype == tensor.dtype else tensor.to(result.device)
 
-        super()._apply(moved, *given, **options)
+        super()._apply(moved, *arguments, **options)
         return self
 
 
@@ -87,11 +87,11 @@ class ClassCollapse(_Float64Metric):
 
     def update(self, features: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
         """Add samples; mask: of the labels' shape, 0 where one does not count."""
-        features, labels = _counted(features.detach(), labels, self.ignore_index, mask)
+        features, labels = _counted_samples(features.detach(), labels, self.ignore_index, mask)
         if len(labels):
-            held = _accumulator(self.metric_state)
-            held.update(features, labels)
-            self._hold(held)
+            accumulator = _accumulator(self.metric_state)
+            accumulator.update(features, labels)
+            self._store(accumulator)
 
     def compute(self) -> dict[str, float]:
         """Return values by name, without single singular values."""
@@ -99,43 +99,43 @@ class ClassCollapse(_Float64Metric):
 
     def statistics(self) -> ClassStatistics:
         """Return the K' classes' statistics, merged over processes, which `SampleCollapse` needs."""
-        return self._result(self._merged())
+        return self._result(self._merged_accumulator())
 
     def measured_classes(self) -> list[int]:
         """Return the numbers (K') of the measured classes, ascending: `present` ones of all processes."""
-        return self._chosen(self._merged())
+        return self._class_numbers(self._merged_accumulator())
 
-    def _merged(self) -> StatisticsAccumulator:
+    def _merged_accumulator(self) -> StatisticsAccumulator:
         if self._is_synced:
             return _accumulator(self.metric_state)
         with self.sync_context(dist_sync_fn=self.dist_sync_fn):
             state = self.metric_state
         return _accumulator(state)  # after the block, so that an error keeps the state of this process
 
-    def _chosen(self, held: StatisticsAccumulator) -> list[int]:
+    def _class_numbers(self, accumulator: StatisticsAccumulator) -> list[int]:
         if isinstance(self.classes, str):
-            return _numbers(held.counts.nonzero().flatten().tolist(), self.num_classes)
+            return _numbers(accumulator.counts.nonzero().flatten().tolist(), self.num_classes)
         return list(self.classes)
 
-    def _result(self, held: StatisticsAccumulator) -> ClassStatistics:
-        chosen = self._chosen(held)
-        if len(chosen) == self.num_classes:
-            return held.result()
-        places = torch.tensor(chosen, device=held.device)
-        if empty := places[held.counts[places] == 0].tolist():
+    def _result(self, accumulator: StatisticsAccumulator) -> ClassStatistics:
+        numbers = self._class_numbers(accumulator)
+        if len(numbers) == self.num_classes:
+            return accumulator.result()
+        places = torch.tensor(numbers, device=accumulator.device)
+        if empty := places[accumulator.counts[places] == 0].tolist():
             raise InputError(f"class {empty[0]} has no samples; leave it out of `classes`")
-        return held.result_of(places)
+        return accumulator.result_of(places)
 
     def merge_state(self, incoming_state: "dict[str, Any] | Metric") -> None:
         """Add everything that another such metric, or its `metric_state`, has seen."""
-        other = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
-        held = _accumulator(self.metric_state)
-        held.merge(_accumulator(other))
-        self._hold(held)
+        state = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
+        accumulator = _accumulator(self.metric_state)
+        accumulator.merge(_accumulator(state))
+        self._store(accumulator)
         self._computed = None
 
-    def _hold(self, held: StatisticsAccumulator) -> None:
-        for name, tensor in held.tensors().items():
+    def _store(self, accumulator: StatisticsAccumulator) -> None:
+        for name, tensor in accumulator.tensors().items():
             setattr(self, name, tensor)
 
 
@@ -157,7 +157,7 @@ class SampleCollapse(_Float64Metric):
 
     def __init__(
         self,
-        own: ClassStatistics,
+        statistics: ClassStatistics,
         weight: Tensor | None = None,
         bias: Tensor | None = None,
         train: ClassStatistics | None = None,
@@ -168,31 +168,31 @@ class SampleCollapse(_Float64Metric):
         """Store the given tensors in the state, so that a loaded state keeps its own means.
 
         Args:
-            own: statistics of these samples, from `ClassCollapse.statistics`, of all processes.
+            statistics: of these samples, from `ClassCollapse.statistics`, of all processes.
             weight, bias: the last layer, (K, d) and (K,).
-            train: statistics of the training samples, where `own` are of held-out ones.
-            classes: numbers of the classes that `own` has, from `ClassCollapse.measured_classes`; samples of
-                others, and their rows of weight and bias, do not count. None: `own` has all.
+            train: statistics of the training samples, where `statistics` are of held-out ones.
+            classes: numbers of the classes that `statistics` has, from `ClassCollapse.measured_classes`;
+                samples of others, and their rows of weight and bias, do not count. None: it has all.
             ignore_index: as in `ClassCollapse`.
             options: those of torchmetrics.
         """
         super().__init__(**options)
         self.ignore_index = ignore_index
         rows: Any = slice(None) if classes is None else sorted(classes)
-        given = _given(OWN, own) | ({} if train is None else _given(TRAIN, train))
+        arguments = _tensors(OWN, statistics) | ({} if train is None else _tensors(TRAIN, train))
         if weight is not None:
-            given["weight"] = weight.detach().double()[rows]
+            arguments["weight"] = weight.detach().double()[rows]
         if bias is not None:
-            given["bias"] = bias.detach().double()[rows]
+            arguments["bias"] = bias.detach().double()[rows]
         if classes is not None:
-            given[MEASURED] = torch.tensor(rows, device=own.means.device)
-        self._given_names = tuple(given)
-        for name, tensor in given.items():
+            arguments[MEASURED] = torch.tensor(rows, device=statistics.means.device)
+        self._argument_names = tuple(arguments)
+        for name, tensor in arguments.items():
             self.add_state(name, tensor.clone(), dist_reduce_fx=_equal_ones)
-        self._accumulator_of: dict[str, Tensor] = {}
+        self._accumulator_arguments: dict[str, Tensor] = {}
         empty = self._accumulator().result().tensors()
-        self._summed = tuple(name for name in empty if name != MARGINS)
-        for name in self._summed:
+        self._sum_names = tuple(name for name in empty if name != MARGINS)
+        for name in self._sum_names:
             self.add_state(name, empty[name], dist_reduce_fx="sum")
         if MARGINS in empty:
             self.add_state(MARGINS, [], dist_reduce_fx="cat")
@@ -200,36 +200,36 @@ class SampleCollapse(_Float64Metric):
 
     def update(self, features: Tensor, labels: Tensor, mask: Tensor | None = None) -> None:
         """Add samples, as in `ClassCollapse.update`."""
-        features, labels = _counted(features, labels, self.ignore_index, mask)
+        features, labels = _counted_samples(features, labels, self.ignore_index, mask)
         if not len(labels):
             return
-        if MEASURED in self._given_names:
-            chosen = self.measured.to(labels.device)
-            places = torch.searchsorted(chosen, labels).clamp(max=len(chosen) - 1)
-            kept = chosen[places] == labels
+        if MEASURED in self._argument_names:
+            measured = self.measured.to(labels.device)
+            places = torch.searchsorted(measured, labels).clamp(max=len(measured) - 1)
+            kept = measured[places] == labels
             features, labels = features[kept.to(features.device)], places[kept]
         accumulator = self._accumulator()
         accumulator.start()
         accumulator.update(features, labels)
         sums = accumulator.result().tensors()
-        for name in self._summed:
+        for name in self._sum_names:
             setattr(self, name, getattr(self, name) + sums[name])
         if MARGINS in sums:
             self.margins.append(sums[MARGINS])
 
     def compute(self) -> dict[str, float]:
         """Return values by name, without single singular values."""
-        held = {name: getattr(self, name) for name in self._summed}
+        tensors = {name: getattr(self, name) for name in self._sum_names}
         if MARGINS in self._defaults:
-            held[MARGINS] = torch.cat(self.margins) if isinstance(self.margins, list) else self.margins
-        own, train, weight, _ = self._given()
-        samples = SampleStatistics(**held)
-        if not same_samples(own, samples):
+            tensors[MARGINS] = torch.cat(self.margins) if isinstance(self.margins, list) else self.margins
+        statistics, train, weight, _ = self._arguments()
+        samples = SampleStatistics(**tensors)
+        if not same_samples(statistics, samples):
             raise InputError(
-                f"the means are of {own.samples} samples, and {int(samples.samples)} were given, or others: "
-                "update with every sample of the first pass once, then compute"
+                f"the means are of {statistics.samples} samples, and {int(samples.samples)} were given, or "
+                "others: update with every sample of the first pass once, then compute"
             )
-        values = _values(two_pass_metrics(own, samples, own if train is None else train, weight))
+        values = _values(two_pass_metrics(statistics, samples, train or statistics, weight))
         if weight is not None:
             values |= _values((row.metric, row.value) for row in measure_weights(weight))
         return values
@@ -240,30 +240,30 @@ class SampleCollapse(_Float64Metric):
         if MARGINS in self._defaults:  # float64 in a process without samples too
             self.margins.append(torch.empty(0, dtype=torch.float64, device=self.device))
 
-    def _given(self) -> tuple[ClassStatistics, ClassStatistics | None, Tensor | None, Tensor | None]:
-        held = {name: getattr(self, name) for name in self._given_names}
-        own, train = (
-            {name.removeprefix(prefix): tensor for name, tensor in held.items() if name.startswith(prefix)}
+    def _arguments(self) -> tuple[ClassStatistics, ClassStatistics | None, Tensor | None, Tensor | None]:
+        tensors = {name: getattr(self, name) for name in self._argument_names}
+        statistics, train = (
+            {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
             for prefix in (OWN, TRAIN)
         )
         return (
-            ClassStatistics.from_tensors(**own),
+            ClassStatistics.from_tensors(**statistics),
             ClassStatistics.from_tensors(**train) if train else None,
-            held.get("weight"),
-            held.get("bias"),
+            tensors.get("weight"),
+            tensors.get("bias"),
         )
 
     def _accumulator(self) -> SampleAccumulator:
         """Return an accumulator for the tensors in the state; loading or moving the state replaces them."""
-        held = {name: getattr(self, name) for name in self._given_names}
-        same = self._accumulator_of and all(
-            old.device == held[name].device and torch.equal(old, held[name])
-            for name, old in self._accumulator_of.items()
+        tensors = {name: getattr(self, name) for name in self._argument_names}
+        same = self._accumulator_arguments and all(
+            old.device == tensors[name].device and torch.equal(old, tensors[name])
+            for name, old in self._accumulator_arguments.items()
         )
         if not same:
-            own, train, weight, bias = self._given()
-            self._held_accumulator = SampleAccumulator(own, weight, bias, train)
-            self._accumulator_of = {name: tensor.clone() for name, tensor in held.items()}
+            statistics, train, weight, bias = self._arguments()
+            self._held_accumulator = SampleAccumulator(statistics, weight, bias, train)
+            self._accumulator_arguments = {name: tensor.clone() for name, tensor in tensors.items()}
         return self._held_accumulator
 
 
@@ -272,7 +272,7 @@ def _numbers(classes: Classes, total: int) -> list[int]:
     return numbers
 
 
-def _counted(
+def _counted_samples(
     features: Tensor, labels: Tensor, ignore_index: int, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Return features (n, d) and labels (n,) of what counts, of (B, d) and (B,) or (B, T, d) and (B, T)."""
@@ -289,19 +289,19 @@ def _values(metrics: Iterable[tuple[str, float]]) -> dict[str, float]:
 def _accumulator(state: dict[str, Any]) -> StatisticsAccumulator:
     """Return the accumulator of a state, or of gathered states (a leading axis of processes, or lists)."""
     shared = {name: v for name, v in state.items() if name != UNSHARED}
-    held = {name: torch.stack(v) if isinstance(v, list) else v for name, v in shared.items()}
-    if held["counts"].dim() == 1:
-        return StatisticsAccumulator.from_tensors(**held)
+    tensors = {name: torch.stack(v) if isinstance(v, list) else v for name, v in shared.items()}
+    if tensors["counts"].dim() == 1:
+        return StatisticsAccumulator.from_tensors(**tensors)
     first, *others = (
-        StatisticsAccumulator.from_tensors(**{name: tensor[place] for name, tensor in held.items()})
-        for place in range(len(held["counts"]))
+        StatisticsAccumulator.from_tensors(**{name: tensor[place] for name, tensor in tensors.items()})
+        for place in range(len(tensors["counts"]))
     )
     for other in others:
         first.merge(other)
     return first
 
 
-def _given(prefix: str, statistics: ClassStatistics) -> dict[str, Tensor]:
+def _tensors(prefix: str, statistics: ClassStatistics) -> dict[str, Tensor]:
     tensors = {"exponent": torch.tensor(0, device="cpu")} | statistics.tensors()
     return {f"{prefix}{name}": tensor.to(statistics.means.device) for name, tensor in tensors.items()}
 

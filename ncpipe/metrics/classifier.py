@@ -118,16 +118,16 @@ class Classifier:
                 self.precision = logits.dtype
                 return
         raise InputError(
-            f"{self._refused()}; it may normalise or quantise its inputs: name the linear layer itself, or "
+            f"{self._refusal()}; it may normalise or quantise its inputs: name the linear layer itself, or "
             "measure its inputs without a classifier (`layers` of another one, or `measure`)"
         )
 
     def _compare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         few = _few(args[0] if args else next(iter(kwargs.values())))
         if not isinstance(output, Tensor) or not self._gives(few, _few(output)):
-            raise InputError(f"{self._refused()}: a hook changes them; remove it, or measure without it")
+            raise InputError(f"{self._refusal()}: a hook changes them; remove it, or measure without it")
 
-    def _refused(self) -> str:
+    def _refusal(self) -> str:
         kind = with_article(self.module._get_name())  # `DynamicQuantizedLinear` of what is another `Linear`
         return f"{self.argument}: {self.name!r} is {kind}, and its logits are not W h + b with fixed W and b"
 
@@ -148,7 +148,7 @@ class Classifier:
             added = self.module.forward(torch.zeros_like(units[:1])).view(-1)
             rows = self.module.forward(units).view(width, -1) - added
         except Exception as error:
-            raise InputError(f"{self._refused()}: {str(error).splitlines()[0]}") from error
+            raise InputError(f"{self._refusal()}: {str(error).splitlines()[0]}") from error
         yield rows.T, added if bool(added.any()) else None
 
     def _gives(self, features: Tensor, logits: Any) -> bool:

@@ -143,7 +143,7 @@ def family(*entries: Metric, note: str = "", many: bool = False) -> Callable[[Fu
     """Return a decorator that enters a function which returns a tuple of values, one for each entry."""
 
     def enter(function: Function) -> Function:
-        where = _where(inspect.signature(function).parameters) + (MANY if many else "") + note
+        where = _layers_and_splits(inspect.signature(function).parameters) + (MANY if many else "") + note
         complete = tuple(entry if entry.where else replace(entry, where=where) for entry in entries)
         _FAMILIES.append(Family(function, complete, many))
         return function
@@ -159,7 +159,7 @@ def families_of(modules: Sequence[ModuleType], groups: Sequence[str]) -> tuple[F
     return tuple(families)
 
 
-def _where(needs: Mapping[str, object]) -> str:
+def _layers_and_splits(needs: Mapping[str, object]) -> str:
     """Return the layers and splits of a metric that is computed of this."""
     if needs.keys() == {"weight"}:
         return WEIGHTS

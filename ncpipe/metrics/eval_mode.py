@@ -85,7 +85,7 @@ def same_generators(*holders: object) -> Iterator[None]:
     functions. In the block a DataLoader with persistent workers starts others, as its own draw too, and may
     be in the middle of an epoch.
     """
-    generators, loaders = _reached(holders)
+    generators, loaders = _generators_and_loaders(holders)
     restore = [*_global_states(), *map(_state, generators)]
     workers = [(loader, loader._iterator) for loader in loaders]
     for loader, _ in workers:
@@ -122,7 +122,7 @@ def _state(generator: Any) -> Callable[[], object]:
     return partial(generator.set_state, generator.get_state())
 
 
-def _reached(holders: tuple[object, ...]) -> tuple[list[Any], list[DataLoader]]:
+def _generators_and_loaders(holders: tuple[object, ...]) -> tuple[list[Any], list[DataLoader]]:
     """Return the generators, and the DataLoaders with persistent workers, that objects hold.
 
     No attribute is computed: `gc.get_referents` has what an object refers to.

@@ -62,9 +62,9 @@ class Measurements:
         return len(self.records)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Measurements) and self._compared() == other._compared()
+        return isinstance(other, Measurements) and self._comparable_records() == other._comparable_records()
 
-    def _compared(self) -> tuple[tuple[object, ...], ...]:
+    def _comparable_records(self) -> tuple[tuple[object, ...], ...]:
         """Return the records with None for NaN, which equals nothing."""
         rows = ((row.layer, row.split, row.metric, row.value) for row in self.records)
         return tuple((*key, None if math.isnan(value) else value) for *key, value in rows)
@@ -83,7 +83,7 @@ class Measurements:
         if rows:
             keys = " or ".join(f"[{row.layer!r}, {row.split!r}, {key!r}]" for row in rows)
             raise KeyError(f"{key!r} has {len(rows)} values; write {keys}, or select a split or a layer")
-        raise KeyError(f"{key!r} was not measured; {self._near(key)}")
+        raise KeyError(f"{key!r} was not measured; {self._suggestion(key)}")
 
     def select(self, *, layer: str | None = None, split: str | None = None) -> "Measurements":
         """Return the values of one layer, of one split, or of both; raise InputError if there are none."""
@@ -190,7 +190,7 @@ class Measurements:
             parts.append(f"<table><caption>layer {html.escape(layer)}</caption>{''.join(lines)}</table>")
         return "".join(parts)
 
-    def _near(self, key: object) -> str:
+    def _suggestion(self, key: object) -> str:
         """Return what to write in place of a key that nothing is of."""
         wanted = str(key[-1] if isinstance(key, tuple) and key else key)
         if same := [row for row in self.records if row.metric == wanted]:

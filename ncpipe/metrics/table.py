@@ -246,7 +246,7 @@ def measure_batches(
     if not is_count(num_classes):
         raise InputError(f"num_classes: a whole number, 1 or more, not {num_classes!r}")
     passes = {
-        split: KeptPass(functools.partial(_named, layer, batches), f"{split}()", keep)
+        split: KeptPass(functools.partial(_layer_batches, layer, batches), f"{split}()", keep)
         for split, batches in ((TRAIN, train), (TEST, test))
         if batches is not None
     }
@@ -339,7 +339,7 @@ def values_of(
             yield from family.values(arguments)
 
 
-def _named(layer: str, batches: Batches) -> Iterator[Batch]:
+def _layer_batches(layer: str, batches: Batches) -> Iterator[Batch]:
     """Yield the batches of one layer, as the passes take them."""
     for features, labels in batches():
         if len(labels):

@@ -287,7 +287,7 @@ def _precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
 
 
-def _given(tensor: Tensor | None) -> list[Tensor]:
+def _as_list(tensor: Tensor | None) -> list[Tensor]:
     return [] if tensor is None else [tensor]
 
 
@@ -337,7 +337,7 @@ def mlp_forward(x: Tensor, stream: Tensor | None, weight: Tensor, bias: Tensor, 
         rows, tiles, weight.stride(0), bias.stride(0), eps,
         D=width, PRECISION=_precision(), num_warps=WARPS, num_stages=1,
     )  # fmt: skip
-    return [y, active, scale, *_given(total)]
+    return [y, active, scale, *_as_list(total)]
 
 
 @_operation
@@ -358,7 +358,7 @@ def mlp_backward(
         of_x, of_stream, parts, rows, tiles, weight.stride(0),
         D=width, PRECISION=_precision(), num_warps=WARPS, num_stages=1,
     )  # fmt: skip
-    return [of_x, parts.sum(0), *_given(of_stream)]
+    return [of_x, parts.sum(0), *_as_list(of_stream)]
 
 
 @_operation
@@ -379,7 +379,7 @@ def attention_forward(
         rows, tiles, tile_rows, tokens, qk.stride(0), vo.stride(0), width**-0.5, eps,
         LONG=tile_rows > ROWS.value, D=width, PRECISION=_precision(), num_warps=WARPS, num_stages=1,
     )  # fmt: skip
-    return [y, query, attended, log_sum, scale, *_given(total)]
+    return [y, query, attended, log_sum, scale, *_as_list(total)]
 
 
 @_operation
@@ -398,4 +398,4 @@ def attention_backward(
         rows, tiles, tile_rows, tokens, qk.stride(0), vo.stride(0), width**-0.5,
         LONG=tile_rows > ROWS.value, D=width, PRECISION=_precision(), num_warps=WARPS, num_stages=1,
     )  # fmt: skip
-    return [of_x, parts.sum(0), *_given(of_stream)]
+    return [of_x, parts.sum(0), *_as_list(of_stream)]

@@ -75,7 +75,7 @@ def _contents_with_runs(params: Params, claims: list[Grid], provenance: Provenan
     against = "depth L" if x_column(runs) == "depth" else symbol(runs)
     leave_out = read_table(RESULTS / "slopes_leave_out.csv", "aggregate")
     rates = rate_table(slopes, leave_out, runs, slopes)
-    alts = {"depth_sweep": _spoken(rates), "loss_gap": _spoken(rates[rates["series"] == "loss gap"])}
+    alts = {"depth_sweep": _alt_text(rates), "loss_gap": _alt_text(rates[rates["series"] == "loss gap"])}
     present(FIGURES / "depth_sweep.svg", "plot")
     headline, *pictures = read_pictures(FIGURES, "", against, alts)
     chapters = _chapters(params, runs, points, slopes, rates)
@@ -164,7 +164,7 @@ def _line_networks(params: Params, runs: pd.DataFrame) -> dict[str, str]:
     return {name_of(line): _network(params, rows_at(runs, line)) for line in distinct(runs, line_keys(runs))}
 
 
-def _spoken(rates: pd.DataFrame) -> str:
+def _alt_text(rates: pd.DataFrame) -> str:
     """Return a table of rates for readers who hear the page."""
     cells = rates.iloc[:, :4].itertuples(index=False, name=None)
     return " ".join(f"{line}: {series} {change} {rate}." for line, series, change, rate in cells)

@@ -164,7 +164,7 @@ def rate_rows(
         else:
             means = {title: geometric_means(points, lines[name], *key) for title, key in series.items()}
             cells = {_heading(title): _mean(mean.iloc[0]) for title, mean in means.items() if len(mean)}
-        rows.append(RateRow(name, network, cells, _used(list(fits.values()))))
+        rows.append(RateRow(name, network, cells, _used_count(list(fits.values()))))
     columns = dict.fromkeys(column for row in rows for column in row.rates)
     return [replace(row, rates={key: row.rates.get(key, NO_RATE) for key in columns}) for row in rows]
 
@@ -210,7 +210,7 @@ def _rate(row: pd.Series, of: str) -> Rate:
     return Rate(ARROWS[verb], WORDS[verb], text, full)
 
 
-def _used(rows: list[pd.Series]) -> str:
+def _used_count(rows: list[pd.Series]) -> str:
     """Return the number of used runs: 15 of 15, or 13 to 15 of 15 if metrics differ."""
     if not rows:
         return "–"

@@ -178,7 +178,7 @@ def claimed(fingerprints: Sequence[RunFingerprint]) -> Iterator[ClaimWriter]:
 def claims() -> list[Claim]:
     """Return how far all that trains now is, but for what cannot be read."""
     records = []
-    for file, keys in _claimed().items():
+    for file, keys in _claimed_runs().items():
         with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
             if CLAIM.fullmatch(file.name):
                 records.append(read(Claim, json.loads(file.read_bytes()) | {"keys": keys}))
@@ -187,7 +187,7 @@ def claims() -> list[Claim]:
 
 def claimed_keys() -> set[str]:
     """Return the fingerprints of all runs that train now."""
-    return {key for keys in _claimed().values() for key in keys}
+    return {key for keys in _claimed_runs().values() for key in keys}
 
 
 def job_id() -> str:
@@ -234,7 +234,7 @@ def _is_alive(claim: Path, now: float) -> bool:
     return abs(now - status.st_mtime) < STALE and not (job and job == job_id())
 
 
-def _claimed() -> dict[Path, list[str]]:
+def _claimed_runs() -> dict[Path, list[str]]:
     """Return the fingerprints of the runs that each claim has now."""
     folder = store_folder() / FOLDER
     if not folder.is_dir():

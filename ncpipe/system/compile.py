@@ -69,8 +69,8 @@ def compiled(signatures: Sequence[str], fastmath: Collection[str] = ()) -> Calla
         finally:
             config.CACHE_DIR = before
         compiled_loop.ncpipe_key = key
-        found: Loop = compiled_loop
-        return found
+        result: Loop = compiled_loop
+        return result
 
     return decorate
 

@@ -30,7 +30,7 @@ def layer_profile(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Dat
     for fewer than two. Experiments are in the order of `runs`, layers in that of the forward pass. An
     experiment without a selected run has no rows.
     """
-    points = _placed(usable_points(measurements, runs), places)
+    points = _positioned_rows(usable_points(measurements, runs), places)
     selected = points[points["selected"]]
     selected = selected.assign(value=selected["value"].where(np.isfinite(selected["value"])))
     profile = selected.groupby([*setting_keys(runs), *LAYER_KEYS], as_index=False).agg(
@@ -60,7 +60,7 @@ def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Da
     three positions, because any line fits two, and if all values are equal.
     """
     fuzziness = measurements[measurements["metric"].str.fullmatch(LAW_METRICS)]
-    points = _placed(usable_points(fuzziness, runs), places)
+    points = _positioned_rows(usable_points(fuzziness, runs), places)
     keys = [*run_keys(runs), "split", "metric"]
     used = points[points["selected"] & points["log10"].notna()].groupby(keys)
     rows = [(*key, *_law(table["position"].to_numpy(), table["log10"].to_numpy())) for key, table in used]
@@ -71,7 +71,7 @@ def separation_law(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.Da
 def layer_errors(measurements: pd.DataFrame, places: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return per run and layer the train `ncc_error`, by position, and whether the run is selected."""
     errors = measurements[(measurements["metric"] == "ncc_error") & (measurements["split"] == "train")]
-    points = _placed(usable_points(errors, runs), places)
+    points = _positioned_rows(usable_points(errors, runs), places)
     columns = [*run_keys(runs), "layer", "position", "split", "metric", "value", "selected"]
     return in_order(points[columns], runs, [*run_keys(runs)[1:], "position"])
 
@@ -86,13 +86,13 @@ def effective_depths(errors: pd.DataFrame, runs: pd.DataFrame, tolerance: float)
     """
     keys = run_keys(runs)
     selected = errors[errors["selected"]].groupby(keys)
-    rows = [(*key, len(table), *_first(table, tolerance)) for key, table in selected]
+    rows = [(*key, len(table), *_first_layer(table, tolerance)) for key, table in selected]
     columns = [*keys, "n_layers", "layer", "reached", "effective_depth"]
     table = in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])
     return table.assign(fraction=table["effective_depth"] / table["depth"])
 
 
-def _placed(points: pd.DataFrame, places: pd.DataFrame) -> pd.DataFrame:
+def _positioned_rows(points: pd.DataFrame, places: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of layers that have a position, with it."""
     keys = [*setting_keys(places), "layer"]
     placed = points.merge(places[[*keys, "position"]], on=keys, how="left", validate="many_to_one")
@@ -110,7 +110,7 @@ def _law(position: np.ndarray, log10: np.ndarray) -> tuple[float, ...]:
     return distinct, slope, intercept, 10**slope, r_squared
 
 
-def _first(layers: pd.DataFrame, tolerance: float) -> tuple[str, bool, float]:
+def _first_layer(layers: pd.DataFrame, tolerance: float) -> tuple[str, bool, float]:
     depth, within = float(layers["depth"].iloc[0]), layers[layers["value"] <= tolerance]
     if within.empty:
         return "", False, depth

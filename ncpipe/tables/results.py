@@ -30,12 +30,12 @@ def dvc_metrics(
     metrics = {}
     for line in distinct(runs, line_keys(runs)):
         table, shown = rows_at(runs, line), series[str(line["experiment"])]
-        fits, means = (_selected(rows_at(values, line), shown) for values in (slopes, summary))
+        fits, means = (_selected_rows(rows_at(values, line), shown) for values in (slopes, summary))
         rates = _finite(fits, "slope", "slope") | (_finite(fits, "rho", "rho") if "x" in runs else {})
         metrics[name_of(line)] = {
             "runs": len(table),
             "converged": int(table["converged"].sum()),
-            **(rates or ({} if "x" in runs else _deepest(means))),
+            **(rates or ({} if "x" in runs else _deepest_means(means))),
         }
     return metrics
 
@@ -77,13 +77,13 @@ def _widen(table: pd.DataFrame) -> pd.DataFrame:
     return wide.rename_axis(columns=None).reset_index()
 
 
-def _selected(table: pd.DataFrame, series: Collection[tuple[str, str]]) -> pd.DataFrame:
+def _selected_rows(table: pd.DataFrame, series: Collection[tuple[str, str]]) -> pd.DataFrame:
     last = table[table["layer"] == LAST]
     selected = [pair in series for pair in zip(last["metric"], last["split"], strict=True)]
     return last[np.array(selected, dtype=bool)]
 
 
-def _deepest(means: pd.DataFrame) -> dict[str, dict[str, float]]:
+def _deepest_means(means: pd.DataFrame) -> dict[str, dict[str, float]]:
     used = means[means["n_used"] > 0]
     if used.empty:
         return {}

@@ -52,7 +52,7 @@ def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) 
     for key in names.itertuples(index=False, name=None):
         series = by_series.get(key, nothing)
         fit = _ranks(series, "|".join(map(str, key)), rule) if no_power else replicates(series, rule).fit(0)
-        rows.append(fit | {"unusable": _unusable(series)})
+        rows.append(fit | {"unusable": _unusable_reasons(series)})
     columns = [*FIT, *TEST, *(RHO if "x" in runs else []), "unusable"]
     fits = pd.DataFrame(rows, columns=columns, index=names.index)
     return in_order(names.join(fits).merge(counts, how="left"), runs)
@@ -162,6 +162,6 @@ def _on_log_scale(measurements: pd.DataFrame) -> pd.DataFrame:
     return measurements[~measurements["metric"].isin(linear)]
 
 
-def _unusable(series: pd.DataFrame) -> str:
+def _unusable_reasons(series: pd.DataFrame) -> str:
     reasons = series.loc[series["selected"] & ~series["used"], "reason"].value_counts(sort=False)
     return ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))

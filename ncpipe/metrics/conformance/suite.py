@@ -56,10 +56,10 @@ class Case:
         """Whether an error, NaN or an infinity is right: nothing that compares classes is defined."""
         return self.name == ONE_CLASS
 
-    def conforms(self, split: str, metric: str, found: float) -> bool:
+    def conforms(self, split: str, metric: str, result: float) -> bool:
         """Return whether a value is right. Raises KeyError for a metric that this file does not define."""
         value, ulp = self.answers[split, metric]
-        return not math.isfinite(found) if self.has_one_class else conforms(metric, found, value, ulp)
+        return not math.isfinite(result) if self.has_one_class else conforms(metric, result, value, ulp)
 
 
 def cases(kind: str = "classes") -> list[Case]:
@@ -67,17 +67,17 @@ def cases(kind: str = "classes") -> list[Case]:
     if kind not in KINDS:
         raise ValueError(f"kind: {kind!r} is unknown; take {', '.join(KINDS)}")
     answers = json.loads(EXPECTED.read_text(encoding="utf-8"))
-    found = []
+    matches = []
     for name in sorted(answers):
         if kind_of(name) != kind:
             continue
-        own = {
+        case_answers = {
             (split, metric): (value, ulp)
             for split, metrics in answers[name].items()
             for metric, (value, ulp) in metrics.items()
         }
-        found.append(Case(name, arrays_of(name), own))
-    return sorted(found, key=lambda case: (case.arrays["features"].size, case.name))
+        matches.append(Case(name, arrays_of(name), case_answers))
+    return sorted(matches, key=lambda case: (case.arrays["features"].size, case.name))
 
 
 def kind_of(name: str) -> str:
@@ -93,14 +93,14 @@ def arrays_of(name: str) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def conforms(metric: str, found: float, value: str, ulp: str) -> bool:
-    """Return whether `found` is the exact `value`, up to rounding.
+def conforms(metric: str, result: float, value: str, ulp: str) -> bool:
+    """Return whether `result` is the exact `value`, up to rounding.
 
     Counts, infinities and NaN have to be equal. Others may differ by `RELATIVE` of the value, by 10 ulps, or
     by the least positive float64.
     """
     nearest = float(value)
-    if metric in COUNTS or not math.isfinite(nearest) or not math.isfinite(found):
-        return found == nearest or (math.isnan(found) and math.isnan(nearest))
-    error = abs(Fraction(found) - Fraction(value))
+    if metric in COUNTS or not math.isfinite(nearest) or not math.isfinite(result):
+        return result == nearest or (math.isnan(result) and math.isnan(nearest))
+    error = abs(Fraction(result) - Fraction(value))
     return error <= max(RELATIVE * abs(Fraction(value)), ULPS * Fraction(ulp), LEAST)

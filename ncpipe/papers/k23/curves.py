@@ -83,13 +83,13 @@ def locally_elastic_means() -> Iterator[Point]:
     """Yield the distance from an ETF of locally elastic class means for beta < 0 and beta > 0 (M7)."""
     times = [5.0 * step for step in range(13)]
     for other in (-0.6, -0.3, 0.3):
-        found = [flow_models.etf_error(4, 1.0, other, time) for time in times]
-        for time, error in zip(times, found, strict=True):
+        errors = [flow_models.etf_error(4, 1.0, other, time) for time in times]
+        for time, error in zip(times, errors, strict=True):
             yield Point("etf", f"{other:g}", "found", time, error)
         if other < 0:
             rate = locally_elastic.etf_slope(4, other)
             for time in times[6:]:
-                value = found[-1] * math.exp(rate * (time - times[-1]))
+                value = errors[-1] * math.exp(rate * (time - times[-1]))
                 yield Point("etf", f"{other:g}", "closed", time, value)
 
 
@@ -118,16 +118,16 @@ def balance() -> Iterator[Point]:
     """Yield |A^T A - F F^T| under decay, relative to its start: exp(-2 lambda t) (M5)."""
     for decay in (0.01, 0.05):
         closed = partial(flow_models.balance_left, "ce", decay, K, N, WIDTH)
-        found = partial(flow_models.balance_left_numerical, "ce", decay, K, N, WIDTH)
+        numerical = partial(flow_models.balance_left_numerical, "ce", decay, K, N, WIDTH)
         yield from along("balance", f"{decay:g}", "closed", np.linspace(1.0, 100.0, 34), closed)
-        yield from along("balance", f"{decay:g}", "found", (10.0, 40.0, 70.0, 100.0), found)
+        yield from along("balance", f"{decay:g}", "found", (10.0, 40.0, 70.0, 100.0), numerical)
 
 
 def two_layers() -> Iterator[Point]:
     """Yield z against c of two linear layers (M12)."""
-    found = feature_models.two_linear_logit_numerical
+    numerical = feature_models.two_linear_logit_numerical
     yield from along("two_linear", "z", "closed", np.linspace(0.005, 0.6, 120), two_linear.best_logit)
-    yield from along("two_linear", "z", "found", np.linspace(0.03, 0.6, 12), found)
+    yield from along("two_linear", "z", "found", np.linspace(0.03, 0.6, 12), numerical)
 
 
 def contrast() -> Iterator[Point]:
@@ -135,17 +135,17 @@ def contrast() -> Iterator[Point]:
     for include_self in (True, False):
         series = "with i itself" if include_self else "without"
         closed = partial(supcon.supcon_optimum, 3, 3, include_self=include_self)
-        found = partial(feature_models.supcon_value_numerical, 3, 3, include_self=include_self)
+        numerical = partial(feature_models.supcon_value_numerical, 3, 3, include_self=include_self)
         yield from along("supcon", series, "closed", np.geomspace(0.05, 2.0, 40), closed)
-        yield from along("supcon", series, "found", np.geomspace(0.2, 2.0, 5), found)
+        yield from along("supcon", series, "found", np.geomspace(0.2, 2.0, 5), numerical)
 
 
 def batch_normalised() -> Iterator[Point]:
     """Yield the least loss behind batch normalisation and ReLU against decay (M13)."""
     closed = partial(batch_norm.optimal_value, 3, 4)
-    found = partial(feature_models.batch_norm_value_numerical, 3, 4)
+    numerical = partial(feature_models.batch_norm_value_numerical, 3, 4)
     yield from along("batch_norm", "", "closed", np.linspace(0.02, 3.0, 60), closed)
-    yield from along("batch_norm", "", "found", (0.2, 0.8, 1.4, 2.4), found)
+    yield from along("batch_norm", "", "found", (0.2, 0.8, 1.4, 2.4), numerical)
 
 
 def narrow() -> Iterator[Point]:
@@ -159,9 +159,9 @@ def narrow() -> Iterator[Point]:
 def smoothed() -> Iterator[Point]:
     """Yield the least cross-entropy with smoothed labels against the smoothing (ours)."""
     closed = partial(feature_models.smoothing_value, "ce", 4, 3, 0.02)
-    found = partial(feature_models.smoothing_value_numerical, "ce", 4, 3, 0.02)
+    numerical = partial(feature_models.smoothing_value_numerical, "ce", 4, 3, 0.02)
     yield from along("smoothing", "", "closed", np.linspace(0.0, 0.95, 39), closed)
-    yield from along("smoothing", "", "found", (0.0, 0.2, 0.4, 0.6), found)
+    yield from along("smoothing", "", "found", (0.0, 0.2, 0.4, 0.6), numerical)
 
 
 CURVES: tuple[Callable[[], Iterator[Point]], ...] = (

@@ -97,10 +97,10 @@ def minority_contrast(majority: int, minority: int, per_minority: int, ratio: fl
         raise InputError(f"minority: {minority}; contrast between minorities needs at least 2")
     sizes = torch.tensor([ratio * per_minority] * majority + [per_minority] * minority, dtype=torch.float64)
     decays = ufm.Decay(decay, decay, None)
-    found = numerical.minimise_ufm(
+    optimum = numerical.minimise_ufm(
         cross_entropy, torch.eye(len(sizes)), sizes, len(sizes), decays, starts=1, seed=0
     )
-    norm, rows = found.weight.norm(), found.weight[majority:]
+    norm, rows = optimum.weight.norm(), optimum.weight[majority:]
     return 0.0 if norm < 1e-6 else float((rows - rows.mean(0)).norm() / norm)
 
 
@@ -115,8 +115,8 @@ def fixed_etf_collapse(classes: Classes, ratio: Positive, decay: Positive, lengt
         fit = (sizes / sizes.sum() * cross_entropy(features @ rows.T, torch.eye(classes).double())).sum()
         return fit + decay / 2 * (sizes * features.square().sum(1)).sum()
 
-    found = numerical.least(objective, classes**2, starts=STARTS, seed=0)
-    unit = torch.nn.functional.normalize(found.point.view(classes, classes))
+    minimum = numerical.least(objective, classes**2, starts=STARTS, seed=0)
+    unit = torch.nn.functional.normalize(minimum.point.view(classes, classes))
     return functional.nc2_etf(unit)
 
 
@@ -148,8 +148,8 @@ def two_linear_frame(classes: Classes, strength: Positive) -> float:
         fit = (second @ first @ features - torch.eye(classes)).square().sum() / (2 * classes)
         return fit + decay / 2 * flat.square().sum()
 
-    found = numerical.least(objective, 3 * classes**2, starts=STARTS, seed=0)
-    second, first, features = found.point.view(3, classes, classes)
+    minimum = numerical.least(objective, 3 * classes**2, starts=STARTS, seed=0)
+    second, first, features = minimum.point.view(3, classes, classes)
     both = second @ first
     cosine = torch.nn.functional.cosine_similarity(both.flatten(), features.T.flatten(), dim=0)
     return max(functional.nc2_identity(features.T), functional.nc2_identity(both), float(1 - cosine))
@@ -187,8 +187,8 @@ def narrow_cosines(classes: int, per_class: int, decay: float) -> np.ndarray:
     rows = torch.nn.functional.normalize(
         _ufm("ce", classes, per_class, classes // 2, ufm.Decay(decay, decay, None)).features
     )
-    found: np.ndarray = (rows @ rows.T)[~torch.eye(classes, dtype=torch.bool)].numpy()
-    return found
+    cosines: np.ndarray = (rows @ rows.T)[~torch.eye(classes, dtype=torch.bool)].numpy()
+    return cosines
 
 
 def _ufm(

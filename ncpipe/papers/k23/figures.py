@@ -93,11 +93,11 @@ def model_curves(points: pd.DataFrame) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, own: pd.DataFrame, panel: Panel) -> None:
+def _draw(axes: Axes, points: pd.DataFrame, panel: Panel) -> None:
     colours = drawing.metric_colours(len(panel.series)) if len(panel.series) > 1 else [drawing.INK]
     for (series, label), colour in zip(panel.series.items(), colours, strict=True):
-        mine = own[own["series"].fillna("").astype(str) == series]
-        closed, found = mine[mine["how"] == "closed"], mine[mine["how"] == "found"]
+        rows = points[points["series"].fillna("").astype(str) == series]
+        closed, numerical = rows[rows["how"] == "closed"], rows[rows["how"] == "found"]
         lone = len(closed) == 1  # a place that theory names
         if lone:
             axes.axvline(closed["x"].iloc[0], color=colour, linewidth=0.8, linestyle=":")
@@ -105,8 +105,8 @@ def _draw(axes: Axes, own: pd.DataFrame, panel: Panel) -> None:
             axes.plot(closed["x"], closed["y"], color=colour, linewidth=1.2, label=label)
         joined = closed.empty or lone
         axes.plot(
-            found["x"],
-            found["y"],
+            numerical["x"],
+            numerical["y"],
             color=colour,
             marker="o",
             markersize=2.5,

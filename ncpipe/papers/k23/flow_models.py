@@ -59,8 +59,8 @@ def mse_over_se(classes: Classes, per_class: Count, width: Count, time: Positive
     ends = []
     for loss in get_args(Plain):
         flow = _plain(loss, classes, per_class)
-        own = time * (flow.samples if loss == "mse" else 1)
-        (end,) = integrate(flow, random_start(flow, width, 1.0, seed), [own])
+        duration = time * (flow.samples if loss == "mse" else 1)
+        (end,) = integrate(flow, random_start(flow, width, 1.0, seed), [duration])
         ends.append(np.concatenate([end.weight.ravel(), end.features.ravel(), end.bias]))
     return float(np.linalg.norm(ends[1] - ends[0]) / np.linalg.norm(ends[0]))
 

@@ -30,5 +30,5 @@ def orthoplex_value(classes: Annotated[int, Bound(low=2)], per_class: Count, dec
         return math.log1p(wrong) + strength * gap
 
     highest = 1 + math.log(classes) / strength  # beyond, the penalty alone exceeds the value at 0
-    found = minimize_scalar(value, bounds=(0.0, highest), method="bounded", options={"xatol": 1e-10})
-    return min(float(found.fun), math.log(classes))
+    minimum = minimize_scalar(value, bounds=(0.0, highest), method="bounded", options={"xatol": 1e-10})
+    return min(float(minimum.fun), math.log(classes))

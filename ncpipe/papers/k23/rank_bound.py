@@ -78,18 +78,18 @@ def layer_ranks(weights: list[Tensor], data: Clusters, decay: float) -> list[Lay
     """Return the ranks of the perceptron's matrices but the last, which has K rows, for any weights."""
     weights = [weight.detach().requires_grad_() for weight in weights]
     fit, entering, outgoing = _forward(weights, data)
-    found = []
+    ranks = []
     classes = int(data.labels.max()) + 1
     deltas = torch.autograd.grad(fit, outgoing)
     for weight, inputs, delta in zip(weights[:-1], entering, deltas, strict=False):
-        h, own = inputs.detach(), weight.detach()
+        h, matrix = inputs.detach(), weight.detach()
         means = torch.stack([h[data.labels == label].mean(0) for label in range(classes)])
         variation = (h - means[data.labels]).square().sum() / len(h)
-        gradient = (delta.T @ h + decay * own).norm()
+        gradient = (delta.T @ h + decay * matrix).norm()
         allowed = delta.norm() * (len(h) * variation).sqrt() + gradient
-        beyond = torch.linalg.svdvals(own)[classes:].norm()
-        found.append(LayerRank(*(x.item() for x in (beyond, allowed / decay, variation, gradient))))
-    return found
+        beyond = torch.linalg.svdvals(matrix)[classes:].norm()
+        ranks.append(LayerRank(*(x.item() for x in (beyond, allowed / decay, variation, gradient))))
+    return ranks
 
 
 def _forward(weights: list[Tensor], data: Clusters) -> tuple[Tensor, list[Tensor], list[Tensor]]:

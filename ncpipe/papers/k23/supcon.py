@@ -22,9 +22,9 @@ def supcon_loss(features: Tensor, classes: int, temperature: float, *, include_s
     labels = torch.arange(classes).repeat_interleave(len(features) // classes)
     same = labels[:, None] == labels
     if not include_self:
-        own = torch.eye(len(features), dtype=torch.bool)
-        same = same & ~own
-        similar = similar.masked_fill(own, -torch.inf)
+        diagonal = torch.eye(len(features), dtype=torch.bool)
+        same = same & ~diagonal
+        similar = similar.masked_fill(diagonal, -torch.inf)
     ratios = similar - similar.logsumexp(1, keepdim=True)
     return -ratios[same].sum() / same.sum()
 

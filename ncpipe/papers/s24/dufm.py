@@ -140,15 +140,15 @@ def srg_cut_loss(model: Dufm, minus: int = 2) -> float:
     scale = least_loss(constants, larger).scale
     share = model.classes / larger.classes
     power = (scale / _unit(constants, model)) ** model.depth
-    # I - W_L M_L = own I + near G + every 11^T, by its eigenvalues
+    # I - W_L M_L = diagonal I + adjacent G + shared 11^T, by its eigenvalues
     errors = [larger.classes / (value * power + larger.classes) for value in constants.eigenvalues]
     first, second, third = errors
-    near = (second - third) / (points - 2)
-    own = third + 2 * near
-    every = (first - own - 2 * (points - 2) * near) / larger.classes
+    adjacent = (second - third) / (points - 2)
+    diagonal = third + 2 * adjacent
+    shared = (first - diagonal - 2 * (points - 2) * adjacent) / larger.classes
     pairs = _adjacent_pairs(points, model.classes)
-    squares = model.classes * (own + every) ** 2 + 2 * pairs * (near + every) ** 2
-    squares += (model.classes * (model.classes - 1) - 2 * pairs) * every**2
+    squares = model.classes * (diagonal + shared) ** 2 + 2 * pairs * (adjacent + shared) ** 2
+    squares += (model.classes * (model.classes - 1) - 2 * pairs) * shared**2
     # L penalties s/2, of which H_1 has lost rows, and that of W_L, which has lost rows too
     last = share * _last_penalty(constants, larger, power)
     return squares / (2 * model.classes) + (model.depth - 1 + share) * scale / 2 + last

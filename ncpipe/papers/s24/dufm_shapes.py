@@ -91,11 +91,11 @@ def srg_constants(points: int, minus: int = 2) -> Constants:
     square = math.comb(r - minus, 2) + math.comb(minus, 2)  # |row|^2 of C before it is made 1
     # In how many rows the given 2, 3 or 4 points are all 1.
     both, three, four = (math.comb(r - count, minus) for count in (2, 3, 4))
-    # A^T A = own I + shared 11^T
+    # A^T A = diagonal I + shared 11^T
     shared = rows * ((r - 2 * minus) ** 2 - r) / (r * (r - 1))
-    own = rows - shared
-    last = math.sqrt((own + r * shared) * (r - 1) / (2 * square))
-    last += (r - 1) * math.sqrt(own * (r - 2) / (4 * square))
+    diagonal = rows - shared
+    last = math.sqrt((diagonal + r * shared) * (r - 1) / (2 * square))
+    last += (r - 1) * math.sqrt(diagonal * (r - 2) / (4 * square))
     classes = r * (r - 1) // 2
     # max(C, 0) max(C, 0)^T = four 11^T + (both - four) I + (three - four) G, G the graph's adjacency matrix
     rest = [both - four + (three - four) * eigenvalue for eigenvalue in (2 * (r - 2), r - 4, -2)]

@@ -56,10 +56,10 @@ def losses(model: Dufm, features: Tensor, weights: Sequence[Tensor]) -> tuple[fl
 
 def layers(features: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     """Return W_1 H_1, ..., W_L H_L as rows (N, d_2), ..., (N, K): layers before the ReLU, and the output."""
-    found = [features @ weights[0].T]
+    outputs = [features @ weights[0].T]
     for weight in weights[1:]:
-        found.append(found[-1].clamp(min=0) @ weight.T)
-    return found
+        outputs.append(outputs[-1].clamp(min=0) @ weight.T)
+    return outputs
 
 
 def dnc_solution(model: Dufm, width: int | None = None) -> Solution:

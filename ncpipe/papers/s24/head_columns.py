@@ -92,6 +92,6 @@ def spread_rows(trained: TrainedRun) -> Iterator[dict[str, Any]]:
 
     dnc1_trace_pinv: tr(Sigma_W)/tr(Sigma_B^+), as S24 prints it; nc1_trace_ratio: tr(Sigma_W)/tr(Sigma_B).
     """
-    head, found = head_of(trained.run), trained.measure_layers(SPREADS)
+    head, metrics = head_of(trained.run), trained.measure_layers(SPREADS)
     for at, name in enumerate((head.input_layer, *head.after), start=1):
-        yield {"layer": f"H{at}"} | found[name]
+        yield {"layer": f"H{at}"} | metrics[name]

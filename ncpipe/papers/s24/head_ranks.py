@@ -55,18 +55,18 @@ def rank_columns(trained: TrainedRun) -> dict[str, Any]:
         return row
     after = [class_means(trained, layer) for layer in head.after]
     before = [class_means(trained, layer) for layer in head.before]
-    found = structure(after[max(head.depth - 3, 0)], after[0] if head.depth == 2 else before[-1])
+    means_structure = structure(after[max(head.depth - 3, 0)], after[0] if head.depth == 2 else before[-1])
     given_up = classes_given_up(after[-1] @ features.weight.T)
     row |= {
         "ranks": _joined(after, cut),
         "ranks_before": _joined(before, cut),
         "dnc_found": dnc_found(after, loss, levels.dnc, cut),
-        "structure": found.name,
-        "structure_last": found.last,
+        "structure": means_structure.name,
+        "structure_last": means_structure.last,
         "classes_given_up": given_up,
     }
     if not free:
-        rank, ratio = _of_kept(trained, after, cut, given_up, ratios[0])
+        rank, ratio = _rank_and_ratio(trained, after, cut, given_up, ratios[0])
         row |= {
             "rank_features": _joined([class_means(trained, head.input_layer)], cut),
             "rank_gap": rank_gap([*after[:-1], before[-1]], cut),
@@ -76,7 +76,7 @@ def rank_columns(trained: TrainedRun) -> dict[str, Any]:
     return row
 
 
-def _of_kept(
+def _rank_and_ratio(
     trained: TrainedRun, after: list[Tensor], cut: float, given_up: int, ratio: float
 ) -> tuple[float, float]:
     """Return mean_rank and, if it is below K, the loss over L_DNC of a run that keeps its classes; else NaN.
@@ -86,8 +86,8 @@ def _of_kept(
     """
     if given_up or trained.row["train_error"] > 0:
         return math.nan, math.nan
-    found = ranks(after[:-1] or after, cut)
-    rank = sum(found) / len(found)
+    layer_ranks = ranks(after[:-1] or after, cut)
+    rank = sum(layer_ranks) / len(layer_ranks)
     return rank, ratio if rank < len(trained.features.weight) else math.nan
 
 

@@ -59,26 +59,26 @@ def _sweep_tables() -> dict[str, pd.DataFrame]:
     params = load_params()
     history, runs = stage_table("results", "history"), with_ranks(stage_table("results", "runs"))
     data: dict[str, Any] = {name: params.experiments[name].data for name in params.sweep.experiments}
-    classes = {name: own.classes for name, own in data.items()}
-    own = {name: params.experiments[name].penalty.value for name in classes}
+    classes = {name: source.classes for name, source in data.items()}
+    penalties = {name: params.experiments[name].penalty.value for name in classes}
     runs["classes"] = runs["experiment"].map(classes)
-    runs["own_penalty"] = runs["penalty_value"] == runs["experiment"].map(own)
+    runs["own_penalty"] = runs["penalty_value"] == runs["experiment"].map(penalties)
     runs = runs.sort_values("experiment", key=lambda names: names.map(list(classes).index), kind="stable")
-    at_own = runs[runs["own_penalty"]]
-    if missing := sorted(set(classes) - set(at_own["experiment"])):
+    base_runs = runs[runs["own_penalty"]]
+    if missing := sorted(set(classes) - set(base_runs["experiment"])):
         raise InputError(
-            f"sweep.values: {own[missing[0]]}, the value of {missing[0]}, is none of them; add it"
+            f"sweep.values: {penalties[missing[0]]}, the value of {missing[0]}, is none of them; add it"
         )
-    best = best_runs(at_own)
+    best = best_runs(base_runs)
     chosen = [
         params.run(row["experiment"], row["depth"], row["seed"], row.get("x"))
         for row in best.to_dict("records")
     ]
     singular, means = _matrices(chosen)
-    keys = run_keys(at_own)
+    keys = run_keys(base_runs)
     return {
         "runs": runs,
-        "history": history.merge(at_own[keys], on=keys)[[*_shared(history), *HISTORY]],
+        "history": history.merge(base_runs[keys], on=keys)[[*_run_columns(history), *HISTORY]],
         "singular_values": singular,
         "class_means": means,
         "split": pd.DataFrame(_split(best, chosen)),
@@ -90,10 +90,10 @@ def _sweep_tables() -> dict[str, pd.DataFrame]:
 def _read_series() -> dict[str, pd.DataFrame]:
     """Return the tables of all series; `spread` is there if one of them has it."""
     names = ("runs", "history", "singular_values", "class_means")
-    found = {name: stage_table("series", name) for name in names}
+    tables = {name: stage_table("series", name) for name in names}
     with contextlib.suppress(InputError):
-        found["spread"] = stage_table("series", "spread")
-    return found
+        tables["spread"] = stage_table("series", "spread")
+    return tables
 
 
 def _series_tables(name: str, series: Series, read: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
@@ -107,22 +107,22 @@ def _series_tables(name: str, series: Series, read: Mapping[str, pd.DataFrame]) 
     runs = layer_numbers(runs, tables["singular_values"], tables.get("spread")).assign(axis=series.axis)
     if series.axis:
         return {"series": runs}
-    history, singular, means = (tables[each] for each in ("history", "singular_values", "class_means"))
+    history, singular, means = (tables[kind] for kind in ("history", "singular_values", "class_means"))
     best = best_runs(runs).iloc[0].to_dict()
-    found = {"series": runs, "class_means": rows_of(means, best)}
+    result = {"series": runs, "class_means": rows_of(means, best)}
     if "spread" in tables:  # whose figure has every run
-        found |= {"history": history, "singular_values": singular, "spread": tables["spread"]}
+        result |= {"history": history, "singular_values": singular, "spread": tables["spread"]}
     else:
-        found |= {"history": rows_of(history, best), "singular_values": rows_of(singular, best)}
-    return found | {"history": found["history"][[*_shared(history), *HISTORY]]}
+        result |= {"history": rows_of(history, best), "singular_values": rows_of(singular, best)}
+    return result | {"history": result["history"][[*_run_columns(history), *HISTORY]]}
 
 
-def _shared(table: pd.DataFrame) -> list[str]:
+def _run_columns(table: pd.DataFrame) -> list[str]:
     """Return the columns that name a run and are in this table."""
     return [name for name in ("experiment", "depth", "x", "seed") if name in table]
 
 
-def _trained(run: Run) -> TrainedRun:
+def _trained_run(run: Run) -> TrainedRun:
     return next(trained for trained in trained_runs(run.experiment) if trained.run == run)
 
 
@@ -131,7 +131,7 @@ def _matrices(chosen: Sequence[Run]) -> tuple[pd.DataFrame, pd.DataFrame]:
     singular: list[dict[str, Any]] = []
     means: list[dict[str, Any]] = []
     for run in chosen:
-        trained = _trained(run)
+        trained = _trained_run(run)
         key = {"experiment": run.experiment} | ({} if run.value is None else {"x": run.value})
         key |= {"seed": run.seed}
         singular += [key | row for row in singular_rows(trained)]
@@ -155,8 +155,8 @@ def _split(best: pd.DataFrame, chosen: Sequence[Run]) -> Iterator[dict[str, Any]
 
 def _solutions() -> Iterator[dict[str, Any]]:
     """Yield class means of S24's example, constructed."""
-    for name, found in (("SRG", srg_solution(EXAMPLE)), ("DNC", dnc_solution(EXAMPLE))):
-        yield from ({"experiment": name} | row for row in solution_rows(found))
+    for name, solution in (("SRG", srg_solution(EXAMPLE)), ("DNC", dnc_solution(EXAMPLE))):
+        yield from ({"experiment": name} | row for row in solution_rows(solution))
 
 
 def _ratios() -> Iterator[dict[str, Any]]:

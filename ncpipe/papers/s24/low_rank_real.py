@@ -32,9 +32,9 @@ def low_rank_real() -> dict[str, Any]:
     """
     params = load_params()
     names = params.sweep.experiments
-    if other := next((name for name in names if not _fits(params.experiments[name])), None):
+    if misfit := next((name for name in names if not _fits(params.experiments[name])), None):
         raise InputError(
-            f"sweep.experiments: {other} is no network with a head under the squared error on data; "
+            f"sweep.experiments: {misfit} is no network with a head under the squared error on data; "
             "this stage is about these"
         )
     if len(params.sweep.depths) > 1:
@@ -53,21 +53,20 @@ def low_rank_real() -> dict[str, Any]:
     label = r"$\lambda$" if params.sweep.axis in (None, LAMBDA) else str(params.sweep.axis)
     titles = {name: _title(params.experiments[name]) for name in names}
     best = best_by_value(runs)
-    found: dict[str, Any] = {"runs": runs, "by_value": by_value(runs), "singular_values": singular}
-    found |= {"gram": gram, "spreads": spreads, "claimed": claim_numbers(runs)}
+    outputs: dict[str, Any] = {"runs": runs, "by_value": by_value(runs), "singular_values": singular}
+    outputs |= {"gram": gram, "spreads": spreads, "claimed": claim_numbers(runs)}
     for name in names:
-        own = runs[runs["experiment"] == name]
+        group = runs[runs["experiment"] == name]
         title = f"Singular values of the head's class means: {titles[name]}"
-        found[f"training_{name}"] = training(history, own, SPREAD, label, f"Training: {titles[name]}")
-        found[f"singular_values_{name}"] = singular_values(singular, own, DATA_CUT, label, title)
-    found["rank_value"] = ranks_by_value(runs, classes, label, titles)
-    found["collapse"] = collapse_by_layer(spreads, runs, label, titles)
+        outputs[f"training_{name}"] = training(history, group, SPREAD, label, f"Training: {titles[name]}")
+        outputs[f"singular_values_{name}"] = singular_values(singular, group, DATA_CUT, label, title)
+    outputs["rank_value"] = ranks_by_value(runs, classes, label, titles)
+    outputs["collapse"] = collapse_by_layer(spreads, runs, label, titles)
     if len(best):
-        found["gram"] = gram, gram_matrices(gram, best, label, titles)
-    levelled = [name for name in names if runs[runs["experiment"] == name]["loss_dnc"].notna().all()]
-    if levelled:
-        found["loss_value"] = losses_by_value(runs, label, {name: titles[name] for name in levelled})
-    return found
+        outputs["gram"] = gram, gram_matrices(gram, best, label, titles)
+    if levelled := [name for name in names if runs[runs["experiment"] == name]["loss_dnc"].notna().all()]:
+        outputs["loss_value"] = losses_by_value(runs, label, {name: titles[name] for name in levelled})
+    return outputs
 
 
 def _fits(spec: Any) -> bool:

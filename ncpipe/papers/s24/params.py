@@ -54,17 +54,17 @@ class SeriesParams:
         """Return the runs of a series, by value and seed; raise InputError if there is no such series."""
         if name not in self.series:
             raise InputError(f"series: unknown {name!r}; allowed: {', '.join(self.series)}")
-        own, spec = self.series[name], self._experiments()[name]
+        series, spec = self.series[name], self._experiments()[name]
         return tuple(
-            make_run(name, own.depth, seed, spec, own.axis, value, f"series.{name}")
-            for value in sorted(own.values) or (None,)
-            for seed in sorted(own.seeds)
+            make_run(name, series.depth, seed, spec, series.axis, value, f"series.{name}")
+            for value in sorted(series.values) or (None,)
+            for seed in sorted(series.seeds)
         )
 
     def _experiments(self) -> dict[str, Any]:
         """Return those of params.yaml, of which the package knows."""
-        found: dict[str, Any] = vars(self)["experiments"]
-        return found
+        experiments: dict[str, Any] = vars(self)["experiments"]
+        return experiments
 
 
 PARAMS = SeriesParams

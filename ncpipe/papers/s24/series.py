@@ -34,7 +34,7 @@ def series(experiment: str, workers: int | None = None) -> dict[str, pd.DataFram
         name: [row for end in ends for row in end[name]] for name in ("history", "spread", "singular_values")
     }
     table = with_ranks(pd.DataFrame([end["runs"][0] for end in ends]).assign(place=range(len(ends))))
-    best = [best_runs(own)["place"].iloc[0] for _, own in table.groupby("x", dropna=False)]
+    best = [best_runs(group)["place"].iloc[0] for _, group in table.groupby("x", dropna=False)]
     frames = {name: pd.DataFrame(rows) for name, rows in tables.items() if rows}
     frames["runs"] = table.drop(columns="place")
     frames["class_means"] = pd.DataFrame([row for place in best for row in ends[place]["class_means"]])
@@ -54,7 +54,7 @@ def measured(trained: TrainedRun) -> Rows:
         "singular_values": singular_rows(trained),
         "class_means": mean_rows(trained),
     }
-    return {name: [key | row for row in own] for name, own in rows.items()}
+    return {name: [key | row for row in table_rows] for name, table_rows in rows.items()}
 
 
 def _ending(trained: TrainedRun) -> dict[str, Any]:

@@ -112,8 +112,8 @@ def _least_beyond(pairs: Pairs, start: Array, distance: float) -> tuple[float, f
         "jac": lambda flat: pairs.squared_distance(flat)[1] / distance**2,
     }
     options = {"maxiter": 200, "ftol": 1e-12}
-    found = minimize(pairs.value, start, jac=True, method="SLSQP", constraints=[beyond], options=options)
-    return float(found.fun), math.sqrt(max(pairs.squared_distance(found.x)[0], 0.0))
+    minimum = minimize(pairs.value, start, jac=True, method="SLSQP", constraints=[beyond], options=options)
+    return float(minimum.fun), math.sqrt(max(pairs.squared_distance(minimum.x)[0], 0.0))
 
 
 def least_kept_share(
@@ -138,8 +138,8 @@ def biases_excess(
     On App. C's example, as `least_kept_share`; `shifts` builds the network, which is collapsed.
     """
     run, data = example(classes, per_class, size, strength, depth, seed)
-    found = measured(run, data, shifts(run, data, CHOICES))
-    return float(found["loss_gap"]) / optimum_of(run, data).value
+    row = measured(run, data, shifts(run, data, CHOICES))
+    return float(row["loss_gap"]) / optimum_of(run, data).value
 
 
 def penalised_biases_over_still(

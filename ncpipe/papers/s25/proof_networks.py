@@ -45,9 +45,9 @@ def constructed_slopes(networks: pd.DataFrame) -> pd.DataFrame:
     above `NOTHING`; the slope is NaN with fewer than two depths.
     """
     rows = []
-    for (experiment, kind), own in networks.groupby(["experiment", "kind"], sort=False):
+    for (experiment, kind), group in networks.groupby(["experiment", "kind"], sort=False):
         for column in SLOPES_OF:
-            used = own[own[column] > NOTHING]
+            used = group[group[column] > NOTHING]
             slope = math.nan
             if used["depth"].nunique() > 1:
                 x, y = (np.log10(used[name].to_numpy()) for name in ("depth", column))
@@ -81,15 +81,15 @@ def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure
         for axes in grid.flat[len(labels) :]:
             axes.set_visible(False)
         for axes, (name, label) in zip(grid.flat, labels.items(), strict=False):
-            own = networks[networks["experiment"] == name]
+            rows = networks[networks["experiment"] == name]
             for kind in ("printed", "sharp", "shifts"):
-                part = own[own["kind"] == kind]
+                part = rows[rows["kind"] == kind]
                 _draw(axes, part["depth"], part["loss_gap"], KINDS[kind])
-            printed = own[own["kind"] == "printed"]
+            printed = rows[rows["kind"] == "printed"]
             bound = printed["stage_one_bound"] + printed["stage_two_bound"]
             axes.plot(printed["depth"], bound, color=drawing.INK, linestyle=drawing.DASHES, linewidth=0.9)
-            if own["loss_optimum"].notna().any():
-                axes.axhline(own["loss_optimum"].max(), color=drawing.FAINT, linestyle=":", linewidth=0.9)
+            if rows["loss_optimum"].notna().any():
+                axes.axhline(rows["loss_optimum"].max(), color=drawing.FAINT, linestyle=":", linewidth=0.9)
             axes.set_title(label)
             _scale(axes)
         for axes in grid[:, 0]:
@@ -100,7 +100,7 @@ def constructed_gap(networks: pd.DataFrame, labels: Mapping[str, str]) -> Figure
             *(_handle(KINDS[kind]) for kind in ("printed", "sharp", "shifts")),
             drawing.key_entry("bound of the proof", linestyle=drawing.DASHES, linewidth=0.9),
             drawing.key_entry(r"$L^*_{\mathrm{GUFM}}$ itself", drawing.FAINT, linestyle=":", linewidth=0.9),
-            _nothing(),
+            _zero_handle(),
         ]
         drawing.draw_key(figure, handles, 3)
     return figure
@@ -126,16 +126,16 @@ def trained_and_constructed(
     """
     with drawing.row_grid(len(labels), len(COLUMNS), key=0.7, sharex=True) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
-            own = networks[networks["experiment"] == name]
+            rows = networks[networks["experiment"] == name]
             for axes, metric in zip(line, COLUMNS, strict=True):
                 for kind in BESIDE_TRAINED:
-                    part = own[own["kind"] == kind]
+                    part = rows[rows["kind"] == kind]
                     _draw(axes, part["depth"], part[metric], KINDS[kind])
-                seen = trained[(trained["experiment"] == name) & (trained["metric"] == metric)]
-                _draw_trained(axes, seen.sort_values("depth"))
+                means = trained[(trained["experiment"] == name) & (trained["metric"] == metric)]
+                _draw_trained(axes, means.sort_values("depth"))
                 _scale(axes)
         drawing.label_rows(grid, labels.values(), list(COLUMNS.values()), "depth $L$")
-        handles = [*(_handle(KINDS[kind]) for kind in ("trained", *BESIDE_TRAINED)), _nothing()]
+        handles = [*(_handle(KINDS[kind]) for kind in ("trained", *BESIDE_TRAINED)), _zero_handle()]
         drawing.draw_key(figure, handles, 2)
     return figure
 
@@ -157,13 +157,13 @@ def counterexample(table: pd.DataFrame) -> Figure:
     with drawing.row_grid(1, 2, 2.9) as (figure, ((left, right),)):
         shallow, size = table["depth"].min(), table["size"].iloc[0]
         for place, style in PLACES.items():
-            own = table[table["place"] == place]
-            sizes = own[(own["regime"] == "constant") & (own["depth"] == shallow)].sort_values("size")
+            rows = table[table["place"] == place]
+            sizes = rows[(rows["regime"] == "constant") & (rows["depth"] == shallow)].sort_values("size")
             for column, colour, marker in (("motionless_gap", PURPLE, "D"), ("price", drawing.INK, "")):
                 shape: dict[str, Any] = {"linestyle": style, "marker": marker, "markersize": 3}
                 left.plot(sizes["size"], sizes[column], color=colour, **shape)
             for regime, (_, colour, marker, large) in REGIMES.items():
-                depths = own[(own["regime"] == regime) & (own["size"] == size)].sort_values("depth")
+                depths = rows[(rows["regime"] == regime) & (rows["size"] == size)].sort_values("depth")
                 shape = {"linestyle": style, "marker": marker, "markersize": large, "clip_on": False}
                 right.plot(depths["depth"], depths["kept_share"], color=colour, **shape)
         left.set(xlabel=r"$\varepsilon$", ylabel="loss", title=r"collapse under a constant $\lambda$")
@@ -191,20 +191,20 @@ def counterexample(table: pd.DataFrame) -> Figure:
 
 def _draw(axes: Axes, depth: pd.Series, values: pd.Series, kind: Kind) -> None:
     """Draw a line of values above rounding, and a mark at the bottom for the others."""
-    seen = values.notna()
-    small = seen & (values.abs() < NOTHING)
+    present = values.notna()
+    small = present & (values.abs() < NOTHING)
     place = axes.get_xaxis_transform()
     axes.plot(depth[small], np.full(int(small.sum()), DROP), color=kind.colour, transform=place, **ZERO)
-    large = seen & ~small
+    large = present & ~small
     axes.plot(depth[large], values[large], color=kind.colour, marker=kind.marker, markersize=3, linewidth=1.2)
 
 
-def _draw_trained(axes: Axes, own: pd.DataFrame) -> None:
-    mean, std = own["log10_mean"], own["log10_std"].fillna(0)
+def _draw_trained(axes: Axes, means: pd.DataFrame) -> None:
+    mean, std = means["log10_mean"], means["log10_std"].fillna(0)
     centre = 10**mean
     bars = np.array([centre - 10 ** (mean - std), 10 ** (mean + std) - centre])
     kind = KINDS["trained"]
-    drawing.draw_means(axes, own["depth"], centre, bars, color=kind.colour, marker=kind.marker)
+    drawing.draw_means(axes, means["depth"], centre, bars, color=kind.colour, marker=kind.marker)
 
 
 def _scale(axes: Axes) -> None:
@@ -224,5 +224,5 @@ def _handle(kind: Kind) -> Line2D:
     return drawing.key_entry(kind.label, kind.colour, marker=kind.marker, markersize=3, linewidth=1.2)
 
 
-def _nothing() -> Line2D:
+def _zero_handle() -> Line2D:
     return drawing.key_entry("0, up to rounding", drawing.FAINT, **ZERO)

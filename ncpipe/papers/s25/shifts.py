@@ -71,7 +71,7 @@ def merge_classes(points: Tensor, labels: Tensor) -> Tensor:
     Each merges one pair: of the nearest pairs of a class, and the places of -b on their lines, the choice
     that leaves all other points furthest apart.
     """
-    found = []
+    mergers = []
     while len(points) > len(labels.unique()):
         largest, best, dropped = -1.0, points[0], 0
         for keep, drop in _nearest_pairs(points, labels):
@@ -80,10 +80,10 @@ def merge_classes(points: Tensor, labels: Tensor) -> Tensor:
             apart = _separations(rest + offsets.unsqueeze(1))
             if apart.max() > largest:
                 largest, best, dropped = apart.max().item(), offsets[apart.argmax()], drop
-        found.append(best)
+        mergers.append(best)
         points = on_sphere(torch.cat([points[:dropped], points[dropped + 1 :]]) + best)
         labels = torch.cat([labels[:dropped], labels[dropped + 1 :]])
-    return torch.stack(found) if found else points.new_empty(0, points.shape[1])
+    return torch.stack(mergers) if mergers else points.new_empty(0, points.shape[1])
 
 
 def place_classes(points: Tensor, targets: Tensor, room: int, name: str) -> Tensor:

@@ -65,8 +65,8 @@ def measured(run: Run, data: Prepared, state: State) -> dict[str, Any]:
     """Return objective, gap to L*_GUFM, NC1-NC3 and train error of a network with these weights."""
     network = TrainedRun(run, state, prepared=data)
     row, metrics = network.row, network.measure(METRICS)
-    found = {name: row[name] for name in (*OF_OBJECTIVE, *OF_GAP)}
-    return found | {name: metrics[name] for name in METRICS} | {"train_error": row["train_error"]}
+    columns = {name: row[name] for name in (*OF_OBJECTIVE, *OF_GAP)}
+    return columns | {name: metrics[name] for name in METRICS} | {"train_error": row["train_error"]}
 
 
 # lambda(L) and lambda_L of the three cases of S25 sec. 4.3 and App. C, for a strength lambda.

@@ -99,7 +99,7 @@ def active_arrays() -> list[Array]:
     """
     arrays = read_arrays()
     try:
-        return _active(arrays)
+        return _active_arrays(arrays)
     except NotInstalled:
         return []
     except InputError:
@@ -123,11 +123,11 @@ def cancel(arrays: Sequence[Array]) -> tuple[int, str]:
     Slurm does not answer, raises InputError and keeps all records.
     """
     active, error = list[Array](), ""
-    for command, cancelled in _cancelling(_active(arrays)):
+    for command, cancelled in _cancelling(_active_arrays(arrays)):
         result = run_command(command)
         if result.returncode:
             error = last_line(result.stderr) or f"exit code {result.returncode}"
-            active += _active(cancelled)
+            active += _active_arrays(cancelled)
     for array in arrays:
         if array not in active:
             array.remove()
@@ -152,7 +152,7 @@ def _cancelling(arrays: Sequence[Array]) -> Iterator[tuple[list[str], list[Array
                 yield ["scancel", *cluster, f"--jobname=ncpipe-{array.name}"], [array]
 
 
-def _active(arrays: Sequence[Array]) -> list[Array]:
+def _active_arrays(arrays: Sequence[Array]) -> list[Array]:
     """Return the arrays that have not ended."""
     states = array_states(arrays)
     return [array for array in arrays if not has_ended(array, states)]

@@ -35,8 +35,8 @@ class State:
     @property
     def logits(self) -> np.ndarray:
         """Return A F + b, (N, K)."""
-        found: np.ndarray = self.features @ self.weight.T + self.bias
-        return found
+        logits: np.ndarray = self.features @ self.weight.T + self.bias
+        return logits
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Flow:
     @property
     def targets(self) -> np.ndarray:
         """Return Y^T (N, K), one-hot."""
-        found: np.ndarray = np.repeat(np.eye(self.classes), self.per_class, axis=0)
-        return found
+        targets: np.ndarray = np.repeat(np.eye(self.classes), self.per_class, axis=0)
+        return targets
 
 
 def risk(flow: Flow, state: State) -> float:
@@ -105,7 +105,7 @@ def integrate(flow: Flow, start: State, times: Sequence[float]) -> list[State]:
     def flat_of(state: State) -> np.ndarray:
         return np.concatenate([state.weight.ravel(), state.features.ravel(), state.bias.ravel()])
 
-    found = solve_ivp(
+    solution = solve_ivp(
         lambda place, flat: math.exp(place) * flat_of(velocity(flow, state_of(flat))),
         (0.0, float(places[-1])),
         flat_of(start),
@@ -114,9 +114,9 @@ def integrate(flow: Flow, start: State, times: Sequence[float]) -> list[State]:
         rtol=RTOL,
         atol=ATOL,
     )
-    if not found.success:
-        raise RuntimeError(f"the flow could not be integrated: {found.message}")
-    return [state_of(column) for column in found.y.T]
+    if not solution.success:
+        raise RuntimeError(f"the flow could not be integrated: {solution.message}")
+    return [state_of(column) for column in solution.y.T]
 
 
 def random_start(flow: Flow, width: int, size: float, seed: int) -> State:
@@ -137,8 +137,8 @@ def aligned_start(flow: Flow, width: int, scale: float) -> State:
 
 def spread_rows(flow: Flow, weight: np.ndarray) -> np.ndarray:
     """Return features (N, m) equal to the class's row of A over sqrt(n) [SNC2 in eq. 17]."""
-    found: np.ndarray = np.repeat(weight, flow.per_class, axis=0) / math.sqrt(flow.per_class)
-    return found
+    features: np.ndarray = np.repeat(weight, flow.per_class, axis=0) / math.sqrt(flow.per_class)
+    return features
 
 
 # One number's flow
@@ -153,8 +153,8 @@ def squared_error_scale(flow: Flow, scale: float, time: float) -> float:
     19].
     """
     root = math.sqrt(flow.per_class)
-    own = time / flow.samples if flow.loss == "mse" else time
-    return root / (1 + (root / scale - 1) * math.exp(-2 * root * own))
+    se_time = time / flow.samples if flow.loss == "mse" else time
+    return root / (1 + (root / scale - 1) * math.exp(-2 * root * se_time))
 
 
 def cross_entropy_gap(flow: Flow, gap: float, times: Sequence[float]) -> np.ndarray:
@@ -170,13 +170,13 @@ def cross_entropy_gap(flow: Flow, gap: float, times: Sequence[float]) -> np.ndar
     def slope(log_time: float, gap: np.ndarray) -> np.ndarray:
         odds = np.exp(-gap)
         rate = 2 * gap / math.sqrt(flow.per_class) * odds / (1 + (flow.classes - 1) * odds)
-        found: np.ndarray = math.exp(log_time) * rate
-        return found
+        derivative: np.ndarray = math.exp(log_time) * rate
+        return derivative
 
     log_times = np.log1p(np.asarray(times, dtype=float))
     span = (0.0, float(log_times[-1]))
-    found = solve_ivp(slope, span, [gap], method="LSODA", t_eval=log_times, rtol=RTOL, atol=ATOL)
-    values: np.ndarray = found.y[0]
+    solution = solve_ivp(slope, span, [gap], method="LSODA", t_eval=log_times, rtol=RTOL, atol=ATOL)
+    values: np.ndarray = solution.y[0]
     return values
 
 

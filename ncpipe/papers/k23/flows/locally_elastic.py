@@ -20,8 +20,8 @@ from ncpipe.study import InputError
 
 def residuals(classes: int) -> np.ndarray:
     """Return d_j (K, K), rows e_j - 1/K: a simplex ETF."""
-    found: np.ndarray = np.eye(classes) - 1 / classes
-    return found
+    rows: np.ndarray = np.eye(classes) - 1 / classes
+    return rows
 
 
 def drift(classes: int, own: float, other: float) -> np.ndarray:
@@ -37,8 +37,8 @@ def drift(classes: int, own: float, other: float) -> np.ndarray:
 
 def means_at(start: np.ndarray, matrix: np.ndarray, time: float) -> np.ndarray:
     """Return class means (K, m) at a time [eq. 43]."""
-    found: np.ndarray = (expm(time * matrix) @ start.ravel()).reshape(start.shape)
-    return found
+    means: np.ndarray = (expm(time * matrix) @ start.ravel()).reshape(start.shape)
+    return means
 
 
 def etf_error(means: np.ndarray) -> float:

@@ -31,10 +31,10 @@ def class_means(means: pd.DataFrame, rows: Mapping[str, str], title: str) -> Fig
     """
     with drawing.row_grid(len(rows), 4, 1.45, key=0.6, title=title) as (figure, grid):
         for index, (line, (name, label)) in enumerate(zip(grid, rows.items(), strict=True)):
-            own = means[means["experiment"] == name]
-            depth = int(own["layer"].str.removeprefix("~").str[1:].astype(int).max())
+            run_means = means[means["experiment"] == name]
+            depth = int(run_means["layer"].str.removeprefix("~").str[1:].astype(int).max())
             for at, layer in enumerate((f"M{depth - 1}", f"~M{depth}")):
-                matrix = matrix_of(own, layer)
+                matrix = matrix_of(run_means, layer)
                 show_means(line[2 * at], matrix)
                 line[2 * at].set_box_aspect(1)
                 image = show_gram(line[2 * at + 1], matrix)
@@ -79,8 +79,8 @@ def run_figure(
 
 def matrix_of(means: pd.DataFrame, layer: str) -> np.ndarray:
     """Return class means of one layer as a matrix (units, K), units in the order of the network."""
-    own = means[means["layer"] == layer]
-    matrix: np.ndarray = own.pivot(index="unit", columns="class", values="value").to_numpy()
+    layer_means = means[means["layer"] == layer]
+    matrix: np.ndarray = layer_means.pivot(index="unit", columns="class", values="value").to_numpy()
     return matrix
 
 

@@ -47,7 +47,7 @@ def training(history: pd.DataFrame, runs: pd.DataFrame, spread: str, label: str,
     values = sorted(runs["at"].unique())
     with drawing.row_grid(2, len(values), 1.8, title=title, sharex=True, sharey="row") as (figure, grid):
         for column, value in enumerate(values):
-            own, curves = runs[runs["at"] == value], table[table["at"] == value]
+            group, curves = runs[runs["at"] == value], table[table["at"] == value]
             top, below = grid[:, column]
             for (_, kept), line in curves.groupby(["seed", "kept"]):
                 colour = KEPT if kept else LOST
@@ -55,7 +55,7 @@ def training(history: pd.DataFrame, runs: pd.DataFrame, spread: str, label: str,
                 measured = line[line[spread] > 0] if spread in line else line.iloc[:0].assign(**{spread: 0.0})
                 style = {"color": colour, "linewidth": 0.9, "markersize": 4, "alpha": 0.8}
                 below.plot(measured["epoch"], measured[spread], ".-", **style)
-            mark_levels(top, *own[["loss_dnc", "loss_srg"]].iloc[0])
+            mark_levels(top, *group[["loss_dnc", "loss_srg"]].iloc[0])
             top.set_title(f"{label} = {value:g}")
             top.set_ylim(0, 0.65)
             below.set(yscale="log", xlabel="epoch")
@@ -79,13 +79,12 @@ def singular_values(singular: pd.DataFrame, runs: pd.DataFrame, cut: float, labe
     colours = dict(zip(layers, drawing.metric_colours(len(layers)), strict=True))
     with drawing.row_grid(1, len(values), 2.4, title=title, sharey="row") as (figure, (panels,)):
         for axes, value in zip(panels, values, strict=True):
-            own = table[(table["at"] == value) & table["kept"] & (table["place"] <= 10)]
-            for (layer, _), line in own.groupby(["layer", "seed"], sort=False):
+            points = table[(table["at"] == value) & table["kept"] & (table["place"] <= 10)]
+            for (layer, _), line in points.groupby(["layer", "seed"], sort=False):
                 shares = (line["value"] / line["value"].max()).clip(lower=FLOOR)
                 axes.plot(line["place"], shares, ".-", color=colours[layer], linewidth=0.6, markersize=3.5)
             axes.axhline(cut, color=drawing.INK, linewidth=0.8, linestyle=DNC_DASHES)
-            lost = int((~runs[runs["at"] == value]["kept"]).sum())
-            if lost:
+            if lost := int((~runs[runs["at"] == value]["kept"]).sum()):
                 axes.annotate(f"{lost} lost", (0.04, 0.04), xycoords="axes fraction", fontsize=7, color=LOST)
             axes.set(yscale="log", ylim=(FLOOR / 1.5, 2), xlim=(0.5, 10.5), title=f"{label} = {value:g}")
             axes.set_xticks([1, 5, 10])
@@ -116,10 +115,10 @@ def gram_matrices(gram: pd.DataFrame, best: pd.DataFrame, label: str, names: Map
             for axes in line[len(rows) :]:
                 axes.set_visible(False)
             for axes, row in zip(line, rows, strict=False):
-                own = gram
+                entries = gram
                 for key in run_keys(best):
-                    own = own[own[key] == row[key]]
-                square = own.pivot(index="row", columns="column", values="value")
+                    entries = entries[entries[key] == row[key]]
+                square = entries.pivot(index="row", columns="column", values="value")
                 image = drawing.draw_image(axes, square.to_numpy(), Normalize(-1, 1))
                 axes.set_title(f"{label} = {row['at']:g}")
                 axes.set_xlabel(f"ranks {row['rank_features']:.0f}, {row['ranks_before']}", fontsize=7)
@@ -133,10 +132,10 @@ def ranks_by_value(runs: pd.DataFrame, classes: int, label: str, names: Mapping[
     ylabel = r"mean rank of $M_2, \ldots, M_{L-1}$"
     with _panels(names, 2.3, "Rank of the head's class means", ylabel) as (figure, panels):
         for name, axes in panels.items():
-            own = runs[runs["experiment"] == name]
-            draw_ranks(axes, own, "at", classes, alpha=0.35)
-            _value_axis(axes, own, label)
-            count_lost(axes, own[~own["kept"]].groupby("at").size(), 0.2, above=2)
+            group = runs[runs["experiment"] == name]
+            draw_ranks(axes, group, "at", classes, alpha=0.35)
+            _value_axis(axes, group, label)
+            count_lost(axes, group[~group["kept"]].groupby("at").size(), 0.2, above=2)
         drawing.draw_key(figure, rank_handles(runs), MOST)
     return figure
 
@@ -149,16 +148,17 @@ def losses_by_value(runs: pd.DataFrame, label: str, names: Mapping[str, str]) ->
     title = "Loss against the levels of the head's features model"
     with _panels(names, 2.5, title, "loss / $L_{DNC}$") as (figure, panels):
         for name, axes in panels.items():
-            own = runs[runs["experiment"] == name].sort_values("at")
-            kept, low = own["kept"], own["low_rank"]
-            for some, style in zip((kept & low, kept & ~low, ~kept), ENDS.values(), strict=True):
-                axes.plot(own[some]["at"], own[some]["loss_over_dnc"], linewidth=0, markersize=4.5, **style)
-            levels = own.groupby("at")[["loss_dnc", "loss_srg"]].first()
+            group = runs[runs["experiment"] == name].sort_values("at")
+            kept, low = group["kept"], group["low_rank"]
+            for mask, style in zip((kept & low, kept & ~low, ~kept), ENDS.values(), strict=True):
+                points = group[mask]
+                axes.plot(points["at"], points["loss_over_dnc"], linewidth=0, markersize=4.5, **style)
+            levels = group.groupby("at")[["loss_dnc", "loss_srg"]].first()
             axes.axhline(1, color=drawing.INK, linewidth=1, linestyle=DNC_DASHES)
             share = levels["loss_srg"] / levels["loss_dnc"]
             axes.plot(levels.index, share, color=drawing.INK, linewidth=1, linestyle=SRG_DASHES)
             axes.plot(levels.index, 0.5 / levels["loss_dnc"], color=drawing.FAINT, linewidth=0.8)
-            _value_axis(axes, own, label)
+            _value_axis(axes, group, label)
             drawing.set_log(axes, "y")
             axes.set_yticks([0.8, 1, 1.5, 2, 3, 5], ["0.8", "1", "1.5", "2", "3", "5"])
             axes.set_ylim(0.75, 1.1 * max(1.5, float((0.5 / levels["loss_dnc"]).max())))
@@ -184,8 +184,8 @@ def collapse_by_layer(
     title = f"Collapse (DNC1) by layer of the head, for each {label}"
     with _panels(names, 2.4, title, r"tr $\Sigma_W$ / tr $\Sigma_B$") as (figure, panels):
         for name, axes in panels.items():
-            own = table[(table["experiment"] == name) & table["kept"]]
-            for (value, _), line in own.groupby(["at", "seed"]):
+            rows = table[(table["experiment"] == name) & table["kept"]]
+            for (value, _), line in rows.groupby(["at", "seed"]):
                 colour = shades[values.index(value) % len(shades)]
                 places = [layers.index(layer) + 1 for layer in line["layer"]]
                 axes.plot(places, line["value"], ".-", color=colour, linewidth=0.8, markersize=4)

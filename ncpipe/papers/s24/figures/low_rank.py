@@ -31,12 +31,12 @@ def ranks_by_penalty(runs: pd.DataFrame) -> Figure:
     """
     title = r"Rank of the inner layers' class means ($M_2, \ldots, M_{L-1}$)"
     with _panels(runs, 1.9, title, r"$\lambda$", "mean rank") as (figure, panels):
-        for axes, (_, own) in zip(panels, runs.groupby("experiment", sort=False), strict=True):
-            classes = int(own["classes"].iloc[0])
-            draw_ranks(axes, own, "penalty_value", classes, alpha=0.3)
-            value_ticks(axes, sorted(own["penalty_value"].unique()), fontsize=7)
-            axes.set_title(f"$K = {classes}$, $L = {own['depth'].iloc[0]}$")
-            count_lost(axes, own[~own["kept"]].groupby("penalty_value").size())
+        for axes, (_, group) in zip(panels, runs.groupby("experiment", sort=False), strict=True):
+            classes = int(group["classes"].iloc[0])
+            draw_ranks(axes, group, "penalty_value", classes, alpha=0.3)
+            value_ticks(axes, sorted(group["penalty_value"].unique()), fontsize=7)
+            axes.set_title(f"$K = {classes}$, $L = {group['depth'].iloc[0]}$")
+            count_lost(axes, group[~group["kept"]].groupby("penalty_value").size())
         drawing.draw_key(figure, rank_handles(runs), 4)
     return figure
 
@@ -67,17 +67,17 @@ def loss_split(split: pd.DataFrame) -> Figure:
     parts = {"fit": "error", "last_penalty": "penalty of $W_L$", "rest": "penalty of all else"}
     colours = drawing.metric_colours(len(parts))
     with _panels(split, 2.0, "Loss by its terms, runs of the lowest loss", "", "loss") as (figure, panels):
-        for axes, (_, own) in zip(panels, split.groupby("experiment", sort=False), strict=True):
-            bottom = np.zeros(len(own))
+        for axes, (_, solutions) in zip(panels, split.groupby("experiment", sort=False), strict=True):
+            bottom = np.zeros(len(solutions))
             for (part, _), colour in zip(parts.items(), colours, strict=True):
-                axes.bar(own["solution"], own[part], bottom=bottom, color=colour, width=0.6)
-                bottom += own[part].to_numpy()
+                axes.bar(solutions["solution"], solutions[part], bottom=bottom, color=colour, width=0.6)
+                bottom += solutions[part].to_numpy()
             for place, total in enumerate(bottom):
                 above: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
                 axes.annotate(f"{total:.4f}", (place, total), (0, 2), **above)
             axes.set_ylim(0, 1.15 * bottom.max())
             axes.grid(visible=False, axis="x")
-            axes.set_title(f"$K = {own['classes'].iloc[0]}$")
+            axes.set_title(f"$K = {solutions['classes'].iloc[0]}$")
         handles = [
             Patch(color=colour, label=name) for name, colour in zip(parts.values(), colours, strict=True)
         ]
@@ -91,9 +91,9 @@ def level_ratios(ratios: pd.DataFrame, per_class: int, decay: float) -> Figure:
     with drawing.row_grid(1, 1, 2.6, width=0.6 * drawing.PAGE_WIDTH, title=title) as (figure, ((axes,),)):
         colours = drawing.metric_colours(ratios["depth"].nunique())
         handles = []
-        for (depth, own), colour in zip(ratios.groupby("depth"), colours, strict=True):
-            axes.plot(own["points"], own["ratio"], "o-", color=colour, markersize=3, linewidth=1.2)
-            axes.plot(own["points"], own["limit"], color=colour, linewidth=0.9, linestyle=SRG_DASHES)
+        for (depth, curve), colour in zip(ratios.groupby("depth"), colours, strict=True):
+            axes.plot(curve["points"], curve["ratio"], "o-", color=colour, markersize=3, linewidth=1.2)
+            axes.plot(curve["points"], curve["limit"], color=colour, linewidth=0.9, linestyle=SRG_DASHES)
             handles.append(drawing.key_entry(f"$L = {depth}$", colour, marker="o", markersize=3))
         axes.axhline(1, color=drawing.INK, linewidth=0.8)
         axes.set(xlabel="$r$, with $K = r(r-1)/2$", ylabel=r"$L_{SRG} / L_{DNC}$")
@@ -129,7 +129,7 @@ def mark_levels(axes: Axes, dnc: float, srg: float, label: bool = False) -> None
 def level_handles() -> list[Line2D]:
     """Return the legend entries of `mark_levels`."""
     dashes = {"DNC": DNC_DASHES, "SRG": SRG_DASHES}
-    return [drawing.key_entry(name, linewidth=1, linestyle=own) for name, own in dashes.items()]
+    return [drawing.key_entry(name, linewidth=1, linestyle=style) for name, style in dashes.items()]
 
 
 def count_lost(axes: Axes, counts: pd.Series, height: float = 0.0, above: float = 3) -> None:

@@ -90,7 +90,7 @@ def through_training(
         for seed, line in history.groupby("seed"):
             colour = drawing.INK if seed in lost else TRAINED
             loss.plot(line["epoch"], line["loss"], color=colour, linewidth=0.6, alpha=0.5)
-        draw_band(loss, _of(history, kept), "epoch", "loss", TRAINED)
+        draw_band(loss, _rows_of(history, kept), "epoch", "loss", TRAINED)
         levels = runs["loss_dnc"].iloc[0], runs["loss_srg"].iloc[0]
         mark_levels(loss, *levels)
         known = [*filter(math.isfinite, levels), *kept["loss"]]
@@ -100,19 +100,19 @@ def through_training(
         spread = spread[spread["epoch"] > 0]
         layers = sorted(spread["layer"].unique())
         colours = dict(zip(layers, drawing.metric_colours(len(layers) + 1)[1:], strict=True))
-        for axes, (form, said) in zip((printed, plain), FORMS.items(), strict=True):
+        for axes, (form, formula) in zip((printed, plain), FORMS.items(), strict=True):
             table = spread.assign(value=np.log10(spread[form].clip(lower=LEAST)))
-            for layer, own in _of(table, kept).groupby("layer"):
-                draw_band(axes, own, "epoch", "value", colours[layer])
+            for layer, rows in _rows_of(table, kept).groupby("layer"):
+                draw_band(axes, rows, "epoch", "value", colours[layer])
             last = table[(table["layer"] == layers[-1]) & table["seed"].isin(lost)]
             for _, line in last.groupby("seed"):
                 axes.plot(line["epoch"], line["value"], color=drawing.INK, linewidth=0.7, alpha=0.8)
-            axes.set(xscale="log", xlabel="step", ylabel=f"log$_{{10}}$ {said}")
+            axes.set(xscale="log", xlabel="step", ylabel=f"log$_{{10}}$ {formula}")
         largest = singular.groupby(["seed", "layer"])["value"].transform("max")
-        scaled = _of(singular.assign(value=singular["value"] / largest), kept)
+        scaled = _rows_of(singular.assign(value=singular["value"] / largest), kept)
         for layer in layers[1:]:
-            own = scaled[scaled["layer"] == f"~M{layer[1:]}"]
-            draw_band(values, own, "place", "value", colours[layer])
+            rows = scaled[scaled["layer"] == f"~M{layer[1:]}"]
+            draw_band(values, rows, "place", "value", colours[layer])
         values.set(xlabel="place", ylabel=r"$s_i / s_1$ of $\tilde M_l$", xlim=(1, runs["classes"].iloc[0]))
         values.xaxis.set_major_locator(MaxNLocator(integer=True))
         handles = [
@@ -124,6 +124,6 @@ def through_training(
     return figure
 
 
-def _of(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def _rows_of(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of these runs."""
     return table[table["seed"].isin(runs["seed"])]

@@ -51,8 +51,8 @@ def study_figures(tables: Mapping[str, pd.DataFrame]) -> dict[str, DrawFigure]:
     for row in best.to_dict("records"):
         figures[f"run_{row['experiment']}"] = _run_figure(tables, row)
     if "series" in tables:
-        for name, own in tables["series"].groupby("experiment", sort=False):
-            figures |= _series_figures(str(name), own, tables)
+        for name, series_runs in tables["series"].groupby("experiment", sort=False):
+            figures |= _series_figures(str(name), series_runs, tables)
     return figures
 
 
@@ -70,11 +70,11 @@ def _series_figures(
     spread = tables.get("spread")
     if spread is not None and (spread["experiment"] == name).any():
         title = rf"{setting}, $\lambda = {first['penalty_value']:g}$, {len(runs)} runs"
-        history, singular, own = (
+        history, spread, spectra = (
             table[table["experiment"] == name]
-            for table in (tables["history"], tables["singular_values"], spread)
+            for table in (tables["history"], spread, tables["singular_values"])
         )
-        figures[f"through_training_{name}"] = partial(through_training, history, own, singular, runs, title)
+        figures[f"through_training_{name}"] = partial(through_training, history, spread, spectra, runs, title)
     return figures
 
 

@@ -31,23 +31,23 @@ def by_value(runs: pd.DataFrame) -> pd.DataFrame:
     rank_low and rank_high, loss_over_dnc with loss_low and loss_high, srg_over_dnc, test_error.
     """
     rows = []
-    for (experiment, at), own in runs.groupby(SETTING, sort=False):
-        kept = own[own["kept"]]
+    for (experiment, at), group in runs.groupby(SETTING, sort=False):
+        kept = group[group["kept"]]
         rows.append(
             {
                 "experiment": experiment,
                 "at": at,
-                "runs": len(own),
-                "lost": len(own) - len(kept),
-                "low_rank": int(own["low_rank"].sum()),
-                "low_rank_below_dnc": int((own["low_rank"] & own["below_dnc"]).sum()),
+                "runs": len(group),
+                "lost": len(group) - len(kept),
+                "low_rank": int(group["low_rank"].sum()),
+                "low_rank_below_dnc": int((group["low_rank"] & group["below_dnc"]).sum()),
                 "mean_rank": kept["mean_rank"].mean(),
                 "rank_low": kept["mean_rank"].min(),
                 "rank_high": kept["mean_rank"].max(),
                 "loss_over_dnc": kept["loss_over_dnc"].mean(),
                 "loss_low": kept["loss_over_dnc"].min(),
                 "loss_high": kept["loss_over_dnc"].max(),
-                "srg_over_dnc": (own["loss_srg"] / own["loss_dnc"]).iloc[0],
+                "srg_over_dnc": (group["loss_srg"] / group["loss_dnc"]).iloc[0],
                 "test_error": kept["test_error"].mean(),
             }
         )

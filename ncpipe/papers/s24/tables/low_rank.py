@@ -25,7 +25,7 @@ def with_ranks(runs: pd.DataFrame) -> pd.DataFrame:
     0; single samples of a class may be given up.
     """
     kept = runs["finished"].astype(bool) & (runs["classes_given_up"] == 0) & (runs["train_error"] == 0)
-    mean_rank = [sum(own) / len(own) for own in _inner(_ranks(runs["ranks"]))]
+    mean_rank = [sum(ranks) / len(ranks) for ranks in _inner(_ranks(runs["ranks"]))]
     return runs.assign(mean_rank=mean_rank, kept=kept)
 
 
@@ -51,23 +51,23 @@ def claim_numbers(runs: pd.DataFrame) -> pd.DataFrame:
     structure = runs["structure"].fillna("").astype(str)
     numbers: dict[str, Any] = {
         "mean_rank": runs["mean_rank"],
-        "first_rank": [own[0] for own in after],
-        "last_rank": [own[-1] for own in after],
-        "rank_spread": [max(own) - min(own) for own in inner],
-        "rank_spread_before": [max(own) - min(own) for own in inner_before],
-        "relu_rank": [own[-1] - first[-1] for own, first in zip(inner, inner_before, strict=True)],
+        "first_rank": [ranks[0] for ranks in after],
+        "last_rank": [ranks[-1] for ranks in after],
+        "rank_spread": [max(ranks) - min(ranks) for ranks in inner],
+        "rank_spread_before": [max(ranks) - min(ranks) for ranks in inner_before],
+        "relu_rank": [ranks[-1] - first[-1] for ranks, first in zip(inner, inner_before, strict=True)],
         "kept_over_dnc": runs["loss_over_dnc"],
         "square": (structure == "C_4").astype(float),
         "triangular": structure.str.match(r"SRG|T\(").astype(float),
     }
     if "rank_features" in runs:
         ends = zip(runs["rank_features"].astype(float), before, inner, strict=True)
-        numbers["rank_dip"] = [min(first, last[-1]) - min(own) for first, last, own in ends]
+        numbers["rank_dip"] = [min(first, last[-1]) - min(ranks) for first, last, ranks in ends]
     if "fourth_share" in runs:
         numbers["fourth_share"] = runs["fourth_share"]
-    found = pd.DataFrame(numbers, index=runs.index).where(runs["kept"])
+    kept_numbers = pd.DataFrame(numbers, index=runs.index).where(runs["kept"])
     dnc_found = (runs["kept"] & runs["dnc_found"].eq(True)).astype(float)
-    return runs.assign(**{name: found[name] for name in numbers}, dnc_found=dnc_found)
+    return runs.assign(**{name: kept_numbers[name] for name in numbers}, dnc_found=dnc_found)
 
 
 def layer_numbers(
@@ -80,36 +80,36 @@ def layer_numbers(
     """
     keys = run_keys(runs)
     inner = runs[keys].assign(layer="M" + (runs["depth"] - 1).astype(str))
-    own = inner.merge(singular_values, on=[*keys, "layer"])
-    first, fourth = (own.loc[own["place"] == place, [*keys, "value"]] for place in (1, 4))
+    inner_values = inner.merge(singular_values, on=[*keys, "layer"])
+    first, fourth = (inner_values.loc[inner_values["place"] == place, [*keys, "value"]] for place in (1, 4))
     both = fourth.merge(first, on=keys, suffixes=("", "_first"))
     both = both.assign(fourth_share=both["value"] / both["value_first"])[[*keys, "fourth_share"]]
-    found = runs.merge(both, on=keys, how="left")
+    runs = runs.merge(both, on=keys, how="left")
     if spread is None:
-        return found
+        return runs
     end = spread[spread["epoch"] == spread["epoch"].max()]
     largest = end.groupby(keys, as_index=False, dropna=False).agg(
         dnc1_layers=("dnc1_trace_pinv", "max"), nc1_layers=("nc1_trace_ratio", "max")
     )
-    return found.merge(largest, on=keys, how="left")
+    return runs.merge(largest, on=keys, how="left")
 
 
 def _ranks(joined: pd.Series) -> list[list[float]]:
     """Return ranks of each layer from '5-5-10'; NaN where there are none."""
     parts = joined.fillna("nan").astype(str).str.split("-")
-    return [[float(rank) for rank in own] for own in parts]
+    return [[float(rank) for rank in ranks] for ranks in parts]
 
 
-def _inner(ranks: list[list[float]]) -> list[list[float]]:
+def _inner(ranks_by_run: list[list[float]]) -> list[list[float]]:
     """Return those of M_2, ..., M_{L-1}, or of M_2 for L = 2."""
-    return [own[:-1] or own for own in ranks]
+    return [ranks[:-1] or ranks for ranks in ranks_by_run]
 
 
 def best_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Return each experiment's run of the lowest loss, of those that keep their classes."""
     chosen = [
-        (own[own["kept"]] if own["kept"].any() else own).nsmallest(1, "loss")
-        for _, own in runs.groupby("experiment", sort=False)
+        (group[group["kept"]] if group["kept"].any() else group).nsmallest(1, "loss")
+        for _, group in runs.groupby("experiment", sort=False)
     ]
     return pd.concat(chosen, ignore_index=True)
 
@@ -121,19 +121,19 @@ def counts_by_value(runs: pd.DataFrame) -> pd.DataFrame:
     loses classes or diverges has not found DNC. mean_rank: over runs that are kept.
     """
     rows: list[dict[str, Any]] = []
-    for x, own in runs.groupby("x"):
-        kept = own[own["kept"]]
+    for x, group in runs.groupby("x"):
+        kept = group[group["kept"]]
         dnc = kept["dnc_found"].astype(bool)
-        found = int(dnc.sum())
-        low, high = share_interval(found, len(own))
+        dnc_runs = int(dnc.sum())
+        low, high = share_interval(dnc_runs, len(group))
         rows.append(
             {
                 "x": x,
-                "runs": len(own),
+                "runs": len(group),
                 "kept": len(kept),
                 "below_dnc": int(((kept["loss_over_dnc"] < 1) & ~dnc).sum()),
-                "dnc_found": found,
-                "share": found / len(own),
+                "dnc_found": dnc_runs,
+                "share": dnc_runs / len(group),
                 "low": low,
                 "high": high,
                 "mean_rank": kept["mean_rank"].mean(),
@@ -143,9 +143,9 @@ def counts_by_value(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def share_interval(found: int, total: int) -> tuple[float, float]:
-    """Return Clopper and Pearson's 95 % interval of a probability, from `found` of `total` draws."""
+def share_interval(hits: int, total: int) -> tuple[float, float]:
+    """Return Clopper and Pearson's 95 % interval of a probability, from `hits` of `total` draws."""
     tail = (1 - LEVEL) / 2
-    low = 0.0 if found == 0 else float(special.betaincinv(found, total - found + 1, tail))
-    high = 1.0 if found == total else float(special.betaincinv(found + 1, total - found, 1 - tail))
+    low = 0.0 if hits == 0 else float(special.betaincinv(hits, total - hits + 1, tail))
+    high = 1.0 if hits == total else float(special.betaincinv(hits + 1, total - hits, 1 - tail))
     return low, high

@@ -176,7 +176,7 @@ def stage_one(plan: Plan, blocks: int) -> Blocks:
             groups.append(idle(blocks, plan.width))
             continue
         others = torch.cat([positions[:index], positions[index + 1 :]])
-        groups.append(_along(arc, others, blocks, plan))
+        groups.append(_arc_blocks(arc, others, blocks, plan))
         positions[index] = arc.end
     return join(groups)
 
@@ -263,7 +263,7 @@ def _free_arc(
     return best[2], best[0]
 
 
-def _along(arc: Arc, others: Tensor, blocks: int, plan: Plan) -> Blocks:
+def _arc_blocks(arc: Arc, others: Tensor, blocks: int, plan: Plan) -> Blocks:
     """Return blocks that move one sample along its arc, past `others` (M - 1, d) [S25 eq. 14].
 
     Displacement r needs strength 2 r sqrt(d + m^2/4)/(m sqrt(d)).

@@ -377,6 +377,34 @@ def test_a_ctrl_c_that_python_drops_ends_a_stage(
     assert ("ncpipe: interrupted" in done.stderr) == (done.returncode == 130)
 
 
+TWICE = """
+import os, time
+from ncpipe.system import signals
+
+signals.note_ctrl_c()
+signals.install_signal_handlers()
+signals.ONE_STOP = {seconds}
+for step in ("stopped", "saved"):
+    try:
+        os.kill(os.getpid(), {number})
+        time.sleep(0.05)
+    except KeyboardInterrupt:
+        print("interrupt")
+    print(step)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize("number", [2, 15])
+@pytest.mark.parametrize(("seconds", "interrupts"), [(60, 1), (0, 2)])
+def test_a_stop_that_arrives_twice_is_one(number: int, seconds: int, interrupts: int) -> None:
+    """Red: the second, which `uv run` passes on, ends the checkpoint that the first began to write."""
+    script = TWICE.format(number=number, seconds=seconds)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split().count("interrupt") == interrupts
+    assert done.stdout.split()[-1] == "saved"
+
+
 @pytest.mark.parametrize("missing", ["typer", "yaml"])
 def test_without_the_extra_a_command_is_one_line(missing: str, tmp_path: Path) -> None:
     """Red: a traceback that names a module."""

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 LOOK = 0.5  # seconds between two looks at the parents
+ONE_STOP = 2.0  # seconds within which a second signal is the same request
 SHELLS = ("sh", "bash", "dash", "zsh", "fish", "ksh")  # DVC starts a stage through one
 
 
@@ -40,12 +41,20 @@ def ctrl_c_was_lost() -> bool:
     return bool(_noted)
 
 
-_noted: list[int] = []
+_noted: list[float] = []  # when
 
 
 def _note(number: int, frame: Any) -> None:
-    _noted.append(number)
-    raise KeyboardInterrupt
+    """Raise KeyboardInterrupt, once for a request to stop that arrives twice.
+
+    `uv run` passes on what its whole process group has received, and `_watch` sees DVC end of the same signal. A
+    second exception would end what the first began: writing the last checkpoint.
+    """
+    now = time.monotonic()
+    repeated = bool(_noted) and now - _noted[-1] < ONE_STOP
+    _noted.append(now)
+    if not repeated:
+        raise KeyboardInterrupt
 
 
 def came_of_interrupt(error: BaseException) -> bool:

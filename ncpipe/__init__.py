@@ -24,7 +24,7 @@ _MODULES = {
     "channels_last": "models.hook_points",
     "collect_features": "metrics.hooks",
     "functional": "metrics",
-    "last_token": "metrics.hooks",
+    "last_token": "models.hook_points",
     "measure": "metrics.table",
     "measure_batches": "metrics.table",
     "measure_causal_lm": "metrics.causal",

@@ -4,7 +4,6 @@ from ncpipe.metrics import functional as functional
 from ncpipe.metrics.causal import measure_causal_lm as measure_causal_lm
 from ncpipe.metrics.file import measure_file as measure_file
 from ncpipe.metrics.hooks import collect_features as collect_features
-from ncpipe.metrics.hooks import last_token as last_token
 from ncpipe.metrics.hooks import measure_model as measure_model
 from ncpipe.metrics.hooks import measure_multilabel_model as measure_multilabel_model
 from ncpipe.metrics.hooks import measure_regression_model as measure_regression_model
@@ -16,6 +15,7 @@ from ncpipe.metrics.table import measure_batches as measure_batches
 from ncpipe.metrics.table import measure_tokens as measure_tokens
 from ncpipe.models.hook_points import channels_first as channels_first
 from ncpipe.models.hook_points import channels_last as channels_last
+from ncpipe.models.hook_points import last_token as last_token
 from ncpipe.system.errors import InputError as InputError
 from ncpipe.system.errors import MeasurementWarning as MeasurementWarning
 

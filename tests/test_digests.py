@@ -294,6 +294,7 @@ EDITS = {  # of a study whose network has a file of its own: what is written, an
     "spec": ({"sine.py": SPEC + "    width: int = 3\n" + BUILD}, USED | SWEEP),
     "a network more": (ENTRY, SWEEP),
     "a metric more": (METRIC, {"own measure", "measure", *SWEEP}),
+    "eval of a network": ({"study.py": SINE["study.py"] + "\n\ndef unused(net):\n    net.eval()\n"}, SWEEP),
     "unused function": ({"study.py": SINE["study.py"] + "\n\ndef unused():\n    return 1\n"}, SWEEP),
     "effect in study.py": ({"study.py": SINE["study.py"] + "print(1)\n"}, EVERY),
     "effect in a module": (ENTRY | {"other.py": OTHER + "other_build.x = 1\n"}, EVERY),
@@ -361,6 +362,8 @@ EFFECTS = {  # of importing a module, or of its functions later; the line is the
     "patch when called": "def f(self):\n    random.my_own = 2\n",
     "global when called": "COUNT = 1\n\n\ndef f(self):\n    global COUNT\n    COUNT = 2\n",
     "star": "from math import *\n",
+    "eval": "def f(self):\n    eval('random.seed(2)')\n",
+    "eval of builtins": "import builtins\n\n\ndef f(self):\n    builtins.eval('random.seed(2)')\n",
 }
 
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import ncpipe as nc
-from ncpipe.metrics.hooks import collect_features, last_token, measure_model
+from ncpipe.metrics.hooks import collect_features, measure_model
 from ncpipe.metrics.kept_pass import KeptPass
 from ncpipe.metrics.table import Measurement, measure
+from ncpipe.models.hook_points import last_token
 from ncpipe.system.errors import InputError
 
 # Few samples of wide features, which is nothing to measure by and enough to test with.

@@ -134,6 +134,36 @@ def test_what_is_measured_is_what_measure_model_measures(study: Path) -> None:
         assert value == pytest.approx(row.value, rel=1e-12, abs=1e-300, nan_ok=True), row
 
 
+OF_TOKENS = {  # a classifier that sees each place of a map as a token, and predicts from the last one
+    "self.body(self.stem(x)).mean((2, 3))))": "self.body(self.stem(x)).flatten(2).transpose(1, 2)))[:, -1]",
+    "def build(": "def last(values, inputs):\n    return values[:, -1]\n\n\n"
+    "def corner(values, inputs):\n    return values[:, :, 0, 0]\n\n\ndef build(",
+    "loaders, train)": 'loaders, train, select=last, layers={"bo*": corner})',
+}
+
+
+def test_a_training_says_which_vectors_are_measured(study: Path) -> None:
+    """Red: a classifier of tokens that no loop can measure; the mean of a map where its corner is asked."""
+    program = functools.reduce(lambda text, pair: text.replace(*pair), OF_TOKENS.items(), LOOP)
+    checked(program)
+    run = load_params().grid()[0]
+    model = build_own(run)
+    keys = run.spec.training
+    chosen = keys.study_entry
+    _, *measured = chosen.loaders(keys, run.seed)
+    layers = {"stem": nc.channels_first, "body": chosen.layers["bo*"]}
+    expected = measure_model(model, "fc", *measured, layers=layers, select=chosen.select)
+    values = {
+        (row.layer, row.split, row.metric): row.value
+        for row in measure_run(TrainedRun(run, model.state_dict()))
+    }
+    for row in expected:
+        value = values[row.layer, row.split, row.metric]
+        assert value == pytest.approx(row.value, rel=1e-12, abs=1e-300, nan_ok=True), row
+    refused = refused_by(checked, program.replace("select=last, ", ""))
+    assert refused.endswith("or a function of (values, inputs) in its Training of study.py")
+
+
 def test_few_shot_errors_are_of_the_fifth_loader(study: Path) -> None:
     """At every layer, as of its features collected by hooks; more classes there than the network knows.
 

@@ -143,6 +143,8 @@ MISTAKES: dict[str, list[tuple[str, str, str, str]]] = {
         ("return Net(depth)", "return depth", "", "build gives an int; return a module"),
         ("Training(build, loaders, train)}", "Training(build, loaders, None)}", "",
          "TRAININGS[Plain] is no Training (ncpipe.training.own_loop)"),
+        ("loaders, train)}", "loaders, train, 3)}", "TRAININGS", "select is a function of (values, inputs)"),
+        ("loaders, train)}", "loaders, train, layers=['fc'])}", "TRAININGS", "layers a dict of such by"),
     ],
     "stages": [
         ('"norms": Stage(norms)', '"norms": norms', "STAGES = ", "STAGES['norms'] is no Stage of a function"),

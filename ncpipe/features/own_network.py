@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ncpipe.config.run import Run
+from ncpipe.config.study_files import FILE
 from ncpipe.datasets.own_loaders import REPEAT, measured_loaders
 from ncpipe.datasets.prepared import Split
 from ncpipe.features.extraction import Features, NetworkMetadata
@@ -18,6 +19,7 @@ from ncpipe.metrics.classifier import Classifier
 from ncpipe.metrics.kept_pass import KEEP, KeptPass, both_passes, check_passes, first_pass, joined
 from ncpipe.metrics.loaders import passes
 from ncpipe.metrics.table import LAST_LAYER, OOD, TARGET, TEST, TRAIN
+from ncpipe.models.hook_points import NoVectorError
 from ncpipe.models.network import Role, embedding_parameters
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import global_generators
@@ -45,16 +47,18 @@ def own_passes(
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{run.name}: weights do not fit what build gives ({reason})") from None
-    loaders, measure = measured_loaders(run, most), run.spec.measure
+    loaders, measure, entry = measured_loaders(run, most), run.spec.measure, run.spec.training.study_entry
+    layers = {name: entry.select_of(name) for name in measure.layers}
     with global_generators(run.seed, "loaders"):
         try:
             with passes(
-                model, measure.classifier, loaders, measure.layers, device, keep=keep,
+                model, measure.classifier, loaders, layers, device, select=entry.select, keep=keep,
                 names={split: f"the {split} loader" for split in loaders}, progress=False,
             ) as (head, runs):  # fmt: skip
                 yield model, head, runs
         except InputError as error:
-            raise InputError(f"experiments.{run.experiment}.measure: {error}") from None
+            where = f" in its Training of {FILE}" if isinstance(error, NoVectorError) else ""
+            raise InputError(f"experiments.{run.experiment}.measure: {error}{where}") from None
 
 
 def extract_own(run: Run, state: dict[str, Tensor], device: torch.device, keep: float = KEEP) -> Features:

@@ -187,14 +187,6 @@ def collect_features(
     return arrays
 
 
-def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return (n, d) of (n, T, d) at the last token with attention_mask 1: a `select` for decoders."""
-    mask = inputs["attention_mask"].to(values.device)
-    positions = torch.arange(mask.shape[1], device=values.device)
-    last = (positions * mask).argmax(1)
-    return values[torch.arange(len(values), device=values.device), last]
-
-
 def _of_classes(batches: Iterable[Batch], name: str, chosen: Tensor, total: int) -> Iterator[Batch]:
     """Yield the samples of the chosen classes (K',) of all `total`, with their places in it as labels.
 

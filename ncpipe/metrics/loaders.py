@@ -37,7 +37,7 @@ def passes(
     model: nn.Module,
     classifier: str | nn.Module,
     loaders: Mapping[str, Iterable[Any] | None],
-    layers: Sequence[str] | Mapping[str, Select] = (),
+    layers: Sequence[str] | Mapping[str, Select | None] = (),
     device: torch.device | str | None = None,
     *,
     names: Mapping[str, str] = ARGUMENTS,

@@ -34,6 +34,10 @@ CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm)
 WIDTHS = ("out_channels", "num_features", "num_channels", "out_features")
 
 
+class NoVectorError(InputError):
+    """Reports a layer that has not one vector per sample; its text ends with the argument that makes one."""
+
+
 def find_module(model: nn.Module, wanted: str | nn.Module, argument: str) -> nn.Module:
     """Return a module of the model, by its name with or without the names of wrappers, or itself."""
     inner = unwrapped(model)
@@ -113,6 +117,14 @@ def channels_last(values: Tensor, inputs: Any) -> Tensor:
     return values.double().flatten(1, -2).mean(1)
 
 
+def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return (n, d) of (n, T, d) at the last token with attention_mask 1: a `select` for decoders."""
+    mask = inputs["attention_mask"].to(values.device)
+    positions = torch.arange(mask.shape[1], device=values.device)
+    last = (positions * mask).argmax(1)
+    return values[torch.arange(len(values), device=values.device), last]
+
+
 @dataclass(frozen=True)
 class HookPoint:
     """Where features are read in the network: the input of a module, or its output.
@@ -133,19 +145,19 @@ class HookPoint:
             return values
         shape = tuple(values.shape)
         if not self.output:
-            raise InputError(
+            raise NoVectorError(
                 f"the classifier sees {shape}, not one feature vector per sample; "
                 "say which one a sample predicts from: select=nc.last_token, or a function of (values, "
                 "inputs)"
             )
         if values.dim() != 4:
-            raise InputError(
+            raise NoVectorError(
                 f"layer {self.name!r} gives {shape}; name it with a function of (values, inputs) that makes "
                 f"it (samples, width), as nc.channels_last: layers={{{self.name!r}: nc.channels_last}}"
             )
         pool = _layout(self.module, shape)
         if pool is None:
-            raise InputError(
+            raise NoVectorError(
                 f"layer {self.name!r} gives {shape}, and whether channels come first or last cannot be told "
                 f"from it; say which: layers={{{self.name!r}: nc.channels_first}} or nc.channels_last"
             )

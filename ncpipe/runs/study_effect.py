@@ -28,7 +28,7 @@ SIGNS = (ast.operator, ast.unaryop, ast.expr_context)
 # Names by which code finds modules or objects that it does not name, and methods that run unseen.
 IMPORTERS = frozenset({"__import__", "importlib", "runpy", "sys", "exec", "eval"})
 UNSEEN = IMPORTERS | {
-    *("enum", "globals", "locals", "vars", "getattr", "setattr", "delattr"),
+    *("builtins", "__builtins__", "enum", "globals", "locals", "vars", "getattr", "setattr", "delattr"),
     *("__init_subclass__", "__set_name__", "__class_getitem__", "__getattr__"),
 }
 
@@ -77,8 +77,9 @@ def _effects(tree: ast.Module, tables: Collection[str], shared: bool) -> Iterato
         part = isinstance(node, ast.Attribute | ast.Subscript) and _root(node) in {"", *origins, *defined}
         typed = getattr(node, "annotation", None)  # as a text, it may be evaluated too
         calls = any("(" in str(getattr(text, "value", "")) for text in ast.walk(typed)) if typed else False
-        names = (getattr(node, field, None) for field in ("id", "attr", "name", "module"))
-        unseen = {str(name).partition(".")[0] for name in names} & {*UNSEEN, "*"}
+        names = {str(getattr(node, field, None)).partition(".")[0] for field in ("id", "name", "module")}
+        names |= {str(getattr(node, "attr", None))} - {"eval"}  # networks have a method of this name
+        unseen = names & {*UNSEEN, "*"}
         if isinstance(node, ast.Global) or calls or unseen or (part and _is_changed(node)):
             yield node
 

@@ -47,8 +47,8 @@ _noted: list[float] = []  # when
 def _note(number: int, frame: Any) -> None:
     """Raise KeyboardInterrupt, once for a request to stop that arrives twice.
 
-    `uv run` passes on what its whole process group has received, and `_watch` sees DVC end of the same signal. A
-    second exception would end what the first began: writing the last checkpoint.
+    `uv run` passes on what its whole process group has received, and `_watch` sees DVC end of the same
+    signal. A second exception would end what the first began: writing the last checkpoint.
     """
     now = time.monotonic()
     repeated = bool(_noted) and now - _noted[-1] < ONE_STOP

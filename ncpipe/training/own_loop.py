@@ -7,8 +7,8 @@ from global generators, which are the seed's.
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from ncpipe.config.run import Run
 from ncpipe.config.study import call, mistake_of, study_errors
 from ncpipe.config.study_files import LOOP
 from ncpipe.config.study_reads import called_by
-from ncpipe.models.hook_points import with_article
+from ncpipe.models.hook_points import Select, matches, with_article
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import generator_states, global_generators, set_generator_states
 from ncpipe.training.checkpoints import Checkpoints, State, Stopped
@@ -33,11 +33,24 @@ class Training:
     build: build(spec, depth) returns the network, a module. loaders: loaders(spec, seed) returns (train,
     measured), and test and ood where there are such, see `ncpipe.datasets.own_loaders`. train: train(model,
     spec, seed, device, log) trains the network, which is on the device, in place; log is a `Log`.
+    select: what makes vectors (n, d) of the classifier's inputs, as in `ncpipe.measure_model`. layers: what
+    makes them of the outputs of layers, by their names in `measure.layers`, in which * is any part.
     """
 
     build: Callable[..., Any]
     loaders: Callable[..., Any]
     train: Callable[..., Any]
+    select: Select | None = None
+    layers: Mapping[str, Select] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        selects = self.layers.values() if isinstance(self.layers, Mapping) else (None,)
+        if not (self.select is None or callable(self.select)) or not all(map(callable, selects)):
+            raise TypeError("select is a function of (values, inputs), layers a dict of such by names")
+
+    def select_of(self, layer: str) -> Select | None:
+        """Return what makes vectors of the outputs of a layer of `measure.layers`; None if nothing has to."""
+        return next((select for name, select in self.layers.items() if matches(layer, name)), None)
 
 
 class _Diverged(Exception):

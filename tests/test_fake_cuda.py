@@ -477,7 +477,10 @@ def test_a_step_has_few_kernels(
 
 @pytest.mark.parametrize(("runs", "rows"), [(1, 5000), (5, 20_000), (3, 4999), (200, 600)])
 def test_a_weights_gradient_is_that_of_one_product(runs: int, rows: int) -> None:
-    """Against float64; no worse than one product in float32. Red: rows of another run, or left out."""
+    """Against float64; no worse than one product in float32. Red: rows of another run, or left out.
+
+    Random rounding of a sum of n terms, in any order, is below sqrt(n) of a unit: CPUs differ in the order.
+    """
     draw = torch.Generator().manual_seed(0)
     g, x = (torch.randn(runs, rows, width, generator=draw) for width in (7, 5))
     exact = g.double().mT @ x.double()
@@ -486,7 +489,7 @@ def test_a_weights_gradient_is_that_of_one_product(runs: int, rows: int) -> None
     )
     assert error.norm() <= 1.05 * of_one_product.norm()
     assert torch.equal(weight_gradient(g, x), weight_gradient(g, x))
-    assert error.norm() < 1e-6 * exact.norm()
+    assert error.norm() < rows**0.5 * 2**-24 * exact.norm()
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -41,7 +41,7 @@ def ctrl_c_was_lost() -> bool:
     return bool(_noted)
 
 
-_noted: list[float] = []  # when
+_noted: list[float] = []  # when a stop was asked for
 
 
 def _note(number: int, frame: Any) -> None:
@@ -51,10 +51,10 @@ def _note(number: int, frame: Any) -> None:
     signal. A second exception would end what the first began: writing the last checkpoint.
     """
     now = time.monotonic()
-    repeated = bool(_noted) and now - _noted[-1] < ONE_STOP
+    if _noted and now - _noted[-1] < ONE_STOP:
+        return
     _noted.append(now)
-    if not repeated:
-        raise KeyboardInterrupt
+    raise KeyboardInterrupt
 
 
 def came_of_interrupt(error: BaseException) -> bool:

@@ -475,12 +475,13 @@ def test_a_step_has_few_kernels(
     assert 100 < kernels_of_a_step(name, monkeypatch, optimizer=optimizer) <= most
 
 
-@pytest.mark.parametrize(("runs", "rows"), [(1, 5000), (5, 20_000), (3, 4999), (200, 600)])
-def test_a_weights_gradient_is_that_of_one_product(runs: int, rows: int) -> None:
-    """Against float64; no worse than one product in float32. Red: rows of another run, or left out.
-
-    Random rounding of a sum of n terms, in any order, is below sqrt(n) of a unit: CPUs differ in the order.
-    """
+@pytest.mark.parametrize(
+    ("runs", "rows", "most"),
+    # 4999 rows have no parts, and one product rounds as the CPU orders it: by less than sqrt(4999) units.
+    [(1, 5000, 1e-6), (5, 20_000, 1e-6), (3, 4999, 4999**0.5 * 2**-24), (200, 600, 1e-6)],
+)
+def test_a_weights_gradient_is_that_of_one_product(runs: int, rows: int, most: float) -> None:
+    """Against float64; no worse than one product in float32. Red: rows of another run, or left out."""
     draw = torch.Generator().manual_seed(0)
     g, x = (torch.randn(runs, rows, width, generator=draw) for width in (7, 5))
     exact = g.double().mT @ x.double()
@@ -489,7 +490,7 @@ def test_a_weights_gradient_is_that_of_one_product(runs: int, rows: int) -> None
     )
     assert error.norm() <= 1.05 * of_one_product.norm()
     assert torch.equal(weight_gradient(g, x), weight_gradient(g, x))
-    assert error.norm() < rows**0.5 * 2**-24 * exact.norm()
+    assert error.norm() < most * exact.norm()
 
 
 @pytest.mark.parametrize("bias", [True, False])

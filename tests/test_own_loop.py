@@ -40,6 +40,7 @@ from ncpipe.features.run_metrics import measure_run
 from ncpipe.features.trained_run import TrainedRun
 from ncpipe.metrics.few_shot import transfer_ncc_error
 from ncpipe.metrics.hooks import measure_model
+from ncpipe.metrics.measurements import Measurements
 from ncpipe.metrics.table import episode_generator
 from ncpipe.runs import own_runs, pool
 from ncpipe.runs.code_digests import training_digests
@@ -113,6 +114,14 @@ def changed(old: str, new: str) -> Run:
     return write(LOOP.replace(old, new))
 
 
+def assert_measured(trained: TrainedRun, expected: Measurements) -> None:
+    """Assert that every expected value is among those of the run, to 1e-12."""
+    values = {(row.layer, row.split, row.metric): row.value for row in measure_run(trained)}
+    for row in expected:
+        value = values[row.layer, row.split, row.metric]
+        assert value == pytest.approx(row.value, rel=1e-12, abs=1e-300, nan_ok=True), row
+
+
 def test_what_is_measured_is_what_measure_model_measures(study: Path) -> None:
     """To 1e-12, at every layer and split, on the same weights and data.
 
@@ -120,8 +129,6 @@ def test_what_is_measured_is_what_measure_model_measures(study: Path) -> None:
     other = "DataLoader(TensorDataset(samples(2).tensors[0] + 3, torch.full((60,), -7)), 25)"
     run = changed("DataLoader(test, 25)", f"DataLoader(test, 25), {other}")
     trained = train_own(run, CPU)
-    rows = measure_run(TrainedRun(run, trained.state))
-    values = {(row.layer, row.split, row.metric): row.value for row in rows}
     model = build_own(run)
     model.load_state_dict(trained.state)
     keys = run.spec.training
@@ -129,9 +136,7 @@ def test_what_is_measured_is_what_measure_model_measures(study: Path) -> None:
     expected = measure_model(model, "fc", *measured, layers=["stem", "body"])
     assert {row.layer for row in expected} == {"stem", "body", "last"}
     assert {row.split for row in expected} == {"train", "test", "weights", "ood"}
-    for row in expected:
-        value = values[row.layer, row.split, row.metric]
-        assert value == pytest.approx(row.value, rel=1e-12, abs=1e-300, nan_ok=True), row
+    assert_measured(TrainedRun(run, trained.state), expected)
 
 
 OF_TOKENS = {  # a classifier that sees each place of a map as a token, and predicts from the last one
@@ -153,13 +158,7 @@ def test_a_training_says_which_vectors_are_measured(study: Path) -> None:
     _, *measured = chosen.loaders(keys, run.seed)
     layers = {"stem": nc.channels_first, "body": chosen.layers["bo*"]}
     expected = measure_model(model, "fc", *measured, layers=layers, select=chosen.select)
-    values = {
-        (row.layer, row.split, row.metric): row.value
-        for row in measure_run(TrainedRun(run, model.state_dict()))
-    }
-    for row in expected:
-        value = values[row.layer, row.split, row.metric]
-        assert value == pytest.approx(row.value, rel=1e-12, abs=1e-300, nan_ok=True), row
+    assert_measured(TrainedRun(run, model.state_dict()), expected)
     refused = refused_by(checked, program.replace("select=last, ", ""))
     assert refused.endswith("or a function of (values, inputs) in its Training of study.py")
 

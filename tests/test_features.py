@@ -18,7 +18,7 @@ from ncpipe.features import forward
 from ncpipe.features.extraction import extract
 from ncpipe.features.files import read_features, write_features
 from ncpipe.models.build import build_model, input_shape, prepare_split
-from ncpipe.models.transformer import Transformer, last_token
+from ncpipe.models.transformer import Transformer, at_last_token
 from ncpipe.system.errors import InputError
 
 CPU = torch.device("cpu")
@@ -125,8 +125,8 @@ def test_layers_lie_at_exact_places(name: str, depth: int) -> None:
 
 def test_predicting_tokens_are_the_last_real_ones() -> None:
     z = torch.arange(2 * 3 * 2).view(6, 2)  # two samples of three tokens
-    assert last_token(z, 3, None).tolist() == [[4, 5], [10, 11]]
-    assert last_token(z, 3, torch.tensor([1, 2])).tolist() == [[0, 1], [8, 9]]
+    assert at_last_token(z, 3, None).tolist() == [[4, 5], [10, 11]]
+    assert at_last_token(z, 3, torch.tensor([1, 2])).tolist() == [[0, 1], [8, 9]]
 
 
 def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:

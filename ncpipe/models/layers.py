@@ -243,7 +243,7 @@ class OneMatrixAttention(nn.Module):
 
     def of_last(self, z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
         """Return the rows (N, d) of the tokens that samples predict from, at the cost of these alone."""
-        query = self.qk(last_token(z, tokens, lengths))
+        query = self.qk(at_last_token(z, tokens, lengths))
         attended: Tensor = self.vo(attend_from_last(query, z, z, tokens, lengths))
         return attended
 
@@ -264,7 +264,7 @@ class TwoMatrixAttention(nn.Module):
 
     def of_last(self, z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
         """Return the rows (N, d) of the tokens that samples predict from: their queries and outputs alone."""
-        query = self.q(last_token(z, tokens, lengths))
+        query = self.q(at_last_token(z, tokens, lengths))
         attended: Tensor = self.o(attend_from_last(query, self.k(z), self.v(z), tokens, lengths))
         return attended
 
@@ -338,7 +338,7 @@ def attend_from_last(
     return (torch.softmax(scores, -1) @ value).squeeze(-2)
 
 
-def last_token(z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
+def at_last_token(z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
     """Return (N, d) of z (N*C, d): each sample's last row, or row `lengths` - 1 if lengths (N,) are given.
 
     Padding follows the real tokens, so under the causal mask no earlier row has read any padding.

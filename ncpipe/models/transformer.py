@@ -17,7 +17,7 @@ from ncpipe.models.layers import (
     PatchEmbedding,
     TokenEmbedding,
     TwoMatrixAttention,
-    last_token,
+    at_last_token,
     mlp,
 )
 from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role, init_weights
@@ -99,7 +99,7 @@ class Transformer(Network):
             else:
                 z = x if stream is None else stream
                 if last:  # nothing reads the other tokens any more
-                    z = last_token(z, tokens, lengths) + block.attention.of_last(x, tokens, lengths)
+                    z = at_last_token(z, tokens, lengths) + block.attention.of_last(x, tokens, lengths)
                     tokens, lengths = 1, None
                 else:
                     z = z + block.attention(x, tokens)
@@ -132,7 +132,7 @@ class Transformer(Network):
 
     def _predicting(self, z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
         """Return the rows (N, d) that predict, or all rows (N*C, d)."""
-        return z if self.every_position else last_token(z, tokens, lengths)
+        return z if self.every_position else at_last_token(z, tokens, lengths)
 
 
 def reshape_inputs(inputs: Tensor, spec: TransformerModel) -> Tensor:

@@ -143,6 +143,35 @@ def test_resnet_gives_what_its_features_gathered_by_hand_give() -> None:
     assert_close([row for row in got if (row.layer, row.split) == ("layer1", "train")], want, 1e-6)
 
 
+@pytest.mark.parametrize("last", [[nn.Linear(12, 7), nn.LayerNorm(7)], [nn.Linear(12, 3), nn.Linear(3, 7)]])
+def test_float32_leaves_no_direction_where_there_is_none(last: list[nn.Module]) -> None:
+    """Layer normalisation and a bottleneck take directions away; float32 leaves 1e-8 of them.
+
+    Red: `nc1_pinv` of which such a direction is hundreds of times the rest.
+    """
+    torch.manual_seed(0)
+    labels = torch.arange(9).repeat(200)
+    inputs = torch.randn(9, 8)[labels] + 0.3 * torch.randn(len(labels), 8)
+    network = nn.Sequential(nn.Linear(8, 12), nn.GELU(), *last, nn.Linear(7, 9))
+    values = [
+        measure_model(network.to(kind), str(len(network) - 1), [(inputs.to(kind), labels)])
+        for kind in (torch.float32, torch.float64)
+    ]
+    for metric in ("nc1_pinv", "nc1_pinv_rank", "dnc1_trace_pinv"):
+        single, double = (value["last", "train", metric] for value in values)
+        assert single == pytest.approx(double, rel=1e-5), metric
+
+
+def test_labels_that_are_the_tokens_are_said() -> None:
+    """As causal models of transformers have them, which shift them on their own."""
+    network = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5))
+    tokens = torch.arange(20).reshape(4, 5) % 5
+    for labels, said in ((tokens, 1), (tokens.where(tokens > 0, -100), 1), (tokens.flip(1), 0)):
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            measure_model(network, "1", [(tokens, labels)], classes="present")
+        assert sum("nc.measure_causal_lm" in str(warning.message) for warning in caught) == said
+
+
 def test_a_layer_of_tokens_takes_a_function_of_its_own() -> None:
     model, batches = gpt2(), texts(24, 1)
     name = "transformer.h.1"

@@ -359,6 +359,11 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (rows(nc.measure_regression_model, t), "targets are torch.int64 (30, 3); they must be floats (n, 3), as"),
     (rows(nc.measure_regression_model, t * math.nan), "train targets hold NaN"),
     (rows(nc.measure_regression_model, 0.0 * t), "train targets are constant in column 0"),
+    (rows(nc.measure_regression_model, h, mask="mask"), "mask: does not apply to vectors; leave it out"),
+    (
+        model([(IDS, IDS)], network=Decoder(), head="out", select=nc.last_token),
+        "select=nc.last_token finds no",
+    ),
     (rows(nc.measure_regression_model, y), "targets are torch.int64 (30,); they must be floats (n, 3)"),
     (
         rows(nc.measure_regression_model, h, test_loader=3),

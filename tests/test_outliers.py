@@ -145,6 +145,8 @@ def test_limits() -> None:
     assert math.isnan(metrics["nc5_orthogonality"])
     data["ood"][2, 3] = math.inf
     assert all(math.isnan(value) for _, value in outlier_metrics(**data))
+    wide = dict(outlier_metrics(**sample(width=CLASSES - 1)))
+    assert math.isnan(wide["neco_auroc"])  # all axes are among the K - 1: it would be that of the last bits
     few = {name: value[:12] if len(value) == 120 else value for name, value in sample().items()}
     assert all(0 <= value <= 1 for _, value in outlier_metrics(**few))  # k is at most N
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import experiment_tree, measure_runs, write_params
 from safetensors.torch import load_file
+from torch import nn
 from training_cases import PLAIN
 from typer.testing import CliRunner
 
@@ -27,8 +28,9 @@ from ncpipe.config.sources.arrays import ArraysData
 from ncpipe.datasets.arrays import prepare_arrays
 from ncpipe.datasets.prepared import TagSplit, read_prepared, write_prepared
 from ncpipe.datasets.targets import wrong_tags
+from ncpipe.metrics.hooks import measure_multilabel_model
 from ncpipe.metrics.table import Measurement, measure
-from ncpipe.system.errors import InputError
+from ncpipe.system.errors import InputError, MeasurementWarning
 from ncpipe.training.loop import train_batch
 from ncpipe.training.objective import Outputs, fit_times_samples
 
@@ -147,6 +149,20 @@ def test_metrics_are_those_of_the_formulas_in_numpy() -> None:
         far = by_name(measure(features * scale, tags))
         for metric in ("tags_angle", "tags_angle_uncentred", "tags_nc1"):
             assert far["train", metric] == pytest.approx(metrics["train", metric], rel=1e-9)
+
+
+def test_layers_of_a_model_are_measured_with_their_warnings() -> None:
+    """Of five classes' tags in three numbers. Red: warnings that stay behind."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(6, 3), nn.Tanh(), nn.Linear(3, 5)).double()
+    inputs, tags = torch.randn(20, 6).double(), torch.eye(5, dtype=torch.int64).repeat(4, 1)
+    with pytest.warns(MeasurementWarning, match="5 classes of width 3"):
+        rows = measure_multilabel_model(network, "2", [(inputs, tags)], layers=["0"])
+    values = {(row.layer, row.split, row.metric): row.value for row in rows}
+    for layer, features in (("0", network[0](inputs)), ("last", network[:2](inputs))):
+        alone = by_name(measure(features, tags))
+        for metric in ("nc1_trace_ratio", "cdnv"):
+            assert values[layer, "train", metric] == pytest.approx(alone["train", metric], rel=1e-12)
 
 
 def test_a_tie_and_a_number_that_is_none_are_errors() -> None:

@@ -302,7 +302,8 @@ def _accumulator(state: dict[str, Any]) -> StatisticsAccumulator:
 
 
 def _tensors(prefix: str, statistics: ClassStatistics) -> dict[str, Tensor]:
-    tensors = {"exponent": torch.tensor(0, device="cpu")} | statistics.tensors()
+    zeros = {"exponent": torch.tensor(0, device="cpu"), "spacing": torch.tensor(0.0, device="cpu")}
+    tensors = zeros | statistics.tensors()
     return {f"{prefix}{name}": tensor.to(statistics.means.device) for name, tensor in tensors.items()}
 
 

@@ -116,10 +116,7 @@ def measure_regression_model(
     and progress; all as in `measure_model`. The model runs once over each loader, and all features are kept
     on the CPU.
     """
-    loaders = {TRAIN: loader, TEST: test_loader}
-    with passes(model, classifier, loaders, layers, targets="vectors", keep=0, **options) as (head, runs):
-        splits = {split: joined(run()) for split, run in runs.items()}
-        weight, bias = head.weight.cpu(), None if head.bias is None else head.bias.cpu()
+    splits, weight, bias = _arrays(model, classifier, loader, test_loader, layers, "vectors", options)
     (train, targets), (test, test_targets) = splits[TRAIN], splits.get(TEST, ({}, None))
     last = measure_regression(train[LAST_LAYER], targets, weight, bias, test.get(LAST_LAYER), test_targets)
     rows = list(last)
@@ -133,6 +130,8 @@ def measure_multilabel_model(
     classifier: str | nn.Module,
     loader: Iterable[Any],
     test_loader: Iterable[Any] | None = None,
+    *,
+    layers: Sequence[str] | Mapping[str, Select] = (),
     **options: Any,
 ) -> Measurements:
     """Return `measure` of the features that enter a model's classifier, where a sample has several classes.
@@ -140,9 +139,31 @@ def measure_multilabel_model(
     loader, test_loader: as in `measure_model`, with tags (n, K) of 0 and 1 in place of labels. All else as in
     `measure_regression_model`.
     """
-    arrays = collect_features(model, classifier, loader, test_loader, targets="tags", **options)
-    arguments: dict[str, Any] = {name.replace("tags", "labels"): array for name, array in arrays.items()}
-    return measure(**arguments)
+    splits, weight, bias = _arrays(model, classifier, loader, test_loader, layers, "tags", options)
+    (train, tags), (test, test_tags) = splits[TRAIN], splits.get(TEST, ({}, None))
+    last = measure(train[LAST_LAYER], tags, weight, bias, test.get(LAST_LAYER), test_tags)
+    rows = list(last)
+    for layer in [layer for layer in train if layer != LAST_LAYER]:
+        rows += measure(train[layer], tags, None, None, test.get(layer), test_tags, layer=layer)
+    for message in last.warnings:
+        warn(message)
+    return last.with_records(rows)
+
+
+def _arrays(
+    model: nn.Module,
+    classifier: str | nn.Module,
+    loader: Iterable[Any],
+    test_loader: Iterable[Any] | None,
+    layers: Sequence[str] | Mapping[str, Select],
+    targets: Targets,
+    options: Mapping[str, Any],
+) -> tuple[dict[str, tuple[dict[str, Tensor], Tensor]], Tensor, Tensor | None]:
+    """Return features by layer and their targets, by split, and weight and bias of the classifier."""
+    loaders = {TRAIN: loader, TEST: test_loader}
+    with passes(model, classifier, loaders, layers, targets=targets, keep=0, **options) as (head, runs):
+        splits = {split: joined(run()) for split, run in runs.items()}
+        return splits, head.weight.cpu(), None if head.bias is None else head.bias.cpu()
 
 
 def collect_features(

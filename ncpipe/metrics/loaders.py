@@ -56,6 +56,8 @@ def passes(
     the classifier's weight and bias are known once one has begun. names: of the loaders, for messages.
     Arguments as in `measure_model` and `collect_features`; the model is in eval mode until the block ends.
     """
+    if targets != "classes" and mask is not None:
+        raise InputError(f"mask: does not apply to {targets}; leave it out")
     given: dict[str, Any] = {s: loader for s, loader in loaders.items() if loader is not None or s == TRAIN}
     for split, loader in given.items():
         check_loader(names[split], loader)
@@ -105,6 +107,8 @@ class _Reader:
         for inputs, labels in self.open.enter_context(contextlib.closing(batches)):
             read, inputs = read + 1, to_device(inputs, device)
             labels, measured = self.entries(labels, inputs, other=split == OOD)
+            if read == 1 and self.targets == "classes":
+                warn_of_tokens(inputs, labels[measured], measured)
             values = self.read(inputs, measured)
             yield (
                 {point: value[measured.to(value.device)].to(place) for point, value in values.items()},
@@ -159,6 +163,15 @@ class _Reader:
         if logits:
             self.head.check_output(output, logits[0], vectors[LAST_LAYER])
         return vectors
+
+
+def warn_of_tokens(inputs: Any, labels: Tensor, measured: Tensor) -> None:
+    """Warn where labels (m,), those of `measured` (n, T), are the tokens (n, T) that the model reads."""
+    tokens = inputs.get("input_ids") if isinstance(inputs, Mapping) else inputs
+    if not isinstance(tokens, Tensor) or tokens.shape != measured.shape or measured.dim() != 2:
+        return
+    if len(labels) and torch.equal(tokens[measured.to(tokens.device)].to(labels), labels):
+        warn("the labels are the tokens that the model reads; nc.measure_causal_lm has the next ones")
 
 
 def _check_shapes(hook_points: dict[str, Tensor], labels: Tensor) -> None:

@@ -127,13 +127,17 @@ def neco(train: Tensor, rows: Tensor, means: Tensor) -> Tensor:
     """Return |P h|/|h| (n,), P onto the first principal axes of training features [Ben Ammar et al. eq. 6].
 
     train (N, d), rows (n, d), both with each coordinate's mean and deviation of train removed first, as in
-    the authors' code. There are K - 1 axes, as many as a simplex spans. A feature that is 0 scores 0.
+    the authors' code. There are K - 1 axes, as many as a simplex spans. A feature that is 0 scores 0. NaN
+    where all rows lie in these axes, as they do for K > d.
     """
     mean, deviation = train.mean(0), train.std(0, correction=0)
     constant = deviation <= len(train) * EPS * mean.abs()
     deviation = torch.where(constant, 1.0, deviation)
     train, rows = (train - mean) / deviation, (rows - mean) / deviation
-    inside = torch.linalg.vector_norm(rows @ _principal(train)[1][:, : len(means) - 1], dim=1)
+    axes, count = _principal(train)[1], len(means) - 1
+    if rows.norm() > 0 and (rows @ axes[:, count:]).norm() <= max(rows.shape) * EPS * rows.norm():
+        return torch.full_like(rows[:, 0], math.nan)
+    inside = torch.linalg.vector_norm(rows @ axes[:, :count], dim=1)
     return _over(inside, torch.linalg.vector_norm(rows, dim=1))
 
 

@@ -8,6 +8,7 @@ import math
 from ncpipe.system.lazy_torch import Tensor, torch
 
 EPS = 2.0**-52  # relative spacing of float64's numbers
+FLOAT32_EPS = 2.0**-23  # and of float32's
 # Sizes from 2^-150 to 2^150, all of float32's among them, are taken as they are: their fourth powers stay in
 # range, and so do squares of 1e-60 of them.
 SAFE_EXPONENT = 150

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ncpipe.metrics.pairs import tiles
-from ncpipe.metrics.powers_of_two import EPS, largest_entry, size_exponent, times_two_to, unit_exponent
+from ncpipe.metrics.powers_of_two import (
+    EPS,
+    FLOAT32_EPS,
+    largest_entry,
+    size_exponent,
+    times_two_to,
+    unit_exponent,
+)
 from ncpipe.metrics.spectrum import singular_values
 from ncpipe.system.errors import InputError
 from ncpipe.system.lazy_torch import Tensor, torch
@@ -30,12 +37,14 @@ class ClassStatistics:
     counts (K,) int64; means (K, d); squares (K,) = sum_i |h_ki - mu_k|^2. All but counts float64.
     exponent: means are in units of 2^exponent, squares of its square; 0 but for features whose largest entry
     is beyond 2^150 or below 2^-150, the squares of which would leave float64.
+    spacing: relative, of float32's numbers where the features had these or shorter ones; 0 for float64's.
     """
 
     counts: Tensor
     means: Tensor
     squares: Tensor
     exponent: int = 0
+    spacing: float = 0.0
 
     @property
     def classes(self) -> int:
@@ -81,13 +90,16 @@ class ClassStatistics:
     def between_directions(self) -> tuple[Tensor, Tensor]:
         """Nonzero singular values (r,) and right singular vectors (r, d) of the centred means.
 
-        In the statistics' unit. At most K-1, and those with s_j above `cutoff`; none if a mean is not finite.
+        In the statistics' unit. At most K-1, and those with s_j above `cutoff` and 16 `spacing` s_1: a
+        network in float32 leaves rounding in directions that its last layers take away, such as the mean
+        that layer normalisation subtracts. None if a mean is not finite.
         """
         centred = self.centred_means
         if not bool(centred.isfinite().all()):  # the features of a run that diverged
             return centred.new_empty(0), centred.new_empty(0, centred.shape[1])
         _, singular, directions = torch.linalg.svd(centred, full_matrices=False)
-        rank = min(self.classes - 1, int((singular > self.cutoff).sum()))
+        rounding = max(self.cutoff, 16 * self.spacing * self._singular[0].item())
+        rank = min(self.classes - 1, int((singular > rounding).sum()))
         return singular[:rank], directions[:rank]
 
     @cached_property
@@ -115,27 +127,31 @@ class ClassStatistics:
         """Return the same statistics on a device."""
         if self.means.device == device:
             return self
-        return ClassStatistics(
-            self.counts.to(device), self.means.to(device), self.squares.to(device), self.exponent
-        )
+        counts, means, squares = self.counts.to(device), self.means.to(device), self.squares.to(device)
+        return replace(self, counts=counts, means=means, squares=squares)
 
     def in_unit(self, exponent: int) -> ClassStatistics:
         """Return the same statistics in units of 2^exponent."""
         change = self.exponent - exponent
         means, squares = times_two_to(self.means, change), times_two_to(self.squares, 2 * change)
-        return ClassStatistics(self.counts, means, squares, exponent) if change else self
+        return replace(self, means=means, squares=squares, exponent=exponent) if change else self
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields by name, for a file; `from_tensors(**tensors)` reads them back."""
         fields = {"counts": self.counts, "means": self.means, "squares": self.squares}
-        unit = torch.tensor(self.exponent, device=self.means.device)
-        return fields | ({"exponent": unit} if self.exponent else {})
+        numbers = {"exponent": self.exponent, "spacing": self.spacing}
+        given = {name: number for name, number in numbers.items() if number}
+        return fields | {name: torch.tensor(x, device=self.means.device) for name, x in given.items()}
 
     @staticmethod
     def from_tensors(
-        counts: Tensor, means: Tensor, squares: Tensor, exponent: Tensor | None = None
+        counts: Tensor,
+        means: Tensor,
+        squares: Tensor,
+        exponent: Tensor | int = 0,
+        spacing: Tensor | float = 0.0,
     ) -> ClassStatistics:
-        return ClassStatistics(counts, means, squares, 0 if exponent is None else int(exponent))
+        return ClassStatistics(counts, means, squares, int(exponent), float(spacing))
 
 
 class StatisticsAccumulator:
@@ -154,10 +170,13 @@ class StatisticsAccumulator:
         self._sums = torch.zeros(classes, width, dtype=torch.float64, device=device)  # of h - origin
         self._squares = torch.zeros(classes, dtype=torch.float64, device=device)  # of |h - origin|^2
         self._size, self._exponent = 0.0, 0  # largest entry so far; what is held is in units of 2^exponent
+        self._spacing = 0.0
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Add features (B, d) of any float type with labels (B,) in 0..K-1; raises InputError on others."""
         check_batch(features, labels, self.classes, self.width)
+        if features.dtype != torch.float64:
+            self._spacing = FLOAT32_EPS
         # On a GPU one-hot labels (c, b) of the c classes in a chunk are made, at most b of them.
         classes = 1 if self.device.type == "cpu" else min(self.classes, math.isqrt(CHUNK_ENTRIES["cuda"]))
         for chunk in chunks(features, labels, classes, self.device):
@@ -168,6 +187,7 @@ class StatisticsAccumulator:
         if (self.classes, self.width) != (other.classes, other.width):
             raise InputError("accumulators of different numbers of classes or widths cannot be merged")
         self._fit_unit(other._size)
+        self._spacing = max(self._spacing, other._spacing)
         change = other._exponent - self._exponent
         origins, sums = (times_two_to(state, change) for state in (other._origins, other._sums))
         fresh = ((self._counts == 0) & (other._counts > 0)).unsqueeze(1)
@@ -187,17 +207,18 @@ class StatisticsAccumulator:
             "sums": self._sums.clone(),
             "squares": self._squares.clone(),
             "size": torch.tensor(self._size, dtype=torch.float64, device=self.device),
+            "spacing": torch.tensor(self._spacing, dtype=torch.float64, device=self.device),
         }
 
     @staticmethod
     def from_tensors(
-        counts: Tensor, origins: Tensor, sums: Tensor, squares: Tensor, size: Tensor
+        counts: Tensor, origins: Tensor, sums: Tensor, squares: Tensor, size: Tensor, spacing: Tensor
     ) -> StatisticsAccumulator:
         classes, width = origins.shape
         accumulator = StatisticsAccumulator(classes, width, origins.device)
         accumulator._counts, accumulator._origins = counts.clone(), origins.clone()
         accumulator._sums, accumulator._squares = sums.clone(), squares.clone()
-        accumulator._size = size.item()
+        accumulator._size, accumulator._spacing = size.item(), spacing.item()
         accumulator._exponent = unit_exponent(size_exponent(accumulator._size))
         return accumulator
 
@@ -218,7 +239,8 @@ class StatisticsAccumulator:
         sums = self._sums[classes]
         offsets = sums / counts.double().unsqueeze(1)
         squares = self._squares[classes] - sums.mul_(offsets).sum(1)
-        return ClassStatistics(counts, offsets.add_(self._origins[classes]), squares, self._exponent)
+        means = offsets.add_(self._origins[classes])
+        return ClassStatistics(counts, means, squares, self._exponent, self._spacing)
 
     def _fit_unit(self, size: float) -> None:
         """Choose the unit for entries up to `size` and all before, and convert the state to it."""

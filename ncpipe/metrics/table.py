@@ -153,7 +153,8 @@ def _measure_tagged(
     check_arrays(*one_tag[TRAIN], weight, bias, classes, f"one-tag {TRAIN}")
     test_features, test_tags = one_tag.get(TEST, (None, None))
     measured = measure(*one_tag[TRAIN], weight, bias, test_features, test_tags, batch_size, layer)
-    return measured.with_records([*measured, *measure_tags(splits, weight, bias, layer)])
+    rows = [*measured, *measure_tags(splits, weight, bias, layer)]
+    return measured.with_records(rows, measured.warnings)
 
 
 def measure_tokens(

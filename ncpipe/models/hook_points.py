@@ -118,7 +118,15 @@ def channels_last(values: Tensor, inputs: Any) -> Tensor:
 
 
 def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return (n, d) of (n, T, d) at the last token with attention_mask 1: a `select` for decoders."""
+    """Return (n, d) of (n, T, d) at the last token with attention_mask 1: a `select` for decoders.
+
+    Raises NoVectorError of inputs without an attention_mask.
+    """
+    if not isinstance(inputs, Mapping) or "attention_mask" not in inputs:
+        raise NoVectorError(
+            "select=nc.last_token finds no 'attention_mask' among the inputs; give batches with one, or a "
+            "function of (values, inputs)"
+        )
     mask = inputs["attention_mask"].to(values.device)
     positions = torch.arange(mask.shape[1], device=values.device)
     last = (positions * mask).argmax(1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.hooks import measure_model
@@ -129,6 +129,21 @@ def test_trainer_logs_what_the_table_has(tmp_path: Path) -> None:
     assert_equal_weights(model, alone)
 
 
+def test_trainer_is_measured_after_epochs_of_a_stream(tmp_path: Path) -> None:
+    """Its epochs have no length, so Trainer counts them in shares of all steps. Red: never measured."""
+    from ncpipe.integrations.transformers import CollapseCallback
+
+    class Stream(IterableDataset):
+        def __iter__(self) -> Any:
+            return iter(texts(12, 1))
+
+    loop = trainer(bert(), texts(12, 1), tmp_path, max_steps=8)
+    loop.train_dataset = Stream()
+    loop.add_callback(CollapseCallback(loop, "classifier", texts(12, 1), every=2))
+    loop.train()
+    assert [row["step"] for row in loop.state.log_history if CDNV in row] == [0, 6]
+
+
 def test_trainer_keeps_its_own_loaders_with_persistent_workers(tmp_path: Path) -> None:
     """Each split is measured on its own data, and `evaluate` reads its own.
 
@@ -224,9 +239,10 @@ def test_lightning_of_a_causal_model(period: dict[str, int], steps: list[int], t
     from ncpipe.integrations.lightning import CausalCollapseCallback
 
     loader = DataLoader(sequences(40)[24:], 8)
-    door = CausalCollapseCallback(loader, min_per_class=1, **period)
+    door = CausalCollapseCallback(loader, test_loader=loader, min_per_class=1, **period)
     _, entries = fit(Decoder(), sequences(24), tmp_path, [door])
     assert [step for step, _ in entries] == steps
+    assert entries[-1][1][CDNV.replace("train", "test")] == entries[-1][1][CDNV]
 
 
 @pytest.mark.parametrize(
@@ -249,6 +265,23 @@ def test_lightning_mistakes_are_one_line_before_the_first_step(
     with pytest.raises(InputError, match=message):
         fit(model, mixture(12, 1), tmp_path, [CollapseCallback(**given)])
     assert_equal_weights(model, Net())
+
+
+def test_two_callbacks_of_one_trainer_have_names_of_their_own(tmp_path: Path) -> None:
+    """Red: the mean of both under one name, which Lightning makes of values that are logged twice."""
+    from lightning_loops import Net, fit, mixture
+
+    from ncpipe.integrations.lightning import CollapseCallback
+
+    few, all_of_it = (DataLoader(mixture(count, 1), count) for count in (6, 12))
+    with pytest.raises(InputError, match="two callbacks log nc/"):
+        fit(Net(), mixture(12, 1), tmp_path, [CollapseCallback("head", few), CollapseCallback("head", few)])
+    model = Net()
+    doors = [CollapseCallback("head", few, prefix="few"), CollapseCallback("head", all_of_it)]
+    loop, _ = fit(model, mixture(12, 1), tmp_path, doors)
+    for prefix, loader in (("few", few), ("nc", all_of_it)):
+        value = measure_model(model, "head", loader)["last", "train", "cdnv"]
+        assert loop.callback_metrics[f"{prefix}/last/train/cdnv"].item() == pytest.approx(value, rel=1e-6)
 
 
 def test_mistakes_of_causal_callbacks_are_one_line(tmp_path: Path) -> None:

@@ -218,6 +218,19 @@ def test_a_second_pass_goes_on_from_its_state_with_the_means_in_it() -> None:
     assert other.compute() == pytest.approx(whole, rel=CLOSE, abs=CLOSE)
 
 
+def test_a_reset_keeps_loaded_means() -> None:
+    """Red: the means and weight of the constructor, which `reset` of torchmetrics brings back."""
+    features, labels = doubles()
+    statistics, (weight, bias) = class_statistics(features, labels, 4), classifier()
+    first, second = SampleCollapse(statistics, weight, bias), SampleCollapse(statistics, -weight, bias)
+    for metric in (first, second):
+        metric.persistent(True)
+    second.load_state_dict(first.state_dict())
+    second.reset()
+    values = [once_more(metric, features, labels).compute() for metric in (first, second)]
+    assert values[1] == values[0]
+
+
 def test_forward_goes_on_like_update() -> None:
     """The value that it gives is the batch's alone. Red: states stacked by every call."""
     features, labels = samples()

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from ncpipe.integrations.monitor import CausalCollapseMonitor, CollapseMonitor
+from ncpipe.integrations.monitor import CausalCollapseMonitor, CollapseMonitor, check_prefixes
 from ncpipe.metrics.loaders import Forward, call
 
 try:
@@ -26,6 +26,7 @@ class _LoggingCallback(Callback):
     values: Callable[..., dict[str, float]]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        check_prefixes(other for other in trainer.callbacks if isinstance(other, CollapseMonitor))
         if trainer.global_step == 0:  # otherwise training resumes from a checkpoint
             self._log(trainer, pl_module)
 

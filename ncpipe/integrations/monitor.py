@@ -29,6 +29,7 @@ class CollapseMonitor:
         test_loader: batches of held-out samples, likewise.
         every: epochs from one measurement to the next.
         measure: `measure_regression_model` or `measure_multilabel_model`, in place of `measure_model`.
+        prefix: what the names of values begin with; two callbacks of one trainer need different ones.
         options: its further arguments (`select`, `layers`, ...).
 
     Raises InputError unless `every` is a whole number above 0.
@@ -41,9 +42,11 @@ class CollapseMonitor:
         test_loader: Iterable[Any] | None = None,
         every: int = 1,
         measure: Callable[..., Measurements] = measure_model,
+        prefix: str = "nc",
         **options: Any,
     ) -> None:
         check_period("every", every, "epochs")
+        self.prefix = prefix
         self.classifier, self.loader, self.test_loader = classifier, loader, test_loader
         self.every, self.measure, self.options = every, measure, options
         self.history: dict[float, dict[str, float]] = {}
@@ -55,14 +58,15 @@ class CollapseMonitor:
     def values(
         self, model: nn.Module, forward: Forward | None = None, *, epoch: float | None = None
     ) -> dict[str, float]:
-        """Return every metric but single singular values, by `nc/LAYER/SPLIT/METRIC`.
+        """Return every metric but single singular values, by `nc/LAYER/SPLIT/METRIC` (nc: the prefix).
 
         forward: replaces that of `options`. epoch: where to keep the values in `history`, for `plot`.
         """
         if epoch is not None and not (isinstance(epoch, Real) and math.isfinite(epoch)):
             raise InputError(f"epoch: a number, not {shown(epoch)}")
         options = self.options if forward is None else self.options | {"forward": forward}
-        values = named(self.measure(model, self.classifier, self.loader, self.test_loader, **options))
+        measured = self.measure(model, self.classifier, self.loader, self.test_loader, **options)
+        values = named(measured, self.prefix)
         if epoch is not None:
             self.history[epoch] = dict(values)
         return values
@@ -82,15 +86,21 @@ class CausalCollapseMonitor(CollapseMonitor):
         loader: as in `measure_causal_lm`.
         every: epochs from one measurement to the next; not used where `steps` is given.
         steps: training steps from one measurement to the next.
+        test_loader: as in `measure_causal_lm`. prefix: as in `CollapseMonitor`.
         options: further arguments of `measure_causal_lm`.
 
     Raises InputError unless both are whole numbers above 0.
     """
 
     def __init__(
-        self, loader: Iterable[Any], every: int = 1, steps: int | None = None, **options: Any
+        self,
+        loader: Iterable[Any],
+        every: int = 1,
+        steps: int | None = None,
+        test_loader: Iterable[Any] | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__("", loader, None, every, _measure_next_tokens, **options)
+        super().__init__("", loader, test_loader, every, _measure_next_tokens, **options)
         if steps is not None:
             check_period("steps", steps, "training steps")
         self.steps = steps
@@ -105,9 +115,13 @@ class CausalCollapseMonitor(CollapseMonitor):
 
 
 def _measure_next_tokens(
-    model: nn.Module, classifier: str, loader: Iterable[Any], test_loader: None, **options: Any
+    model: nn.Module,
+    classifier: str,
+    loader: Iterable[Any],
+    test_loader: Iterable[Any] | None,
+    **options: Any,
 ) -> Measurements:
-    return measure_causal_lm(model, loader, **options)
+    return measure_causal_lm(model, loader, test_loader, **options)
 
 
 def check_period(name: str, value: object, unit: str) -> None:
@@ -116,10 +130,17 @@ def check_period(name: str, value: object, unit: str) -> None:
         raise InputError(f"{name}: a whole number of {unit}, 1 or more, not {shown(value)}")
 
 
-def named(rows: Iterable[Measurement]) -> dict[str, float]:
-    """Return the values, without single singular values, by `nc/LAYER/SPLIT/METRIC`."""
+def check_prefixes(monitors: Iterable[CollapseMonitor]) -> None:
+    """Raise InputError if two monitors of one trainer give their values the same names."""
+    prefixes = [monitor.prefix for monitor in monitors]
+    if double := {prefix for prefix in prefixes if prefixes.count(prefix) > 1}:
+        raise InputError(f"two callbacks log {min(double)}/...; give one of them another prefix=")
+
+
+def named(rows: Iterable[Measurement], prefix: str = "nc") -> dict[str, float]:
+    """Return the values, without single singular values, by `PREFIX/LAYER/SPLIT/METRIC`."""
     return {
-        f"nc/{row.layer}/{row.split}/{row.metric}": float(row.value)
+        f"{prefix}/{row.layer}/{row.split}/{row.metric}": float(row.value)
         for row in rows
         if not one_of_a_spectrum(row.metric)
     }

@@ -235,8 +235,11 @@ class SampleCollapse(_Float64Metric):
         return values
 
     def reset(self) -> None:
-        """Forget all samples but keep the means."""
+        """Forget all samples but keep the means, also loaded ones."""
+        kept = {name: getattr(self, name) for name in self._argument_names}
         super().reset()
+        for name, tensor in kept.items():
+            setattr(self, name, tensor)
         if MARGINS in self._defaults:  # float64 in a process without samples too
             self.margins.append(torch.empty(0, dtype=torch.float64, device=self.device))
 

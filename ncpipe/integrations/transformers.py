@@ -4,14 +4,16 @@ Trainer needs accelerate, which the extra `integrations` installs. `ncpipe.integ
 callbacks of Lightning.
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import has_length
 
-from ncpipe.integrations.monitor import CausalCollapseMonitor, CollapseMonitor, check_period
+from ncpipe.integrations.monitor import CausalCollapseMonitor, CollapseMonitor, check_period, check_prefixes
 from ncpipe.system.errors import InputError
 
 
@@ -50,13 +52,19 @@ class CollapseCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
+        callbacks = self.trainer.callback_handler.callbacks
+        check_prefixes(other.monitor for other in callbacks if isinstance(other, CollapseCallback))
         if state.global_step == 0:  # otherwise training resumes from a checkpoint
             self._log(state, control, others["model"])
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        if state.epoch is not None and self.monitor.due(round(state.epoch, 6)):
+        assert state.epoch is not None
+        epoch = round(state.epoch, 6)
+        if not has_length(others["train_dataloader"]):  # then an epoch is a share of all steps
+            epoch = math.ceil(epoch)
+        if self.monitor.due(epoch):
             self._log(state, control, others["model"])
 
     def _log(self, state: TrainerState, control: TrainerControl, model: nn.Module) -> None:

@@ -51,8 +51,8 @@ def plot_history(
     lines: Lines = {}
     for epoch, values in sorted(history.items()):
         for key, value in values.items():
-            place, _, metric = key.removeprefix("nc/").rpartition("/")
-            lines.setdefault(metric, {}).setdefault(place, {})[epoch] = value
+            _, layer, split, metric = key.rsplit("/", 3)
+            lines.setdefault(metric, {}).setdefault(f"{layer}/{split}", {})[epoch] = value
     figure, panels = _draw(_chosen(metrics, lines), lines)
     for axes in panels:
         axes.set_xlabel("epoch", fontsize=8)

@@ -413,7 +413,7 @@ def test_where_slurm_does_not_queue_again_the_driver_submits_what_is_left(
         (stand_in / "warn").touch()
 
     threading.Thread(target=warn, daemon=True).start()
-    prepare_sweep([2], [0], one=experiment_tree(epochs=6_000, log_every=10))
+    prepare_sweep([2], [0], one=experiment_tree(epochs=3_000, log_every=10))
     assert by_slurm(Slurm(array=1)) == set()
     said = capsys.readouterr().err
     assert "sweep: array 1 ended without 1 run, as one L=2 seed=0 (FAILED)" in said

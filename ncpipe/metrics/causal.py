@@ -56,7 +56,7 @@ def measure_causal_lm(
             float type.
         loader: batches, mappings with `labels_key` and whatever the model takes, or (inputs, labels); run
             through once, in eval mode and without gradients.
-        test_loader: the same of held-out samples, which are measured about the class means of `loader`.
+        test_loader: the same of held-out samples, whose NC4 is by the class means of `loader`.
         unembedding: the nn.Linear that gives the logits, or its name; None asks the model
             (`get_output_embeddings`), or the first of its modules that names one, which is then what is run.
         min_per_class: a class is a token that is the next one at least so often; others are left out.
@@ -67,7 +67,7 @@ def measure_causal_lm(
             False where labels are shifted already. None asks the model's own loss, and takes the labels of a
             model without one for the tokens.
         ignore_index: the label of positions that are left out. attention_mask: the key of a mask (n, T); a
-            position counts where its own token and the next one have 1.
+            position counts where all tokens that it takes have 1.
         device: where model and inputs go; None leaves the model where it is.
         forward: how to call the model, forward(model, inputs), if not model(inputs) or model(**inputs).
         progress: whether to show a bar of batches, as in `measure_model`.

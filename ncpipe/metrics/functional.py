@@ -1,9 +1,9 @@
 """Metrics as functions: `nc.functional.nc1_trace_ratio(features, labels)` is one number.
 
-Every metric of the catalogue that arrays alone define has a function of its name, which follows from its
-entry. Tensors on any device, arrays and nested lists are taken; the work is done in float64, and a Python
-float comes back. Each call passes over the samples anew: `nc.measure` computes all metrics in two passes.
-`dir(nc.functional)` lists the functions, and `help` explains each.
+Every metric of classes that features, labels and weights define has a function of its name, which follows
+from its entry. Tensors on any device, arrays and nested lists are taken; the work is done in float64, and a
+Python float comes back. Each call passes over the samples anew: `nc.measure` computes all metrics in two
+passes. `dir(nc.functional)` lists the functions, and `help` explains each.
 
 N  samples    K  classes    d  feature width
 """

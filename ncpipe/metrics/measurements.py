@@ -161,7 +161,8 @@ class Measurements:
     def plot(self, metrics: Sequence[str] | None = None) -> "Figure":
         """Return a matplotlib figure of metrics against layers, a line for each split.
 
-        metrics: their names; NC1 to NC4 by default. Save it with `.savefig("layers.png")`; notebooks show it.
+        metrics: their names; by default of NC1 to NC4 what most layers have. Save it with
+        `.savefig("layers.png")`; notebooks show it.
         """
         from ncpipe.metrics.plots import plot_layers
 

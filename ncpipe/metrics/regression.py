@@ -34,8 +34,8 @@ def measure_regression(
 ) -> Measurements:
     """Return NRC1 to NRC3 and the relative error of features (N, d) with targets (N, t), all in float64.
 
-    weight (t, d), bias (t,): the last layer; without it there are no NRC2, NRC3 and errors. Raises InputError
-    on shapes that do not fit, on targets that are no floats or constant, and on NaN and infinity.
+    weight (t, d), bias (t,): the last layer; without it there are no `nrc2`, NRC3 and `relative_mse`. Raises
+    InputError on shapes that do not fit, on targets that are no floats or constant, and on NaN and infinity.
     """
     splits = by_split(features, targets, test_features, test_targets, "targets")
     weight, bias = as_tensors(weight=weight, bias=bias)

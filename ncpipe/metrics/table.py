@@ -96,7 +96,7 @@ def measure(
     shots: of each class, as few as (1, 5): then come `directional_cdnv`, and for each number the nearest-mean
     error on all other samples with its bounds, as of a frozen encoder; episodes: draws that it is a mean of,
     which follow from the seed. by_sample: whether to keep what single samples add to NC1 and NC3, for
-    `values.by_sample()`. Raises InputError on what `check_arrays` and `check_outliers` find.
+    `values.by_sample()`. Raises InputError on arrays that cannot be measured.
     """
     splits = by_split(features, labels, test_features, test_labels)
     if not is_count(batch_size):

@@ -20,7 +20,6 @@ from scipy import stats
 
 from ncpipe.commands.grid import write_grid
 from ncpipe.config.params import Slopes, load_params, parse_params
-from ncpipe.config.penalty_specs import Penalty
 from ncpipe.config.run import Run
 from ncpipe.config.yaml_file import parse_number
 from ncpipe.runs.grid import read_grid
@@ -152,19 +151,6 @@ def test_the_grid_names_the_axis_and_comes_back(tmp_path: Path, monkeypatch: pyt
     assert read_grid(params, "one") == list(params.grid())
 
 
-def test_merge_keys_make_an_experiment_another_with_a_key_changed(tmp_path: Path) -> None:
-    """In place of an axis of words: DVC and ncpipe read the same two experiments."""
-    text = (Path(__file__).parent.parent / "stages/penalty/params.yaml").read_text(encoding="utf-8")
-    (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
-    params, tracked = load_params(tmp_path / "params.yaml"), loads_yaml(text)["experiments"]
-    assert tracked["mse"] == tracked["ce"] | {"loss": "mse"}
-    for name, entry in tracked.items():
-        sweep = {"experiments": [name], "depths": [2], "seeds": [0]}
-        read = parse_params(tree() | {"sweep": sweep, "experiments": {name: entry}})
-        assert read.experiment(name) == params.experiments[name]
-    assert isinstance(params.experiments["mse"].penalty, Penalty)
-
-
 # Tables: x plays the part of depth
 
 
@@ -246,20 +232,6 @@ def test_the_p_value_is_the_share_of_all_orders_that_do_as_well(values: list[int
     groups = list(np.array(values, dtype=float).reshape(3, 2))
     exact = np.mean(np.array(orders) >= observed - 1e-9)
     assert rank_correlation(x, groups, "s", RULE)[1] == pytest.approx(exact, abs=0.015)
-
-
-@pytest.mark.parametrize(("seeds", "effect", "least", "most"), [(2, 0, 0.02, 0.065), (3, 1, 0.85, 0.95)])
-def test_the_test_keeps_its_level_and_finds_an_effect(
-    seeds: int, effect: float, least: float, most: float
-) -> None:
-    """Four x, normal values. Red: percentiles of a bootstrap, which leave out 0 in 20 % with two seeds."""
-    generator = np.random.default_rng(seeds)
-    x = np.arange(4.0)
-    rejections = 0
-    for trial in range(1000):
-        groups = list(generator.standard_normal((4, seeds)) + effect * x[:, None])
-        rejections += rank_correlation(x, groups, str(trial), RULE, 199)[1] <= 0.05
-    assert least <= rejections / 1000 <= most
 
 
 @pytest.mark.parametrize(("shift", "said"), [(0, "data.noise^-0.4"), (2, "rank correlation -0.9")])

@@ -14,7 +14,6 @@ import pytest
 import torch
 from conftest import Terminal, experiment_tree, prepare_sweep
 
-from ncpipe.commands import sweep
 from ncpipe.commands.fill import fill_store
 from ncpipe.commands.train import train as train_run
 from ncpipe.config.params import load_params
@@ -239,12 +238,3 @@ def test_memory_grows_with_depth_and_samples(
     activations = block - weights
     assert matrices * 24 * 8 * 4 <= activations <= 1.2 * (matrices * 24 * 8 + columns * 24 + 8) * 4 + 1
     assert need(9, twice) - need(8, twice) - weights == pytest.approx(2 * activations, rel=0.02)
-
-
-def test_a_plan_where_nothing_is_to_train(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sweep, "needs_training", lambda fingerprint: False)
-    params = load_params()
-    sweep.print_plan(params, params.compute)
-    assert capsys.readouterr().out == "nothing to train\n"

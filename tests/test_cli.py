@@ -17,9 +17,7 @@ from conftest import Command, experiment_tree
 from conftest import write_params as write_small_params
 from ruamel.yaml import YAML
 
-from ncpipe import __version__
 from ncpipe.__main__ import PIPELINE, main
-from ncpipe.commands.cli import app
 from ncpipe.config.study import load_study
 from ncpipe.tables.files import TEXT
 
@@ -259,21 +257,6 @@ def shown(
     return run
 
 
-def test_the_version_is_an_option(shown: Callable[..., str]) -> None:
-    assert shown("--version") == f"{__version__}\n"
-
-
-def test_help_keeps_the_users_commands_apart_from_the_stages(shown: Callable[..., str]) -> None:
-    """Red: a stage of a dvc.yaml among the commands, or a command among the stages."""
-    panels = shown("--help").split("\u256d")  # the upper left corner of a panel
-    heads = ("Commands", "Stages, which")
-    parts = [next(p for p in panels if p.startswith(f"\u2500 {head}")) for head in heads]
-    names = [set(re.findall(r"^\u2502 (\w+)", panel, re.MULTILINE)) for panel in parts]
-    assert {"sweep", "metrics"} <= names[0]
-    assert names[1] == {*SWEPT}
-    assert "--install-completion" in panels[1]
-
-
 @pytest.mark.parametrize("name", ["theory", "low_rank", "low_rank_real", "regimes_models", "stationary"])
 def test_the_further_stages_of_a_study_are_those_of_its_study_py(name: str, tmp_path: Path) -> None:
     """Red: a stage that dvc.yaml starts and study.py does not have."""
@@ -283,10 +266,10 @@ def test_the_further_stages_of_a_study_are_those_of_its_study_py(name: str, tmp_
 
 
 def test_no_switch_is_said_to_take_a_value(shown: Callable[..., str]) -> None:
-    names = [str(info.name or info.callback.__name__) for info in app.registered_commands if info.callback]
-    assert "sweep" in names
-    for command in ([], *([name] for name in names)):
-        assert "<bool>" not in shown(*command, "--help"), f"{command}: declare it by `command` or `stage`"
+    """Of the program and of a command, whose switches two classes show."""
+    assert "--version" in shown("--help")
+    assert "--keep-going" in shown("sweep", "--help")
+    assert "<bool>" not in shown("--help") + shown("sweep", "--help")
 
 
 def test_the_shell_completes_commands_and_experiments(

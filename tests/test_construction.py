@@ -23,7 +23,6 @@ from ncpipe.papers.s25.calls import biases_excess
 from ncpipe.papers.s25.constructions.assumptions import distinct_samples
 from ncpipe.papers.s25.constructions.blocks import (
     Layout,
-    printed_factor,
     stage_one,
     stage_one_bound,
     stage_two,
@@ -170,34 +169,6 @@ def test_one_block_takes_a_sample_to_its_rim_whatever_its_way(choices: Choices) 
         blocks.strength[0] * (blocks.output[0] * (blocks.key[0] @ longer.starts[0]) - blocks.threshold[0])
     )
     assert torch.allclose(on_sphere(moved.unsqueeze(0))[0], longer.rests()[0], atol=1e-12)
-
-
-def test_the_penalty_of_one_layer_blocks_falls_as_one_over_depth() -> None:
-    lengths = [16.0, 32.0, 64.0, 128.0, 256.0]
-    for choices in (SHARP, PRINTED):
-        plan = even("L-RN1", 4, choices)[1].plan
-        first = [stage_one(plan, int(length)).square(1) for length in lengths]
-        second = []
-        for length in map(int, lengths):
-            factor = printed_factor(plan, length) if choices is PRINTED else float(length)
-            second.append(stage_two(plan, length, factor).square(1) / math.log(length) ** 2)
-        assert loglog_slope(lengths, first) == pytest.approx(-1, abs=0.03)
-        assert loglog_slope(lengths, second) == pytest.approx(-1, abs=0.08)
-
-
-def test_two_layer_blocks_need_a_lambda_that_vanishes() -> None:
-    """Theorem 4.6: under a constant lambda the penalty grows with log L, under c/L it falls nearly as 1/L."""
-    lengths = [8, 32, 128]
-    constant, vanishing = [], []
-    for rule, values in (("constant", constant), ("over_depth", vanishing)):
-        for length in lengths:
-            run, built = even("L-RN2", length, penalty={"rule": rule, "value": 0.005, "last_layer": 0.005})
-            values.append(run.spec.penalty.inner_strength(run.depth) / 2 * inner_square(built.state))
-    assert constant[0] < constant[1] < constant[2]
-    plan = even("L-RN2", 8)[1].plan
-    ways = sum(arc.length for arc in plan.arcs if arc is not None)
-    assert stage_one(plan, 4000).square(2) > 2 * ways / 8**0.5  # never below the ways over sqrt(d), m <= 2
-    assert loglog_slope([9.0 * length + 1 for length in lengths], vanishing) < -0.7
 
 
 @pytest.mark.parametrize(

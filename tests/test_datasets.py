@@ -759,13 +759,3 @@ def test_the_official_imdb(tmp_path, mirror):
     # The tokenizer is trained on all 25,000 reviews, whatever is drawn.
     assert other.facts["tokenizer"] == data.facts["tokenizer"]
     assert not torch.equal(other.train.inputs, data.train.inputs[:80])
-
-
-@official
-def test_the_official_reviews_are_the_published_ones(tmp_path, mirror):
-    from ncpipe.datasets.imdb import _locate, read_reviews
-
-    reviews = read_reviews(_locate(tmp_path, mirror, progress=False), progress=False)
-    for split, distinct in (("train", 24904), ("test", 24801)):
-        assert len({text for name, text in reviews.items() if name.startswith(split)}) == distinct
-    assert len(set(reviews.values())) == 49582

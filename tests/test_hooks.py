@@ -308,12 +308,6 @@ def test_labels_of_positions_with_an_ignored_index_and_a_mask(mask: Any) -> None
     assert_close(rows, expected(net, h[kept], labels[kept], list(range(K))))
 
 
-def test_another_ignored_index() -> None:
-    net, h, labels = Net(), torch.randn(48, D), torch.arange(48) % (K + 1)
-    rows = measure_model(net, "fc", [(h, labels)], ignore_index=K)
-    assert_close(rows, expected(net, h[labels < K], labels[labels < K], list(range(K))))
-
-
 # A network runs once over each loader, and beyond the memory twice
 
 WIDTH, SAMPLES = 5, 24

@@ -182,9 +182,8 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (arrays(H, Y, None, None, H[:, 1:], Y), "train and test features differ in width: 5 and 4"),
     *(
         (arrays(H, Y, batch_size=size), "batch_size: a whole number of samples, 1 or more, not")
-        for size in (0, 2.5, None, True)
+        for size in (2.5, True)
     ),
-    (arrays(H.astype(complex), Y), "features: an array of type complex128 holds no real numbers"),
     (arrays(H, HOT, shots=[1]), "ood, shots and by_sample: need one class a sample"),
     (arrays(H, HOT, by_sample=True), "ood, shots and by_sample: need one class a sample"),
     (
@@ -203,13 +202,10 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (arrays(H, 2 * HOT), "train labels has 2 in row 0 (from 0); tags are 0 or 1"),
     (arrays(H, Y, shots=[0]), "shots: whole numbers, 1 or more, not 0"),
     (arrays(H, Y, shots=5), "shots takes a list of numbers: [5]"),
-    (arrays(H, Y, shots=[True]), "shots: whole numbers, 1 or more, not True"),
     (lambda: check_shots([10], 5, y), "shots: class 0 has 10 samples; 10 shots leave none to decide"),
     (arrays(H, Y, shots=[1], episodes=0), "episodes: a whole number, 1 or more, not 0"),
     (lambda: F.nc2_etf([1.0, 2.0]), "weight must be (classes, width)"),
     (lambda: F.nc2_etf(INF), "weight hold NaN or inf"),
-    (lambda: F.cdnv(H, 0 * Y), "train labels name 1 class"),
-    (lambda: F.transfer_bound(H, Y, shots=0), "shots: whole numbers, 1 or more, not 0"),
     (lambda: F.ncc_error(H, Y, train=(H[:, 1:], Y)), "train and test features differ in width: 4 and 5"),
     # Parts and figures of what was measured
     (lambda: measure(*ALL).by_sample(), "by_sample: single samples were not kept; measure with by_sample"),
@@ -224,7 +220,6 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (file(STORED, {"labels": None}), "f.npz: has no 'labels'; it has features, weight"),
     (file(STORED, {"features": None}), "f.npz: has no 'features'"),
     (file(STORED, {"labels": np.where(Y == 1, 2, Y)}), "f.npz: class 1 has no train samples; labels "),
-    (file(STORED, {"features": np.full((30, 5), "a")}), "f.npz: features: text holds no real numbers"),
     (file(STORED, {"features": np.full((30, 5), None)}), "f.npz: holds Python objects; save plain arrays"),
     (file(STORED, {"ood_features": OTHER}, classes="present"), "f.npz: has ood_features, whose scores need"),
     (file(VECTORS, {"ood_features": OTHER}), "f.npz: has ood_features, whose scores need"),
@@ -288,7 +283,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
             lambda shape=shape: nc.measure_tokens(torch.zeros(shape), y),
             f"tokens are {shape}; they must be (samples, tokens, width), none of them 0: all tokens",
         )
-        for shape in ((30, 5), (30, 0, 5), (30, 2, 2, 5))
+        for shape in ((30, 5), (30, 0, 5))
     ),
     *(
         (
@@ -322,7 +317,6 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (model(LOADER, keep=2), "keep: a share of the free memory, from 0 to 1, not 2"),
     (model(None), "loader: give a DataLoader or a list of batches, not None"),
-    (model(3), "loader: give a DataLoader or a list of batches, not 3"),
     (model("train"), "loader: give a DataLoader or a list of batches, not 'train'"),
     (
         model(list(zip(h, y, strict=True))),
@@ -348,7 +342,6 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (model(LOADER, classes=[1]), "classes: 1 of them to measure"),
     (model(LOADER, classes=[1, 1]), "classes: a number is listed twice"),
     (model(LOADER, classes=[1, 3]), "label 3 is not in 0..2"),
-    (model([(h, y)], [(h[y < 2], y[y < 2])], classes=[0, 2]), "test_loader: class 2 has no samples; leave"),
     (model([(h, y % 2)], classes=[0, 2]), "loader: class 2 has no samples; leave it out of `classes`"),
     (model(LOADER, mask="attention_mask"), "mask: the inputs have no 'attention_mask'"),
     (model(LOADER, mask=lambda _: torch.ones(3)), "mask is (3,); it must have the labels' shape (30,)"),
@@ -358,7 +351,6 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (rows(nc.measure_regression_model, t), "targets are torch.int64 (30, 3); they must be floats (n, 3), as"),
     (rows(nc.measure_regression_model, t * math.nan), "train targets hold NaN"),
-    (rows(nc.measure_regression_model, 0.0 * t), "train targets are constant in column 0"),
     (rows(nc.measure_regression_model, h, mask="mask"), "mask: does not apply to vectors; leave it out"),
     (
         model([(IDS, IDS)], network=Decoder(), head="out", select=nc.last_token),

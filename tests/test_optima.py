@@ -227,14 +227,6 @@ def test_narrower_features_have_no_room_and_are_refused(loss, bias, least):
     assert lowest.value > tight + 2 * (tight - wide)
 
 
-def test_numbers_of_the_paper() -> None:
-    """At its size; unbalanced classes fall below the balanced value."""
-    assert optimal_value("ce", 10, 64, 0.005, False) == pytest.approx(0.0227594, abs=5e-8)
-    counts = torch.tensor([8.0, 1.0, 1.0])
-    minimum = minimise_gufm(LOSSES["ce"], torch.eye(3), counts, 4, 0.05, False, starts=2, seed=0)
-    assert minimum.value < optimal_value("ce", 3, 4, 0.05, False) - 0.01
-
-
 # ---- Feature decay --------------------------------------------------------------------------------------
 
 
@@ -323,36 +315,23 @@ ONES = torch.ones(3)
     ("call", "message"),
     [
         (lambda: gufm.optimum("ce", 3, 8, 0.0, False), "lambda_L: 0"),
-        (lambda: gufm.optimum("ce", 3, 8, math.inf, False), "lambda_L: inf"),
-        (lambda: gufm.optimum("ce", 3, 8, math.nan, False), "lambda_L: nan"),
         (lambda: optimal_value("ce", 1, 8, 0.1, False), "classes: 1"),
-        (lambda: ufm.optimum("ce", 1, 1, 4, Decay(0.1, 0.1, None)), "1 classes"),
         (lambda: ufm.optimum("ce", 3, 0, 4, Decay(0.1, 0.1, None)), "3 classes of 0"),
-        (lambda: ufm.optimum("ce", 4, 1, 2, Decay(0.01, 0.1, None)), "width: 2 is below 3"),
         (lambda: ufm.optimum("mse", 4, 1, 3, Decay(0.01, 0.1, None)), "width: 3 is below 4"),
-        (lambda: ufm.optimum("mse", 4, 1, 2, Decay(0.01, 0.1, 0.0)), "width: 2 is below 3"),
         (lambda: Decay(0.0, 0.1, None), "both must be positive"),
-        (lambda: Decay(0.1, math.nan, None), "both must be positive"),
         (lambda: Decay(0.1, 0.1, -1.0), "lambda_b: -1"),
         (lambda: minimise_gufm(LOSSES["ce"], torch.eye(3), ONES, 1, 0.1, False, starts=1, seed=0), "width 1"),
-        (lambda: minimise_gufm(LOSSES["ce"], torch.eye(3), ONES, 4, 0.0, False, starts=1, seed=0),
-         "lambda_L 0"),
         (lambda: minimise_gufm(LOSSES["ce"], torch.eye(3), ONES, 4, 0.1, False, starts=0, seed=0),
          "starts: 0"),
         (lambda: minimise_ufm(LOSSES["ce"], torch.eye(3), 0 * ONES, 4, Decay(1, 1, None), starts=1, seed=0),
          "positive numbers"),
         (lambda: supcon.supcon_optimum(3, 1, 1.0, include_self=False), "needs 2 or more"),
         (lambda: gufm.smoothed_terms(3, 4, 0.1, 1.0), "smoothing: 1"),
-        (lambda: gufm.smoothed_terms(3, 4, 0.1, -0.1), "smoothing: -0.1"),
-        (lambda: integrate(SE, aligned_start(SE, 3, 1), []), "rising"),
         (lambda: integrate(SE, aligned_start(SE, 3, 1), [2, 1]), "rising"),
-        (lambda: Dufm(1, 5, 0.1, (0.1, 0.1)), "1 classes of 5"),
         (lambda: Dufm(3, 0, 0.1, (0.1, 0.1)), "3 classes of 0"),
         (lambda: Dufm(3, 5, 0.1, (0.1,)), "weights: 1 decays"),
-        (lambda: Dufm(3, 5, 0.0, (0.1, 0.1)), "must be positive"),
         (lambda: Dufm(3, 5, 0.1, (0.1, math.nan)), "must be positive"),
         (lambda: dufm.srg_loss(equal_decays(5, 5, 4, 0.1)), "from 6 classes on"),
-        (lambda: dufm_shapes.srg_constants(3), "points: 3"),
         (lambda: dufm_shapes.srg_shape(5, 4), "minus: 4; expected 2 to r - 2 = 3"),
         (lambda: dnc_solution(equal_decays(6, 5, 4, 1e-3), width=5), "width: 5 is below 6"),
         (lambda: dufm_objective(equal_decays(2, 3, 2, 0.1), torch.ones(4, 2), []), "features of 4 samples"),

@@ -48,16 +48,13 @@ KEPT = {"at": [1], "metrics": ["nc2_etf"]}
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
-    """The tree with the value at a dotted path replaced, or with the key removed if the value is `...`."""
+    """The tree with the value at a dotted path replaced."""
     whole = tree()
     *above, key = path.split(".")
     place = whole
     for step in above:
         place = place[step]
-    if value is ...:
-        del place[key]
-    else:
-        place[key] = value
+    place[key] = value
     return whole
 
 
@@ -65,17 +62,13 @@ def changed(path: str, value: object) -> dict[str, Any]:
     ("path", "value", "message"),
     [
         ("sweep.experiments", ["two"], "sweep.experiments: unknown 'two'; allowed: one"),
-        ("sweep.experiments", [], "sweep.experiments: empty"),
         ("sweep.depths", [2, 3, 2], "sweep.depths: 2 is listed twice"),
         ("sweep.depths", [2, 1], "sweep.depths: 1 does not suit one: L-RN1 needs L >= 2"),
         ("sweep.seeds", [2**32 - 1, 2**32], "sweep.seeds[1]: 4294967296 is out of range"),
         ("about", {"onne": {"question": "?"}}, "about.onne: no experiment has this name; did you mean 'one'"),
-        ("compute.device", "gpu", "allowed: auto, cpu, cuda, mps"),
-        ("compute", None, "compute: expected keys with values, got nothing (null)"),
         ("experiments.one.optimizer.learning_rat", 1, "did you mean 'learning_rate'? allowed: name,"),
         ("experiments.one.optimizer.learning_rate", "1e-3", "got text ('1e-3'); write the number"),
         ("experiments.one.optimizer.name", "adamm", "name: 'adamm' is unknown; did you mean 'adam'"),
-        ("experiments.one.optimizer.name", ..., "optimizer.name: missing"),
         ("experiments.one.model.mlp_width", 4, "model: mlp_width does not apply: L-RN1 has one-layer MLPs"),
         ("experiments.one.model.architecture", "L-RN2", "mlp_width is needed: L-RN2 has two-layer MLPs"),
         ("experiments.one.model.architecture", "L-T11", "one: model.patch is needed: L-T11 reads"),
@@ -85,8 +78,6 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("experiments", {"one": experiment_tree(), "One": experiment_tree()}, "collides with 'one'"),
         ("experiments", {"one": experiment_tree(), "null": experiment_tree()}, "null: DVC reserves"),
         ("sweep.seeds", list(range(50_001)), "sweep: 100002 runs; DVC keeps a stage for each"),
-        ("experiments.one.optimizer.learning_rate", 1e39, "is out of range; it must be <= 3.4"),
-        ("experiments.one.optimizer.learning_rate", 10**400, "is out of range; it must be finite"),
         ("experiments", {"one": experiment_tree(), "a-b": experiment_tree()}, "experiments.a-b: a name is"),
         ("experiments.one.data", TEXT, "L-RN1 takes vectors or images, imdb is token sequences"),
         ("experiments.one", experiment_tree(optimizer=LBFGS, batch_size=4), "lbfgs needs `full`"),
@@ -108,8 +99,6 @@ def changed(path: str, value: object) -> dict[str, Any]:
          "model.patch does not apply to token"),
         ("experiments.one", experiment_tree(model=architecture("L-T11", "post", patch=4)),
          "experiments.one: model.patch: 4 does not divide the input's side 6"),
-        ("experiments", {"one": experiment_tree(), "other": experiment_tree(epochs=0)},
-         "experiments.other.epochs: 0 is out of range"),  # though it is not swept
     ],
 )  # fmt: skip
 def test_mistakes_name_their_key(path: str, value: object, message: str) -> None:
@@ -178,19 +167,6 @@ def test_the_grid_is_sorted_by_depth_and_seed_and_keeps_the_experiments_order() 
     runs = [(run.experiment, run.depth, run.seed) for run in parse_params(whole).grid()]
     axes = [(depth, seed) for depth in (2, 5) for seed in (1, 3)]
     assert runs == [(name, *axis) for name in ("b", "a") for axis in axes]
-
-
-def test_penalty_rules() -> None:
-    """lambda constant, c/L, and with its own lambda_L (S25 eq. 7 and 11)."""
-    for rule, last, inner_at_4, last_at_4 in (
-        ("constant", None, 0.02, 0.02),
-        ("over_depth", None, 0.005, 0.005),
-        ("over_depth", 0.3, 0.005, 0.3),
-        ("constant", 0.0, 0.02, 0.0),
-    ):
-        penalty = experiment(penalty={"rule": rule, "value": 0.02, "last_layer": last}).penalty
-        assert penalty.inner_strength(4) == pytest.approx(inner_at_4)
-        assert penalty.last_strength(4) == pytest.approx(last_at_4)
 
 
 def test_a_whole_number_serves_as_a_number() -> None:

@@ -497,19 +497,6 @@ def test_a_diverged_run_has_its_last_finite_weights() -> None:
     assert all(torch.equal(after.state[name], tensor) for name, tensor in before.state.items())
 
 
-def test_divergence_in_the_last_step_is_seen() -> None:
-    """The last update is followed by no further step, only by the last row of the history."""
-    spec = experiment(
-        optimizer=SGD | {"learning_rate": 1e38},
-        schedule={"name": "constant"},
-        penalty={"rule": "constant", "value": 1.0, "last_layer": None},
-        epochs=1,
-    )
-    (trained,) = train(spec, vector_data(), precision="float32")
-    assert trained.diverged_at == 1
-    assert all(tensor.isfinite().all() for tensor in trained.state.values())
-
-
 def searching(rate: float, seed: int = 0, epochs: int = 40, dtype: torch.dtype = torch.float64) -> Session:
     spec = experiment(
         optimizer={"name": "lbfgs", "learning_rate": rate, "memory": 3},

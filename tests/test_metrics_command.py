@@ -4,9 +4,6 @@ import csv
 import io
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +16,6 @@ from typer.testing import CliRunner
 from ncpipe.commands.cli import app
 from ncpipe.metrics.table import measure
 from ncpipe.system.errors import InputError
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def arrays(per_class: int = 20, classes: int = 3, width: int = 5, seed: int = 0) -> dict[str, np.ndarray]:
@@ -145,28 +140,3 @@ def test_warnings_go_to_standard_error_and_into_the_json(tmp_path: Path) -> None
     assert len(warnings) >= 5  # the name; N < d and one sample per class, of each split
     assert any(warning.startswith("test class 0 has one sample") for warning in warnings)
     assert all(f"ncpipe: {path}: {warning}" in result.stderr for warning in warnings)
-
-
-SLOW = ("torch", "pandas", "dvc", "sklearn", "matplotlib", "transformers", "scipy", "torch._dynamo")
-
-
-@pytest.mark.parametrize(
-    ("commands", "absent"), [(["--help", "train --help"], SLOW), (["metrics FILE"], SLOW[1:])]
-)
-def test_the_command_imports_what_it_needs(
-    tmp_path: Path, commands: list[str], absent: tuple[str, ...]
-) -> None:
-    """Help comes without torch; a measurement without what the pipeline needs."""
-    path = str(saved(tmp_path))
-    script = (
-        "import sys\nfrom ncpipe.commands.cli import app\n"
-        f"for words in {[words.replace('FILE', path).split() for words in commands]!r}:\n"
-        "    app(words, standalone_mode=False)\n"
-        f"print([name for name in {absent!r} if name in sys.modules], file=sys.stderr)"
-    )
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, env=environment, check=True
-    )
-    assert result.stderr.strip() == "[]"  # and no other word
-    assert commands[0] == "--help" or "nc1_trace_ratio" in result.stdout

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 import typing
 from pathlib import Path
 from typing import Any
@@ -282,19 +280,6 @@ def test_every_key_is_explained(kind: type) -> None:
     assert description
     assert list(keys) == [key_of(field.name) for field in dataclasses.fields(kind)]
     assert all(keys.values())
-
-
-def test_reading_brings_pydantic_and_nothing_slower() -> None:
-    """Every command reads params.yaml. Red: torch or pandas, which take seconds to import."""
-    code = """
-import sys
-import ncpipe.commands.train
-from ncpipe.config.params import load_params
-load_params()
-print(*{"pydantic", "torch", "pandas", "ruamel", "dvc"} & set(sys.modules))
-"""
-    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["pydantic"]
 
 
 def test_a_mistake_names_its_line(tmp_path):

@@ -313,8 +313,10 @@ def test_ctrl_c_while_a_lock_is_taken_back_is_an_interrupt(
         assert "interrupted; finished runs are kept, run dvc repro to go on" in capsys.readouterr().err
 
 
+# Python hears Ctrl-C in these, also where a shell's background job, as pytest may be, ignores it.
 LOST = """
 import atexit, os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from ncpipe import __main__
 from ncpipe.commands import cli
 
@@ -361,7 +363,8 @@ def test_a_ctrl_c_that_python_drops_ends_a_stage(
 
 
 TWICE = """
-import os, time
+import os, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from ncpipe.system import signals
 
 signals.note_ctrl_c()

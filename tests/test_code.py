@@ -38,6 +38,13 @@ def described(tmp_path, monkeypatch):
     clear_code_digests()
 
 
+def test_a_copied_package_is_refused(described, monkeypatch):
+    """Red: a study whose dependencies are a copy of the package that nothing runs."""
+    monkeypatch.setattr("ncpipe.commands.code.ROOT", REPOSITORY)
+    with pytest.raises(InputError, match=r"^ncpipe: is a copy of the package, but "):
+        write_code()
+
+
 def edit(name, old, new):
     """Change a module of the package in one place, in the folder one stands in."""
     path = Path("ncpipe") / name

@@ -86,8 +86,10 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize("in_flight", [False, True], ids=["before", "in flight"])
-@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize(
+    ("edit", "in_flight"),
+    [*((edit, False) for edit in EDITS), ("a constant", True), ("a loop of another file", True)],
+)
 def test_machine_code_is_of_the_loop_that_runs(
     edit: str, in_flight: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

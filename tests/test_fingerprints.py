@@ -78,15 +78,22 @@ def test_what_trains_side_by_side(other: RunFingerprint) -> None:
     assert other.key() != fingerprint().key()
 
 
-@pytest.mark.parametrize("other", [*changed(OTHER), *changed(BESIDE), *ELSEWHERE, fingerprint(seed=1)])
-def test_a_folder_of_another_run_is_no_result(other: RunFingerprint, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the run that `fingerprint()` is of."""
+    path = tmp_path_factory.mktemp("runs") / "s0"
     (trained,) = train_batch([fingerprint().run], vector_data(), torch.device("cpu"), "float32")
-    write_run(tmp_path / "s0", trained, fingerprint(), "cpu")
-    assert is_current(tmp_path / "s0", fingerprint())
+    write_run(path, trained, fingerprint(), "cpu")
+    return path
+
+
+@pytest.mark.parametrize("other", [*changed(OTHER), *changed(BESIDE), *ELSEWHERE, fingerprint(seed=1)])
+def test_a_folder_of_another_run_is_no_result(other: RunFingerprint, folder: Path) -> None:
+    assert is_current(folder, fingerprint())
     assert other.key() != fingerprint().key()
-    assert not is_current(tmp_path / "s0", other)
+    assert not is_current(folder, other)
     with pytest.raises(InputError, match="trained with another"):
-        check_run(tmp_path / "s0", other)
+        check_run(folder, other)
 
 
 def test_the_device_asked_for_tells_checkpoints_apart_and_not_finished_runs() -> None:

@@ -353,16 +353,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("chain")
     short = {"epochs": 60, "log_every": 5}
     trees = {
-        kind: experiment_tree(
-            **short, **{key: value for key, value in KINDS[kind].items() if key != "new_model"}
-        )
-        | {"model": KINDS[kind].get("new_model", SMOOTH)}
-        for kind in ("smoothed_mse", "dot_regression", "features")
-    } | {
+        "features": experiment_tree(**short, penalty=FEATURES) | {"model": SMOOTH},
         "supcon": experiment_tree(**short, loss=SUPCON, model={"last_bias": True}),
         "bounded": experiment_tree(**short, model=ETF),
+        "dot_regression": experiment_tree(**short, loss="dot_regression", model=ETF),
         "smooth": experiment_tree(**short, loss={"name": "ce", "smoothing": 0.2}),
-        "perceptron": experiment_tree(**short) | {"model": MLP},
         "conv": experiment_tree(data=DIGITS, augmentation=AUGMENTATION, **short) | {"model": RESNET},
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -383,11 +378,10 @@ def test_they_go_from_params_to_tables(results: Path) -> None:
     penalties = runs["inner_penalty"] + runs["last_penalty"]
     assert penalties.to_numpy() == pytest.approx(ends["penalty"].to_numpy(), rel=1e-4)
     normed = runs["norm"] == "batch"
-    assert set(runs.index[normed]) == {"perceptron", "conv"}
+    assert set(runs.index[normed]) == {"conv"}
     assert (runs["gradient_norm"].isna() == normed).all()
     bounds = runs["bound"].to_dict()
-    unbounded = [bounds.pop(kind) for kind in ("features", "perceptron", "conv")]
-    assert unbounded == ["features not bounded"] * 3
+    assert [bounds.pop(kind) for kind in ("features", "conv")] == ["features not bounded"] * 2
     assert bounds.pop("smooth") == "holds"
     assert set(bounds.values()) == {"no closed-form optimum"}
     assert runs.index[runs["loss_gap"].notna()].tolist() == ["smooth"]
@@ -399,7 +393,7 @@ def test_they_go_from_params_to_tables(results: Path) -> None:
 def test_ranks_are_those_of_the_networks_matrices(results: Path) -> None:
     """Of inner matrices and of no kernel; the model's own keys are in run.json."""
     for name, matrices, model in (
-        ("perceptron", {f"maps.{i}" for i in range(7)}, MLP),
+        ("features", {f"maps.{i}" for i in range(7)}, SMOOTH),
         ("conv", {"head.0", "head.1"}, RESNET),
     ):
         table = pd.read_csv(results / "metrics" / name / "measurements.csv")

@@ -355,14 +355,11 @@ def to_another_run(folder: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a flipped weight": (lambda f: flip_byte(f / "model.safetensors", -9), "model.safetensors: damaged"),
     "a missing model": (lambda f: (f / "model.safetensors").unlink(), "model.safetensors: missing"),
     "one file more": (lambda f: (f / "more").touch(), "more: not part of it"),
     "a file": (to_a_file, "not found"),
     "another run's": (to_another_run, "of another result"),
     "a link to a folder": (linked, "symbolic link"),
-    "no seal": (lambda f: (f / MANIFEST).unlink(), f"{MANIFEST}: not found"),
-    "an emptied seal": (lambda f: (f / MANIFEST).write_bytes(b"") and None, f"{MANIFEST}: damaged"),
 }
 
 

@@ -334,7 +334,7 @@ def norms(experiment, power: Count = 2):
         norm = trained.weights["last.weight"].abs().pow(power).sum() ** (1 / power)
         again = float(trained.network.last.weight.detach().norm())
         samples = len(trained.data.train)
-        yield {**trained.run.columns, "norm": float(norm), "again": again, "samples": samples}
+        yield {**trained.run.columns, "norm": norm, "again": again, "samples": samples}
 
 
 def limits(factor: Positive):

@@ -40,6 +40,10 @@ SPREAD = "the metric 'spread' has "
 UNSEEDED = "torch.as_tensor(np.random.default_rng().standard_normal((6, 2)), dtype=torch.float32)"
 MEASURED = "DataLoader(train, 25), DataLoader(test, 25)"
 LIMIT = "    limit: Positive"
+TIED = "        self.blocks[1].weight = self.blocks[0].weight"
+REBOUND = """type("Mean", (nn.BatchNorm1d,), {
+    "forward": lambda own, x: setattr(own, "running_mean", own.running_mean + x.mean(0)) or x
+})(8)"""
 KEY_EXISTS = "which exists already; take another name"
 
 # Of each study: a piece, what stands in its place, what the line that is named begins with, and the words.
@@ -93,6 +97,7 @@ MISTAKES: dict[str, list[tuple[str, str, str, str]]] = {
         ("value - rate * state", "value - rate * float(np.random.default_rng().random()) * state",
          "class HeavyBall", "the optimizer heavy_ball changes from call to call"),
         ('Metric("spread"', 'Metric("cdnv"', "METRICS = ", "'cdnv' exists already, in the package"),
+        ('Metric("spread"', 'Metric("train_error"', "METRICS = ", "has the name of a column of tables"),
         ('Metric("spread"', 'Metric("a b"', "METRICS = ", "the metric 'a b' is no name"),
         (f"SPREAD: {FUNCTION}", "SPREAD: 3.0", "METRICS = ", "METRICS[spread] is of type float"),
         (FUNCTION, "lambda classes: float(np.random.default_rng().random())", "METRICS = ",
@@ -117,6 +122,14 @@ MISTAKES: dict[str, list[tuple[str, str, str, str]]] = {
          "build gives a network that does not fit: layer 'stem' gives (40, 1, 8); name it with a function"),
         ("self.drop(x)", "nn.functional.dropout(x)", "class Net(",
          f"Net, L = 2: the network {AGAIN} in eval mode"),
+        ("nn.Parameter(torch.zeros(8))", "torch.randn(8)", "class Net(",
+         "keeps numbers that are neither parameters nor buffers; use self.register_buffer"),
+        ("nn.Dropout(0.5)", f"nn.Dropout(0.5)\n{TIED}", "class Net(", "is not read back as it is stored"),
+        ("nn.Dropout(0.5)", REBOUND, "class Net(", "sets the buffer module.drop.running_mean to"),
+        ("self.head(self.drop(x))", "self.head(self.drop(x @ torch.eye(8)))", "        return self.head",
+         "Net.forward: RuntimeError"),
+        ("nn.Linear(8, classes)", "nn.utils.parametrizations.weight_norm(nn.Linear(8, classes))", "",
+         "last: 'head' is of type ParametrizedLinear; name an nn.Linear inside"),
     ],
     "loop": [
         ("def spread", "    return Net(2)\n\n\ndef spread", "",

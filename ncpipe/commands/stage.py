@@ -1,9 +1,10 @@
 """Run a stage of a study's own, an entry of STAGES in its study.py (`ncpipe stage`)."""
 
 import inspect
+import math
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,8 +49,9 @@ def run_stage(
     if name not in stages:
         hint = suggest(name, stages) if stages else f"{FILE} beside params.yaml has no table STAGES"
         raise InputError(cut(f"stage: unknown {shown(name)}; {hint}"))
+    experiments = None if params is None else params.experiments
     alone = typer.Typer(add_completion=False)
-    alone.command(name, cls=Command)(_command(name, stages[name]))
+    alone.command(name, cls=Command)(_command(name, stages[name], experiments))
     command = typer.main.get_command(alone)
     command.main(list(context.args), f"ncpipe stage {name}", standalone_mode=False)
 
@@ -62,14 +64,20 @@ run_stage.context_settings = {  # type: ignore[attr-defined]
 }
 
 
-def _command(name: str, stage: Stage) -> Callable[..., None]:
-    """Return a function with the stage's options, as typer reads them, that runs the stage."""
+def _command(name: str, stage: Stage, experiments: Collection[str] | None) -> Callable[..., None]:
+    """Return a function with the stage's options, as typer reads them, that runs the stage.
+
+    experiments: what the option --experiment may name; None without params.yaml.
+    """
     kinds = stage.options()
 
     def command(**options: Any) -> None:
         for key, kind in kinds.items():
             if key not in KNOWN:
                 options[key] = read(kind, options[key], f"--{key.replace('_', '-')}")
+        chosen = options.get(PER_EXPERIMENT)
+        if chosen is not None and experiments is not None and chosen not in experiments:
+            raise InputError(cut(f"--experiment: unknown {shown(chosen)}; {suggest(chosen, experiments)}"))
         write_stage(name, stage, options)
 
     parameters = inspect.signature(stage.function).parameters.values()
@@ -104,6 +112,8 @@ def write_stage(name: str, stage: Stage, options: Mapping[str, Any]) -> None:
     with study_errors(), called_by(None), publish_folder(target) as folder:
         result = stage.function(**options)
         parts = result if isinstance(result, Mapping) else {name: result}
+        if not parts:
+            raise wrong(f"nothing; return {WRITTEN}")
         for key, part in parts.items():
             if not (isinstance(key, str) and key.isidentifier()):
                 raise wrong(f"the name {key!r}; write letters, digits and _")
@@ -129,7 +139,16 @@ def _write(folder: Path, key: str, part: Any, wrong: Callable[[str], InputError]
         rows = list(part)
         if unfit := [row for row in rows if not isinstance(row, Mapping)]:
             raise wrong(f"a row of type {type(unfit[0]).__name__}; return {WRITTEN}")
-        part = pd.DataFrame(rows)
+        part = pd.DataFrame([{name: _number(value, wrong) for name, value in row.items()} for row in rows])
     if part.empty:
         raise wrong(f"no rows for {key}, so nothing is written")
     part.to_csv(folder / f"{key}.csv", index=False, lineterminator="\n")
+
+
+def _number(value: Any, wrong: Callable[[str], InputError]) -> Any:
+    """Return an entry of a row, the number in a tensor or array of one; raise InputError of a larger one."""
+    if not hasattr(value, "shape"):
+        return value
+    if math.prod(value.shape) != 1:
+        raise wrong(f"{type(value).__name__} {tuple(value.shape)} in a row; give each number a column")
+    return value.item()

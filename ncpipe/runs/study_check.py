@@ -10,7 +10,7 @@ from ncpipe.config.experiment import Experiment
 from ncpipe.config.optimizer_specs import TorchOptimizer
 from ncpipe.config.params import Params
 from ncpipe.config.sources.arrays import ArraysData
-from ncpipe.config.study import Study, study_errors
+from ncpipe.config.study import Study, mistake, study_errors
 from ncpipe.config.study_files import check_reruns
 from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, REGRESSION, TAGS, one_of_a_spectrum
 from ncpipe.metrics.study_metrics import KEPT_ON_THE_WAY, own_metrics
@@ -82,6 +82,13 @@ def check_metrics(params: Params) -> None:
         for metric, function in own_metrics(params.study).items()
         if metric.name in history.metrics and (others := set(argument_names(function)) - KEPT_ON_THE_WAY)
     ]
+    if params.study.metrics:
+        from ncpipe.runs.run_folder import COLUMNS  # imports torch
+
+        for metric in own_metrics(params.study):
+            if metric.name in (*COLUMNS, "experiment", "depth", "seed", "x"):
+                problem = f"the metric {metric.name!r} has the name of a column of tables; take another"
+                raise mistake("METRICS", problem)
     if mistakes:
         raise InputError("\n".join(mistakes))
 

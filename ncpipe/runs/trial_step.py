@@ -23,19 +23,22 @@ from ncpipe.datasets.own_loaders import loader_digests
 from ncpipe.datasets.prepare import prepare
 from ncpipe.datasets.prepared import Prepared, Split, TagSplit, TokenSplit, read_prepared
 from ncpipe.features.extraction import extract
+from ncpipe.features.forward import load_network
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.features.own_network import own_passes
 from ncpipe.features.trained_run import TrainedRun
 from ncpipe.metrics.study_metrics import own_metrics, wrong_place
 from ncpipe.models.build import build_network, build_uninitialised_network, prepare_split
-from ncpipe.models.network import Role
+from ncpipe.models.network import Network, Role
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.console import say
-from ncpipe.system.errors import InputError
+from ncpipe.system.errors import InputError, cut
+from ncpipe.system.randomness import global_generators
 from ncpipe.training.device import fix_order_of_sums, prepare_device
 from ncpipe.training.hooked import HookedNetwork
 from ncpipe.training.own_loop import few_batches, train_own
 from ncpipe.training.session import Session
+from ncpipe.training.stack import Stack
 
 SAMPLES = 64  # in the step, with at least two of each class
 BATCHES = 2  # of an own loop's loaders, in its trial
@@ -199,6 +202,37 @@ def _check_network(run: Run, data: Prepared) -> None:
             f"{name}: `last` has a weight {tuple(rows.shape)}; expected ({data.classes}, {width}), the "
             "classes and the width of the layer 'last'",
         )
+    _check_state(network, made, name, run, data)
+
+
+def _check_state(network: Network, made: torch.nn.Module, name: str, run: Run, data: Prepared) -> None:
+    """Raise InputError if what a run stores of a network is not all of it.
+
+    What is neither parameter nor buffer would be that of another run in a batch, and after training that of
+    the initial weights. The stored network is passed through in float64, as when it is measured.
+    """
+    cpu = torch.device("cpu")
+    state = Stack([network], cpu, torch.float32).state_of(0)
+    samples = prepare_split(data.train, data.kind, run.spec.model, cpu, torch.float64)
+    layers = []
+    for seed in (run.seed, run.seed + 1):
+        try:
+            stored = load_network(dataclasses.replace(run, seed=seed), state, data, cpu)
+        except InputError as error:
+            problem = f"is not read back as it is stored, by names of parameters and buffers: {error}"
+            raise mistake(made, cut(f"{name}: {problem}")) from None
+        with torch.no_grad():
+            layers.append(list(stored.representations(samples.inputs, samples.lengths)))
+    if any(not torch.equal(one.values, two.values) for one, two in zip(*layers, strict=True)):
+        problem = "keeps numbers that are neither parameters nor buffers; use self.register_buffer"
+        raise mistake(made, f"{name}: {problem}")
+    buffers = dict(network.named_buffers())
+    with torch.no_grad(), global_generators(run.seed, "trial"):
+        inputs = samples.inputs.float() if samples.inputs.is_floating_point() else samples.inputs
+        network.train().forward_with_features(inputs, samples.lengths)
+    if rebound := [key for key, buffer in network.named_buffers() if buffer is not buffers.get(key)]:
+        problem = f"sets the buffer {rebound[0]} to another tensor; change it in place, by copy_() or mul_()"
+        raise mistake(made, f"{name}: {problem}")
 
 
 def _check_layer(

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from ncpipe.config.study import mistake_of
 from ncpipe.models.hook_points import Select, find_module, hook_points, matches, reading
@@ -57,7 +58,7 @@ class HookedNetwork(Network):
     def __init__(self, made_by: Hooked, module: nn.Module, bounded: bool) -> None:
         super().__init__()
         last = find_module(module, made_by.last, "last")
-        if not isinstance(last, nn.Linear) or last is module:
+        if not isinstance(last, nn.Linear) or last is module or is_parametrized(last):
             kind = type(last).__name__
             raise InputError(f"last: {made_by.last!r} is of type {kind}; name an nn.Linear inside")
         self.last = last

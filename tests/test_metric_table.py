@@ -379,11 +379,13 @@ def test_a_model_of_many_classes_says_what_is_undefined() -> None:
 
 
 def test_softmax_codes_have_their_margin() -> None:
-    """A simplex and two pairs in orthogonal spaces, an orthoplex, a polygon; coinciding, too many rows."""
+    """A simplex, also with two pairs in orthogonal spaces, an orthoplex, a polygon; coinciding, too many."""
     simplex = torch.linalg.svd(torch.eye(4, dtype=torch.float64) - 0.25)[0][:, :3]
     pair = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
     turns = torch.arange(7, dtype=torch.float64) * 2 * math.pi / 7
     for code in (
+        simplex,
+        pair.expand(2, 5),
         torch.block_diag(simplex, pair, 3 * pair) @ rotation(5, 0),
         torch.block_diag(*[pair] * 4) @ rotation(4, 1),
         torch.stack([turns.cos(), turns.sin()], 1),

@@ -305,7 +305,7 @@ def _accumulator(state: dict[str, Any]) -> StatisticsAccumulator:
 
 
 def _tensors(prefix: str, statistics: ClassStatistics) -> dict[str, Tensor]:
-    zeros = {"exponent": torch.tensor(0, device="cpu"), "spacing": torch.tensor(0.0, device="cpu")}
+    zeros = {"exponent": torch.tensor(0, device="cpu"), "rounding": torch.tensor(0.0, device="cpu")}
     tensors = zeros | statistics.tensors()
     return {f"{prefix}{name}": tensor.to(statistics.means.device) for name, tensor in tensors.items()}
 

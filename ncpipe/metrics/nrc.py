@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ncpipe.metrics.entry import EVERY, LAST, WEIGHTS, Metric, family, metric
 from ncpipe.metrics.geometry import scaled
 from ncpipe.metrics.pairs import nearest_distances
-from ncpipe.metrics.powers_of_two import EPS, FLOAT32_EPS
+from ncpipe.metrics.powers_of_two import EPS, rounding_of
 from ncpipe.metrics.spectrum import stable_rank
 from ncpipe.system.lazy_torch import Tensor, torch
 
@@ -28,8 +28,8 @@ ISOTROPIC = 1e-6  # relative spread of the targets' deviations from which on the
 class PrincipalAxes(NamedTuple):
     """The decomposition u diag(s) axes of centred rows (N, d), up to scale; r = min(N, d), s falls.
 
-    u (N, r), s (r,), axes (r, d). s is exactly 0 where it is no more than centring rounds to, and for rows of
-    float32 or shorter numbers where it is no more than a network in float32 (`between_directions`).
+    u (N, r), s (r,), axes (r, d). s is exactly 0 where it is no more than centring rounds to, or than the
+    rows' type does (`rounding_of`).
     """
 
     u: Tensor
@@ -39,12 +39,11 @@ class PrincipalAxes(NamedTuple):
 
 def principal_axes(rows: Tensor) -> PrincipalAxes:
     """Return the decomposition of rows (N, d) less their mean; of rank 1 and NaN where one is not finite."""
-    spacing = 0.0 if rows.dtype == torch.float64 else 16 * FLOAT32_EPS
-    rows = scaled(rows)
+    of_type, rows = rounding_of(rows.dtype), scaled(rows)
     if not bool(rows.isfinite().all()):
         return PrincipalAxes(rows[:, :1] * math.nan, rows[0, :1] * math.nan, rows[:1] * math.nan)
     u, s, axes = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
-    rounding = max(EPS * len(rows) ** 0.5, spacing) * rows.norm()
+    rounding = max(EPS * len(rows) ** 0.5, of_type) * rows.norm()
     return PrincipalAxes(u, s.where(s > rounding, 0.0), axes)
 
 

@@ -13,8 +13,8 @@ from functools import cached_property
 from ncpipe.metrics.pairs import tiles
 from ncpipe.metrics.powers_of_two import (
     EPS,
-    FLOAT32_EPS,
     largest_entry,
+    rounding_of,
     size_exponent,
     times_two_to,
     unit_exponent,
@@ -37,14 +37,14 @@ class ClassStatistics:
     counts (K,) int64; means (K, d); squares (K,) = sum_i |h_ki - mu_k|^2. All but counts float64.
     exponent: means are in units of 2^exponent, squares of its square; 0 but for features whose largest entry
     is beyond 2^150 or below 2^-150, the squares of which would leave float64.
-    spacing: relative, of float32's numbers where the features had these or shorter ones; 0 for float64's.
+    rounding: share of s_1 up to which a direction is rounding of the features' type (`rounding_of`).
     """
 
     counts: Tensor
     means: Tensor
     squares: Tensor
     exponent: int = 0
-    spacing: float = 0.0
+    rounding: float = 0.0
 
     @property
     def classes(self) -> int:
@@ -90,16 +90,16 @@ class ClassStatistics:
     def between_directions(self) -> tuple[Tensor, Tensor]:
         """Nonzero singular values (r,) and right singular vectors (r, d) of the centred means.
 
-        In the statistics' unit. At most K-1, and those with s_j above `cutoff` and 16 `spacing` s_1: a
-        network in float32 leaves rounding in directions that its last layers take away, such as the mean
-        that layer normalisation subtracts. None if a mean is not finite.
+        In the statistics' unit. At most K-1, and those with s_j above `cutoff` and `rounding` s_1: a network
+        in float32 leaves rounding in directions that its last layers take away, such as the mean that layer
+        normalisation subtracts. None if a mean is not finite.
         """
         centred = self.centred_means
         if not bool(centred.isfinite().all()):  # the features of a run that diverged
             return centred.new_empty(0), centred.new_empty(0, centred.shape[1])
         _, singular, directions = torch.linalg.svd(centred, full_matrices=False)
-        rounding = max(self.cutoff, 16 * self.spacing * self._singular[0].item())
-        rank = min(self.classes - 1, int((singular > rounding).sum()))
+        cutoff = max(self.cutoff, self.rounding * self._singular[0].item())
+        rank = min(self.classes - 1, int((singular > cutoff).sum()))
         return singular[:rank], directions[:rank]
 
     @cached_property
@@ -139,7 +139,7 @@ class ClassStatistics:
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields by name, for a file; `from_tensors(**tensors)` reads them back."""
         fields = {"counts": self.counts, "means": self.means, "squares": self.squares}
-        numbers = {"exponent": self.exponent, "spacing": self.spacing}
+        numbers = {"exponent": self.exponent, "rounding": self.rounding}
         given = {name: number for name, number in numbers.items() if number}
         return fields | {name: torch.tensor(x, device=self.means.device) for name, x in given.items()}
 
@@ -149,9 +149,9 @@ class ClassStatistics:
         means: Tensor,
         squares: Tensor,
         exponent: Tensor | int = 0,
-        spacing: Tensor | float = 0.0,
+        rounding: Tensor | float = 0.0,
     ) -> ClassStatistics:
-        return ClassStatistics(counts, means, squares, int(exponent), float(spacing))
+        return ClassStatistics(counts, means, squares, int(exponent), float(rounding))
 
 
 class StatisticsAccumulator:
@@ -170,13 +170,12 @@ class StatisticsAccumulator:
         self._sums = torch.zeros(classes, width, dtype=torch.float64, device=device)  # of h - origin
         self._squares = torch.zeros(classes, dtype=torch.float64, device=device)  # of |h - origin|^2
         self._size, self._exponent = 0.0, 0  # largest entry so far; what is held is in units of 2^exponent
-        self._spacing = 0.0
+        self._rounding = 0.0
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Add features (B, d) of any float type with labels (B,) in 0..K-1; raises InputError on others."""
         check_batch(features, labels, self.classes, self.width)
-        if features.dtype != torch.float64:
-            self._spacing = FLOAT32_EPS
+        self._rounding = max(self._rounding, rounding_of(features.dtype))
         # On a GPU one-hot labels (c, b) of the c classes in a chunk are made, at most b of them.
         classes = 1 if self.device.type == "cpu" else min(self.classes, math.isqrt(CHUNK_ENTRIES["cuda"]))
         for chunk in chunks(features, labels, classes, self.device):
@@ -187,7 +186,7 @@ class StatisticsAccumulator:
         if (self.classes, self.width) != (other.classes, other.width):
             raise InputError("accumulators of different numbers of classes or widths cannot be merged")
         self._fit_unit(other._size)
-        self._spacing = max(self._spacing, other._spacing)
+        self._rounding = max(self._rounding, other._rounding)
         change = other._exponent - self._exponent
         origins, sums = (times_two_to(state, change) for state in (other._origins, other._sums))
         fresh = ((self._counts == 0) & (other._counts > 0)).unsqueeze(1)
@@ -207,18 +206,18 @@ class StatisticsAccumulator:
             "sums": self._sums.clone(),
             "squares": self._squares.clone(),
             "size": torch.tensor(self._size, dtype=torch.float64, device=self.device),
-            "spacing": torch.tensor(self._spacing, dtype=torch.float64, device=self.device),
+            "rounding": torch.tensor(self._rounding, dtype=torch.float64, device=self.device),
         }
 
     @staticmethod
     def from_tensors(
-        counts: Tensor, origins: Tensor, sums: Tensor, squares: Tensor, size: Tensor, spacing: Tensor
+        counts: Tensor, origins: Tensor, sums: Tensor, squares: Tensor, size: Tensor, rounding: Tensor
     ) -> StatisticsAccumulator:
         classes, width = origins.shape
         accumulator = StatisticsAccumulator(classes, width, origins.device)
         accumulator._counts, accumulator._origins = counts.clone(), origins.clone()
         accumulator._sums, accumulator._squares = sums.clone(), squares.clone()
-        accumulator._size, accumulator._spacing = size.item(), spacing.item()
+        accumulator._size, accumulator._rounding = size.item(), rounding.item()
         accumulator._exponent = unit_exponent(size_exponent(accumulator._size))
         return accumulator
 
@@ -240,7 +239,7 @@ class StatisticsAccumulator:
         offsets = sums / counts.double().unsqueeze(1)
         squares = self._squares[classes] - sums.mul_(offsets).sum(1)
         means = offsets.add_(self._origins[classes])
-        return ClassStatistics(counts, means, squares, self._exponent, self._spacing)
+        return ClassStatistics(counts, means, squares, self._exponent, self._rounding)
 
     def _fit_unit(self, size: float) -> None:
         """Choose the unit for entries up to `size` and all before, and convert the state to it."""

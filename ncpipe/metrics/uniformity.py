@@ -131,7 +131,8 @@ def _code_entries(matrix: str, name: str, which: str) -> Iterator[Metric]:
     )  # fmt: skip
     yield Metric(
         f"gnc2_code_{matrix}", "GNC2", "0", f"{name}: distance to a softmax code",
-        f"1 − `gnc2_margin_{matrix}`/ρ, ρ that of a softmax code: 1 up to K = 2d, 1 − cos(2π/K) for d = 2; "
+        f"1 − `gnc2_margin_{matrix}`/ρ, ρ that of a softmax code: K/(K−1) up to K = d + 1, 1 up to 2d, "
+        "1 − cos(2π/K) for d = 2; "
         "NaN elsewhere", "[0, 1]", "JZWQMYZ24", label=f"distance to code ({name})",
     )  # fmt: skip
 
@@ -157,7 +158,12 @@ def margin(directions: Tensor) -> tuple[float, float]:
     if classes > MOST or not bool(directions.isfinite().all()):
         return math.nan, math.nan
     least = min(_distance_to_others(directions.cpu().numpy(), k) for k in range(classes))
-    best = 1 - math.cos(2 * math.pi / classes) if width == 2 else 1.0 if classes <= 2 * width else math.nan
+    if classes <= width + 1:
+        best = classes / (classes - 1)  # of a simplex
+    elif width == 2:
+        best = 1 - math.cos(2 * math.pi / classes)
+    else:
+        best = 1.0 if classes <= 2 * width else math.nan
     return least, 1 - least / best
 
 

@@ -199,6 +199,7 @@ def test_an_epoch_that_is_no_number_is_one_line(epoch: Any) -> None:
     assert [*monitor.history] == [1, 2.5, 3]
 
 
+@pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")  # tags are unbalanced
 @pytest.mark.parametrize(
     ("measured", "labels"),
     [

@@ -131,9 +131,9 @@ def times_two_to(array: Tensor, exponent: int) -> Tensor:
 def test_a_power_of_two_changes_no_digit(exponent: int, weight_exponent: int) -> None:
     """Beyond 2^+-512 squares leave float64, tcv too; beyond 2^+-256 the fourth powers in dnc1_trace_pinv."""
     features, labels, weight, test = extreme_case()
-    before = by_key(measure(features, labels, weight, None, test, labels))
+    before = by_key(measure(features, labels, weight, None, test, labels, shots=(2,)))
     moved = [times_two_to(features, exponent), labels, times_two_to(weight, weight_exponent)]
-    after = by_key(measure(*moved, None, times_two_to(test, exponent), labels))
+    after = by_key(measure(*moved, None, times_two_to(test, exponent), labels, shots=(2,)))
     powers = {
         "margin": exponent + weight_exponent,
         "tcv": 2 * exponent,

@@ -225,6 +225,20 @@ def test_metrics_at_any_scale_and_of_what_is_0() -> None:
     assert math.isnan(first(features * math.nan, 3))
 
 
+def test_rounding_of_float32_is_no_rank_of_features_or_weights() -> None:
+    """Of rank 2 and 1. Red: directions of 1e-8, which float64 counts: `nrc3_alignment` of 0.57 for 0.96."""
+    draw, axis = np.random.default_rng(0), np.ones(16) / 4
+    features = draw.standard_normal((200, 2)) @ np.stack([3 * axis, 0.3 * draw.standard_normal(16)])
+    targets = np.stack([features @ axis, draw.standard_normal(200)], 1)
+    weight = np.outer([4 / 3, 0.6], np.linspace(0.1, 0.3, 16))
+    single, double = (
+        by_name(measure_regression(features.astype(kind), targets, weight.astype(kind)))
+        for kind in (np.float32, np.float64)
+    )
+    for key in (("train", "nrc2"), ("train", "nrc3_alignment"), ("train", "nrc4_linear_mse")):
+        assert single[key] == pytest.approx(double[key], rel=1e-5), key
+
+
 def test_one_number_a_target_has_no_nrc3() -> None:
     features, targets, weight, _ = arrays()
     metrics = by_name(measure_regression(features, targets[:, :1], weight[:1]))

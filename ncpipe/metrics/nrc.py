@@ -65,9 +65,8 @@ def nrc2(features: Tensor, weight: Tensor) -> float:
     """Return the share of features (N, d), where one that is 0 counts as 0."""
     if not bool(features.isfinite().all() and weight.isfinite().all()):
         return math.nan
-    weight = scaled(weight)
-    _, sizes, axes = torch.linalg.svd(weight, full_matrices=False)
-    return _mean_outside(features, axes[sizes > max(weight.shape) * EPS * sizes[0]])
+    _, sizes, axes = torch.linalg.svd(scaled(weight), full_matrices=False)
+    return _mean_outside(features, axes[sizes > _rounding(weight) * sizes[0]])
 
 
 @family(
@@ -170,7 +169,7 @@ def nrc3_alignment(signal: PrincipalAxes, reader: Tensor, length: int) -> float:
     if not bool(signal.s.isfinite().all() and reader.isfinite().all()):
         return math.nan
     _, sizes, rows = torch.linalg.svd(scaled(reader), full_matrices=False)
-    ranks = (signal.s > 0).sum(), (sizes > max(reader.shape) * EPS * sizes[0]).sum()
+    ranks = (signal.s > 0).sum(), (sizes > _rounding(reader) * sizes[0]).sum()
     count = min(length, *map(int, ranks))
     return float(torch.linalg.svdvals(signal.axes[:count] @ rows[:count].T).mean())
 
@@ -207,6 +206,11 @@ def intrinsic_dimension(features: Tensor) -> float:
     places = torch.arange(1, count + 1, dtype=torch.float64, device=ratios.device)
     heights = -torch.log1p(-places / len(ratios))
     return float((ratios[:count] @ heights) / ratios[:count].square().sum())
+
+
+def _rounding(matrix: Tensor) -> float:
+    """Return the share of a matrix's largest singular value up to which others are rounding of its type."""
+    return max(max(matrix.shape) * EPS, rounding_of(matrix.dtype))
 
 
 def covariance(targets: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ from ncpipe.metrics.kept_pass import (
 from ncpipe.metrics.losses import logits_of
 from ncpipe.metrics.measurements import Arrays, Measurement, Measurements, rows_of
 from ncpipe.metrics.outliers import outlier_metrics
-from ncpipe.metrics.powers_of_two import times_two_to
+from ncpipe.metrics.powers_of_two import times_two_to, unit_of
 from ncpipe.metrics.ranks import means_spectrum, weight_spectrum
 from ncpipe.metrics.sample_statistics import SampleStatistics
 from ncpipe.metrics.statistics import REGRESSION, ClassStatistics, class_statistics
@@ -187,6 +187,7 @@ def transfer_metrics(
     """
     rows, labels = features.double().cpu(), labels.long().cpu()
     finite = bool(rows.isfinite().all())
+    rows = times_two_to(rows, -unit_of(rows))
     statistics = class_statistics(rows, labels, int(labels.max()) + 1)
     axes = few_shot.decision_axes(rows, labels, statistics)
     yield "directional_cdnv", few_shot.directional_cdnv(axes)

@@ -18,7 +18,7 @@ from ncpipe.config.penalty_specs import Penalty
 from ncpipe.config.run import Run
 from ncpipe.config.sources.next_tokens import MarkovData, NextTokenData
 from ncpipe.datasets.markov import entropy_rate, first_entropy, prepare_markov, stationary_pairs, transitions
-from ncpipe.datasets.next_tokens import ambiguous_share, common_tokens, prepare_text
+from ncpipe.datasets.next_tokens import common_tokens, prepare_text
 from ncpipe.datasets.prepared import TokenSplit, read_prepared, write_prepared
 from ncpipe.features.extraction import extract
 from ncpipe.models.build import build_network
@@ -169,13 +169,6 @@ def test_a_text_of_ones_own(tmp_path: Path) -> None:
     assert data.classes == data.vocabulary < spec.vocabulary
     again = prepare_text(spec, tmp_path, None, False)
     assert torch.equal(again.train.inputs, data.train.inputs)
-
-
-def test_positions_with_two_labels_after_one_context_are_ambiguous() -> None:
-    """1 2 is followed by 3 and by 4; 1 alone always by 2. Red: the last token taken for the context."""
-    inputs = torch.tensor([[1, 2, 3], [1, 2, 4], [5, 2, 3]])
-    labels = torch.tensor([[2, 3, 6], [2, 4, 6], [2, 7, 6]])
-    assert ambiguous_share(TokenSplit(inputs, labels)) == 2 / 9
 
 
 def test_rare_tokens_share_a_number() -> None:

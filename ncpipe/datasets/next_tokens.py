@@ -1,7 +1,6 @@
 """Text as sequences of tokens, each position of which has the next token as its label."""
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -76,8 +75,7 @@ def next_token_facts(
 ) -> dict[str, object]:
     """Return the facts that are recorded of every such data set.
 
-    counts: positions of each class. ambiguous: share of training positions whose context, all tokens up to
-    there, has more than one label in the training split, against S25's Assumption 4.4.
+    counts: positions of each class.
     """
     splits = {"train": train, "test": test}
     return {
@@ -87,17 +85,7 @@ def next_token_facts(
         "counts": {
             name: torch.bincount(split.targets, minlength=classes).tolist() for name, split in splits.items()
         },
-        "ambiguous": ambiguous_share(train),
     }
-
-
-def ambiguous_share(split: TokenSplit) -> float:
-    """Return the share of positions whose context occurs with more than one label."""
-    labels_of: defaultdict[bytes, list[int]] = defaultdict(list)
-    for row, labels in zip(split.inputs.numpy(), split.labels.tolist(), strict=True):
-        for place, label in enumerate(labels):
-            labels_of[row[: place + 1].tobytes()].append(label)
-    return sum(len(labels) for labels in labels_of.values() if len(set(labels)) > 1) / split.predictions
 
 
 def check_every_token(classes: int, train: TokenSplit, test: TokenSplit) -> None:

@@ -77,7 +77,7 @@ def _figures() -> Mapping[str, Callable[[], Figure]]:
     params = load_params()
     figures = dict(sweep_figures(params.sweep.experiments, _table))
     for name, function in params.study.figures.items():
-        if name in figures or not re.fullmatch(r"\w+", name):
+        if name in figures or not re.fullmatch(r"\w+", str(name)):
             raise mistake("FIGURES", f"the figure {name!r} exists already, or is no name of a file")
         figures[name] = partial(_own_figure, function)
     return figures

@@ -45,22 +45,22 @@ def batches(count: int = 6, seed: int = 0) -> list[dict[str, Tensor]]:
     return loader
 
 
-def by_hand(model: nn.Module, loader: list[dict[str, Tensor]]) -> tuple[np.ndarray, np.ndarray, int, int]:
+def by_hand(model: nn.Module, loader: list[dict[str, Tensor]]) -> tuple[Tensor, np.ndarray, int, int]:
     """Hidden states of the body and next tokens, position by position."""
     features, labels, ignored, masked = [], [], 0, 0
     for batch in loader:
         with torch.no_grad():
             base = model.base_model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
-        for row, tokens, mask in zip(base[0].float(), batch["labels"], batch["attention_mask"], strict=True):
+        for row, tokens, mask in zip(base[0], batch["labels"], batch["attention_mask"], strict=True):
             for place in range(len(tokens) - 1):
                 if not mask[place] or not mask[place + 1]:
                     masked += 1
                 elif tokens[place + 1] == -100:
                     ignored += 1
                 else:
-                    features.append(row[place].numpy())
+                    features.append(row[place])
                     labels.append(int(tokens[place + 1]))
-    return np.stack(features), np.array(labels), ignored, masked
+    return torch.stack(features), np.array(labels), ignored, masked
 
 
 @pytest.mark.parametrize("make", [gpt2, llama])

@@ -3,6 +3,8 @@
 Multiplying by a power of two is exact, so it changes nothing but what would have left the range.
 """
 
+from __future__ import annotations
+
 import math
 
 from ncpipe.system.lazy_torch import Tensor, torch

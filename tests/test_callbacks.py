@@ -222,8 +222,8 @@ def test_lightning_measures_in_the_precision_of_its_training(precision: str, tmp
 
     inputs, labels = mixture(12, 1).tensors
     data, model = TensorDataset(inputs.float(), labels), Net().float()
-    door = CollapseCallback("head", DataLoader(data, batch_size=12))
-    loop, entries = fit(model, data, tmp_path, [door], precision=precision)
+    callback = CollapseCallback("head", DataLoader(data, batch_size=12))
+    loop, entries = fit(model, data, tmp_path, [callback], precision=precision)
     plugin = loop.precision_plugin
     with torch.no_grad(), plugin.forward_context():
         features = model.eval().body(plugin.convert_input(inputs.float()))
@@ -239,8 +239,8 @@ def test_lightning_of_a_causal_model(period: dict[str, int], steps: list[int], t
     from ncpipe.integrations.lightning import CausalCollapseCallback
 
     loader = DataLoader(sequences(40)[24:], 8)
-    door = CausalCollapseCallback(loader, test_loader=loader, min_per_class=1, **period)
-    _, entries = fit(Decoder(), sequences(24), tmp_path, [door])
+    callback = CausalCollapseCallback(loader, test_loader=loader, min_per_class=1, **period)
+    _, entries = fit(Decoder(), sequences(24), tmp_path, [callback])
     assert [step for step, _ in entries] == steps
     assert entries[-1][1][CDNV.replace("train", "test")] == entries[-1][1][CDNV]
 
@@ -277,8 +277,8 @@ def test_two_callbacks_of_one_trainer_have_names_of_their_own(tmp_path: Path) ->
     with pytest.raises(InputError, match="two callbacks log nc/"):
         fit(Net(), mixture(12, 1), tmp_path, [CollapseCallback("head", few), CollapseCallback("head", few)])
     model = Net()
-    doors = [CollapseCallback("head", few, prefix="few"), CollapseCallback("head", all_of_it)]
-    loop, _ = fit(model, mixture(12, 1), tmp_path, doors)
+    callbacks = [CollapseCallback("head", few, prefix="few"), CollapseCallback("head", all_of_it)]
+    loop, _ = fit(model, mixture(12, 1), tmp_path, callbacks)
     for prefix, loader in (("few", few), ("nc", all_of_it)):
         value = measure_model(model, "head", loader)["last", "train", "cdnv"]
         assert loop.callback_metrics[f"{prefix}/last/train/cdnv"].item() == pytest.approx(value, rel=1e-6)

@@ -12,7 +12,7 @@ from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.checks import is_count
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.loaders import Forward
-from ncpipe.metrics.measurements import Measurement, Measurements
+from ncpipe.metrics.measurements import Measurements
 from ncpipe.metrics.plots import plot_history
 from ncpipe.system.errors import InputError, shown
 
@@ -65,8 +65,12 @@ class CollapseMonitor:
         if epoch is not None and not (isinstance(epoch, Real) and math.isfinite(epoch)):
             raise InputError(f"epoch: a number, not {shown(epoch)}")
         options = self.options if forward is None else self.options | {"forward": forward}
-        measured = self.measure(model, self.classifier, self.loader, self.test_loader, **options)
-        values = named(measured, self.prefix)
+        rows = self.measure(model, self.classifier, self.loader, self.test_loader, **options)
+        values = {
+            f"{self.prefix}/{row.layer}/{row.split}/{row.metric}": float(row.value)
+            for row in rows
+            if not one_of_a_spectrum(row.metric)
+        }
         if epoch is not None:
             self.history[epoch] = dict(values)
         return values
@@ -135,12 +139,3 @@ def check_prefixes(monitors: Iterable[CollapseMonitor]) -> None:
     prefixes = [monitor.prefix for monitor in monitors]
     if double := {prefix for prefix in prefixes if prefixes.count(prefix) > 1}:
         raise InputError(f"two callbacks log {min(double)}/...; give one of them another prefix=")
-
-
-def named(rows: Iterable[Measurement], prefix: str = "nc") -> dict[str, float]:
-    """Return the values, without single singular values, by `PREFIX/LAYER/SPLIT/METRIC`."""
-    return {
-        f"{prefix}/{row.layer}/{row.split}/{row.metric}": float(row.value)
-        for row in rows
-        if not one_of_a_spectrum(row.metric)
-    }

@@ -116,7 +116,8 @@ def measure_regression_model(
     and progress; all as in `measure_model`. The model runs once over each loader, and all features are kept
     on the CPU.
     """
-    splits, weight, bias = _arrays(model, classifier, loader, test_loader, layers, "vectors", options)
+    loaders = {TRAIN: loader, TEST: test_loader}
+    splits, weight, bias = _arrays(model, classifier, loaders, layers, "vectors", options)
     (train, targets), (test, test_targets) = splits[TRAIN], splits.get(TEST, ({}, None))
     last = measure_regression(train[LAST_LAYER], targets, weight, bias, test.get(LAST_LAYER), test_targets)
     rows = list(last)
@@ -139,7 +140,8 @@ def measure_multilabel_model(
     loader, test_loader: as in `measure_model`, with tags (n, K) of 0 and 1 in place of labels. All else as in
     `measure_regression_model`.
     """
-    splits, weight, bias = _arrays(model, classifier, loader, test_loader, layers, "tags", options)
+    loaders = {TRAIN: loader, TEST: test_loader}
+    splits, weight, bias = _arrays(model, classifier, loaders, layers, "tags", options)
     (train, tags), (test, test_tags) = splits[TRAIN], splits.get(TEST, ({}, None))
     last = measure(train[LAST_LAYER], tags, weight, bias, test.get(LAST_LAYER), test_tags)
     rows = list(last)
@@ -153,14 +155,12 @@ def measure_multilabel_model(
 def _arrays(
     model: nn.Module,
     classifier: str | nn.Module,
-    loader: Iterable[Any],
-    test_loader: Iterable[Any] | None,
+    loaders: Mapping[str, Iterable[Any] | None],
     layers: Sequence[str] | Mapping[str, Select],
     targets: Targets,
     options: Mapping[str, Any],
 ) -> tuple[dict[str, tuple[dict[str, Tensor], Tensor]], Tensor, Tensor | None]:
     """Return features by layer and their targets, by split, and weight and bias of the classifier."""
-    loaders = {TRAIN: loader, TEST: test_loader}
     with passes(model, classifier, loaders, layers, targets=targets, keep=0, **options) as (head, runs):
         splits = {split: joined(run()) for split, run in runs.items()}
         return splits, head.weight.cpu(), None if head.bias is None else head.bias.cpu()
@@ -192,18 +192,18 @@ def collect_features(
     if targets != "classes" and ood_loader is not None:
         raise InputError(f"ood_loader: does not apply to {targets}; leave it out")
     loaders = {TRAIN: loader, TEST: test_loader, OOD: ood_loader}
-    arrays: dict[str, np.ndarray] = {}
-    with passes(
-        model, classifier, loaders, device=device, targets=targets, select=select, forward=forward,
-        labels_key=labels_key, keep=0, progress=progress,
-    ) as (head, runs):  # fmt: skip
-        for split, run in runs.items():
-            values, labels = joined(run())
-            for name, tensor in (("features", values[LAST_LAYER]), (ARRAYS[targets], labels)):
-                arrays[name if split == TRAIN else f"{split}_{name}"] = _to_numpy(tensor)
-        arrays["weight"] = _to_numpy(head.weight)
-        if head.bias is not None:
-            arrays["bias"] = _to_numpy(head.bias)
+    options = {
+        "device": device, "select": select, "forward": forward, "labels_key": labels_key,
+        "progress": progress,
+    }  # fmt: skip
+    splits, weight, bias = _arrays(model, classifier, loaders, (), targets, options)
+    arrays = {}
+    for split, (values, labels) in splits.items():
+        for name, tensor in (("features", values[LAST_LAYER]), (ARRAYS[targets], labels)):
+            arrays[name if split == TRAIN else f"{split}_{name}"] = _to_numpy(tensor)
+    arrays["weight"] = _to_numpy(weight)
+    if bias is not None:
+        arrays["bias"] = _to_numpy(bias)
     arrays.pop("ood_labels", None)
     return arrays
 

@@ -108,7 +108,7 @@ class _Reader:
             read, inputs = read + 1, to_device(inputs, device)
             labels, measured = self.entries(labels, inputs, other=split == OOD)
             if read == 1 and self.targets == "classes":
-                warn_of_tokens(inputs, labels[measured], measured)
+                _warn_of_tokens(inputs, labels[measured], measured)
             values = self.read(inputs, measured)
             yield (
                 {point: value[measured.to(value.device)].to(place) for point, value in values.items()},
@@ -165,7 +165,7 @@ class _Reader:
         return vectors
 
 
-def warn_of_tokens(inputs: Any, labels: Tensor, measured: Tensor) -> None:
+def _warn_of_tokens(inputs: Any, labels: Tensor, measured: Tensor) -> None:
     """Warn where labels (m,), those of `measured` (n, T), are the tokens (n, T) that the model reads."""
     tokens = inputs.get("input_ids") if isinstance(inputs, Mapping) else inputs
     if not isinstance(tokens, Tensor) or tokens.shape != measured.shape or measured.dim() != 2:

@@ -202,36 +202,36 @@ def _check_network(run: Run, data: Prepared) -> None:
             f"{name}: `last` has a weight {tuple(rows.shape)}; expected ({data.classes}, {width}), the "
             "classes and the width of the layer 'last'",
         )
+    buffers = dict(network.named_buffers())
+    with torch.no_grad(), global_generators(run.seed, "trial"):
+        network.train().forward_with_features(samples.inputs, samples.lengths)
+    if rebound := [key for key, buffer in network.named_buffers() if buffer is not buffers.get(key)]:
+        problem = f"sets the buffer {rebound[0]} to another tensor; change it in place, by copy_() or mul_()"
+        raise mistake(made, f"{name}: {problem}")
     _check_state(network, made, name, run, data)
 
 
 def _check_state(network: Network, made: torch.nn.Module, name: str, run: Run, data: Prepared) -> None:
-    """Raise InputError if what a run stores of a network is not all of it.
+    """Raise InputError if what a run stores of a network is not all of it: another seed's takes its weights.
 
     What is neither parameter nor buffer would be that of another run in a batch, and after training that of
-    the initial weights. The stored network is passed through in float64, as when it is measured.
+    the initial weights. Both are passed through in float64, as when they are measured.
     """
     cpu = torch.device("cpu")
     state = Stack([network], cpu, torch.float32).state_of(0)
+    try:
+        other = load_network(dataclasses.replace(run, seed=run.seed + 1), state, data, cpu)
+    except InputError as error:
+        problem = f"is not read back as it is stored, by names of parameters and buffers: {error}"
+        raise mistake(made, cut(f"{name}: {problem}")) from None
     samples = prepare_split(data.train, data.kind, run.spec.model, cpu, torch.float64)
-    layers = []
-    for seed in (run.seed, run.seed + 1):
-        try:
-            stored = load_network(dataclasses.replace(run, seed=seed), state, data, cpu)
-        except InputError as error:
-            problem = f"is not read back as it is stored, by names of parameters and buffers: {error}"
-            raise mistake(made, cut(f"{name}: {problem}")) from None
-        with torch.no_grad():
-            layers.append(list(stored.representations(samples.inputs, samples.lengths)))
-    if any(not torch.equal(one.values, two.values) for one, two in zip(*layers, strict=True)):
+    with torch.no_grad():
+        one, two = (
+            list(each.representations(samples.inputs, samples.lengths))
+            for each in (network.double().eval(), other)
+        )
+    if any(not torch.equal(layer.values, twin.values) for layer, twin in zip(one, two, strict=True)):
         problem = "keeps numbers that are neither parameters nor buffers; use self.register_buffer"
-        raise mistake(made, f"{name}: {problem}")
-    buffers = dict(network.named_buffers())
-    with torch.no_grad(), global_generators(run.seed, "trial"):
-        inputs = samples.inputs.float() if samples.inputs.is_floating_point() else samples.inputs
-        network.train().forward_with_features(inputs, samples.lengths)
-    if rebound := [key for key, buffer in network.named_buffers() if buffer is not buffers.get(key)]:
-        problem = f"sets the buffer {rebound[0]} to another tensor; change it in place, by copy_() or mul_()"
         raise mistake(made, f"{name}: {problem}")
 
 

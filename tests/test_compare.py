@@ -13,7 +13,6 @@ from ncpipe.commands.compare import compare, different_parameters, result_rows
 from ncpipe.config.params import Slopes
 from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import Results, WeightedRuns, compare_results, difference_interval
-from ncpipe.tables.intervals import combination_interval
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.slopes import loglog_slopes
 
@@ -99,22 +98,15 @@ def test_the_same_runs_differ_by_nothing():
     assert 0 < row["difference_high"] - row["difference_low"] < lone / 2
 
 
-def test_a_lone_run_takes_a_spread_of_its_own_size():
-    """That of a combination of length 1. Red: spreads of pairs, which are those of two runs, lent to one."""
-    before, after = np.random.default_rng(0).standard_normal((2, 2, 3))
-    interval = difference_interval(terms([0.5, 2], before), terms([1, -1, -1.5], [*after, [0.3]]), 0.95)
-    lengths = np.hypot([0.5, 2], [1, -1])
-    pairs = np.array([after[0] - 0.5 * before[0], -after[1] - 2 * before[1]]) / lengths[:, None]
-    expected = combination_interval(np.array([*lengths, -1.5]), [*pairs, np.array([0.3])], 0.95)
-    assert interval[1:] == pytest.approx(expected, rel=1e-12)
-
-
-def test_one_run_at_the_deepest_depth_is_not_exact():
-    """Red: depths without a weight that lend no spread."""
+def test_one_run_at_the_deepest_depth_gives_a_difference_without_an_interval():
+    """Red: an interval of no width, or with the spread of other depths."""
     runs = grid()
     runs = runs[(runs["depth"] < 13) | (runs["seed"] == 0)]
-    row = compared(base=results(noisy, runs), other=results(steeper, runs)).loc[("log10", "other")]
-    assert row["difference_low"] < row["difference"] < row["difference_high"]
+    table = compared(base=results(noisy, runs), other=results(steeper, runs))
+    for quantity in ("slope", "log10"):
+        row = table.loc[(quantity, "other")]
+        assert row["difference"] < 0
+        assert row[["low", "high", "difference_low", "difference_high"]].isna().all()
 
 
 def test_an_experiment_without_values_has_counts_only():

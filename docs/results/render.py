@@ -300,10 +300,8 @@ class Panel:
             for name in names:
                 fit = own.loc[name]
                 counts[name] = f"{fit['n_used']}"
-                known = not math.isnan(fit["slope"])
-                cells.append(
-                    f"{fit['slope']:z.2f} [{fit['low']:z.2f}, {fit['high']:z.2f}]" if known else NOTHING
-                )
+                ends = fit["slope"], fit["low"], fit["high"]
+                cells.append(NOTHING if math.isnan(fit["slope"]) else _with_interval(*ends))
             rows.append([title, *cells])
         heads = [f"{name.replace('<=', '≤')} ({counts[name]} runs)" for name in names]
         return table(["", *heads], rows)
@@ -392,7 +390,7 @@ def images() -> str:
         for groups in values.values():
             fit = Replicates(np.array(DEPTHS), groups, LEVEL).fit(0)
             ends = " → ".join(short(10 ** float(group.mean())) for group in groups)
-            cells.append(f"{ends}: {fit['slope']:z.2f} [{fit['low']:z.2f}, {fit['high']:z.2f}]")
+            cells.append(f"{ends}: {_with_interval(fit['slope'], fit['low'], fit['high'])}")
         rows.append([source, str(count), *cells])
     heads = [f"{title}, L = {DEPTHS[0]} → {DEPTHS[1]}: power" for title in METRICS]
     return table(["", "images of 4 patches", *heads], rows)
@@ -442,7 +440,7 @@ def earlier() -> str:
     rows = [
         [
             row["data"], row["setting"], row["inputs"], str(row["runs"]),
-            *(_interval(row, title) for title in METRICS),
+            *(_with_interval(row[title], row[f"{title} low"], row[f"{title} high"]) for title in METRICS),
             f"`{row['commit']}`",
         ]
         for row in published("transformers_images", "earlier").to_dict("records")
@@ -463,8 +461,8 @@ def few_images(source: str) -> str:
     return short(10 ** float(values["NC1"][0].mean()))
 
 
-def _interval(row: dict[Any, Any], title: str) -> str:
-    return f"{row[title]:z.2f} [{row[f'{title} low']:z.2f}, {row[f'{title} high']:z.2f}]"
+def _with_interval(value: float, low: float, high: float) -> str:
+    return f"{value:z.2f}" if math.isnan(low) else f"{value:z.2f} [{low:z.2f}, {high:z.2f}]"
 
 
 def by_value(folder: str) -> str:

@@ -109,7 +109,7 @@ class Claim:
 
         - `agrees`: the whole interval lies in the expected range.
         - `disagrees`: no part of the interval does.
-        - `undecided`: otherwise, for a trend over fewer than three depths, without an interval because every
+        - `undecided`: otherwise, for a trend over fewer than three depths, without an interval because a
           setting has one run, and for a slope whose means turn back (`Answer.turns`). A number with a p-value
           instead of an interval is undecided unless the test rejects 0.
         """

@@ -17,7 +17,7 @@ from ncpipe.tables.points import LAST
 from ncpipe.tables.rates import p_text, power, series_rows, short_answer, tendency
 
 ARROWS = {"improve": "↓", "worsen": "↑", "show": "→", "go": "", "have": ""}
-WORDS = {"improve": "falls", "worsen": "rises", "show": "no clear change", "go": "", "have": ""}
+WORDS = {"improve": "falls", "worsen": "rises", "show": "no clear change", "go": "no interval", "have": ""}
 MOST_LINES = 6  # of the experiments that the first screen names
 PROVEN = "L-"  # how the names of the architectures begin that `theorem` in words.yaml is about
 TWO_LAYERS = ("L-RN2", "L-T12", "L-T22")  # two linear maps a block
@@ -174,12 +174,10 @@ def next_steps(runs: pd.DataFrame, rows: Sequence[RateRow]) -> list[str]:
     steps = []
     if moving := int((~runs["converged"]).sum()):
         steps.append(f"{moving} of {len(runs)} runs did not converge: more epochs may change what they say.")
-    arrow = ARROWS["show"]
-    unclear = [
-        f"{name} of {row.line}" for row in rows for name, rate in row.rates.items() if rate.arrow == arrow
-    ]
-    if runs["seed"].nunique() == 1:
-        steps.append("Add seeds to params.yaml: with one there are no intervals.")
+    said = [(rate.word, f"{name} of {row.line}") for row in rows for name, rate in row.rates.items()]
+    unclear = [of for word, of in said if word == WORDS["show"]]
+    if runs["seed"].nunique() == 1 or any(word == WORDS["go"] for word, _ in said):
+        steps.append("Add seeds to params.yaml: an interval needs two used runs at every point.")
     elif unclear:
         more = f" and {len(unclear) - 1} more" if len(unclear) > 1 else ""
         steps.append(f"No clear change of {unclear[0]}{more}: more seeds narrow an interval.")

@@ -89,8 +89,7 @@ def difference_interval(base: Combination, other: Combination, level: float) -> 
     not the runs correlate; without correlation they only cost degrees of freedom. Two settings with the same
     runs differ by 0 [0, 0].
 
-    The interval is that of a slope (`intervals.combination_interval`). Pairs are divided by the norm of their
-    two weights, so that a depth with one run gets a variance of the right scale from the other depths.
+    The interval is that of a slope (`intervals.combination_interval`).
     """
     groups, weights = _groups(base, other)
     value = float(weights @ [values.mean() for values in groups])
@@ -146,10 +145,9 @@ def _groups(base: Combination, other: Combination) -> tuple[list[np.ndarray], np
     for term in other:
         if term.depth in paired:
             before = earlier[term.depth]
-            size = math.hypot(term.weight, before.weight)
-            one, less = (term.weight / size, before.weight / size) if size else (math.sqrt(0.5),) * 2
-            groups.append((one * term.values - less * before.values[term.values.index]).to_numpy())
-            weights.append(size)
+            change = term.weight * term.values - before.weight * before.values[term.values.index]
+            groups.append(change.to_numpy())
+            weights.append(float(term.weight != 0 or before.weight != 0))
     return groups, np.array(weights)
 
 
@@ -190,10 +188,7 @@ def _quantities(named: Mapping[str, Lines]) -> Iterator[tuple[str, dict[str, Any
         groups = {name: values.get(line, {}) for name, values in named.items()}
         if common := set.intersection(*map(set, groups.values())):
             for place in sorted(common) if line else [max(common)]:
-                means = {
-                    name: [WeightedRuns(at, float(at == place), values) for at, values in group.items()]
-                    for name, group in groups.items()
-                }
+                means = {name: [WeightedRuns(place, 1.0, group[place])] for name, group in groups.items()}
                 yield "log10", {"depth": line, "x": place} if line else {"depth": place}, means
             break
 

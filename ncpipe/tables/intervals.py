@@ -15,12 +15,12 @@ ROUNDING = 1e-13  # of log10 values and their means
 def combination_interval(
     weights: np.ndarray, groups: Sequence[np.ndarray], level: float
 ) -> tuple[float, float]:
-    """Return the interval of weights . means (p,): value ± t standard errors; NaN if no depth has two runs.
+    """Return the interval of weights . means (p,): value ± t standard errors; NaN if a depth has one run.
 
-    The variance is sum w^2 s^2/n, with s^2 of each depth's own runs (ddof = 1). A depth with one run takes
-    the pooled s^2 of the others, each weighted by its number of runs. t is Student's quantile at
+    The variance is sum w^2 s^2/n, with s^2 of each depth's own runs (ddof = 1). t is Student's quantile at
     Satterthwaite's degrees of freedom [Satterthwaite 1946; Welch 1947], which account for the few runs behind
-    each variance. A value that is rounding has 0 in its interval.
+    each variance. One run says nothing about its depth's spread; depths with weight 0 do not count. A value
+    that is rounding has 0 in its interval.
 
     Runs count as independent of each other and of runs at other depths (docs/depth_rates.md has the effect of
     shared seeds). In simulations with normal errors (`benchmarks/interval_coverage.py`) 95 % intervals cover
@@ -39,18 +39,15 @@ def combination_interval(
 
 
 def standard_error(weights: np.ndarray, groups: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Return the standard error of weights . means and its degrees of freedom; NaN if no depth has two runs.
+    """Return the standard error of weights . means and its degrees of freedom; NaN if a depth has one run.
 
     As in `combination_interval`; with an error of 0 the freedom is infinite.
     """
-    counts = np.array([len(values) for values in groups])
-    several = counts > 1
-    runs = counts[several]
-    variances = np.array([values.var(ddof=1) for values in groups if len(values) > 1])
-    single = np.square(weights[~several]).sum()
-    parts = (np.square(weights[several]) / runs + single * runs / runs.sum()) * variances
-    if not len(parts):
+    weighted = [values for values, weight in zip(groups, weights, strict=True) if weight]
+    runs = np.array([len(values) for values in weighted])
+    if (runs < 2).any():
         return math.nan, math.nan
+    parts = np.square(weights[weights != 0]) * [values.var(ddof=1) for values in weighted] / runs
     variance = float(parts.sum())
     freedom = variance**2 / float((parts**2 / (runs - 1)).sum()) if variance else math.inf
     return math.sqrt(variance), freedom

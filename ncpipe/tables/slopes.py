@@ -35,7 +35,7 @@ def loglog_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) 
 
     The fit is ordinary least squares with every used run (see `points.usable_points`) as one point. slope,
     intercept: NaN for used runs at fewer than two depths. low, high: `intervals.combination_interval` at
-    `level`, which is about the seeds and does not test the power law; NaN if no depth has two used runs.
+    `level`, which is about the seeds and does not test the power law; NaN if a depth has one used run.
     n_used, n_depths: numbers of used runs and of their depths.
 
     lack_of_fit, df1, df2, p_value: `linearity.line_test`, of whether the depths' means lie on a line.

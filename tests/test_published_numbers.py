@@ -65,6 +65,22 @@ def test_a_slope_of_the_trends_is_polyfits_over_its_own_runs() -> None:
     assert f"{slope:z.2f} [" in row[6]
 
 
+def test_runs_of_lowest_loss_have_the_panels_objective() -> None:
+    """From the tables. Red: λ_L = 0.005/L among them, under which every loss is lower; runs left out."""
+    (panel,) = [panel for panel in trends.panels() if panel.panel == "Figure 1, row 4"]
+    lowest = panel.lowest()
+    assert lowest["depth"].tolist() == [2, 3, 5, 8, 13, 21, 34]
+    names = "optimizer_mnist", "trends_mnist_rn2_pytorch", "trends_mnist_rn2_he", "trends_mnist_rn2_half"
+    runs = pd.concat([render.published(name, "runs") for name in ("mnist_rn2", *names)])
+    same = (runs["penalty_rule"] == "over_depth") & (runs["penalty_last_layer"] == 0.005) & runs["selected"]
+    least = runs[same].groupby("depth")["loss"].min()
+    further = pd.read_csv(ROOT / "docs/results/stationary/continued.csv")
+    further = further[(further["experiment"] == "mnist_rn2") & (further["iterations"] > 0)]
+    least = least.combine(further.groupby("depth")["loss"].min(), min, fill_value=np.inf)
+    np.testing.assert_array_equal(lowest["loss"], least)
+    assert "[" not in trends.cell(trends.fit(lowest, "NC1"))
+
+
 def test_a_choice_of_one_depth_or_of_rounding_has_no_power() -> None:
     """Red: `rounding` for one depth; a power of values that float32 leaves."""
     runs = pd.DataFrame({"depth": [2, 2, 8, 8], "NC2": [1e-6, 2e-6, 3e-6, 1e-7], "NC1": [0.1, 0.2, 0.1, 0.3]})

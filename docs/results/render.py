@@ -301,7 +301,7 @@ class Panel:
                 fit = own.loc[name]
                 counts[name] = f"{fit['n_used']}"
                 ends = fit["slope"], fit["low"], fit["high"]
-                cells.append(NOTHING if math.isnan(fit["slope"]) else _with_interval(*ends))
+                cells.append(NOTHING if math.isnan(fit["slope"]) else with_interval(*ends))
             rows.append([title, *cells])
         heads = [f"{name.replace('<=', '≤')} ({counts[name]} runs)" for name in names]
         return table(["", *heads], rows)
@@ -341,9 +341,8 @@ class Panel:
 
 
 def _power_cell(fit: Mapping[str, Any] | pd.Series) -> str:
-    value = f"{fit['slope']:z.2f}"
-    shown = f"**{value}**" if fit["low"] > 0 else value
-    return f"{shown} [{fit['low']:z.2f}, {fit['high']:z.2f}]{'†' * bool(fit['rejected'])}"
+    bold = "**" * (fit["low"] > 0)
+    return f"{with_interval(fit['slope'], fit['low'], fit['high'], bold)}{'†' * bool(fit['rejected'])}"
 
 
 def pairs(one: Panel, other: Panel, title: str) -> str:
@@ -390,7 +389,7 @@ def images() -> str:
         for groups in values.values():
             fit = Replicates(np.array(DEPTHS), groups, LEVEL).fit(0)
             ends = " → ".join(short(10 ** float(group.mean())) for group in groups)
-            cells.append(f"{ends}: {_with_interval(fit['slope'], fit['low'], fit['high'])}")
+            cells.append(f"{ends}: {with_interval(fit['slope'], fit['low'], fit['high'])}")
         rows.append([source, str(count), *cells])
     heads = [f"{title}, L = {DEPTHS[0]} → {DEPTHS[1]}: power" for title in METRICS]
     return table(["", "images of 4 patches", *heads], rows)
@@ -440,7 +439,7 @@ def earlier() -> str:
     rows = [
         [
             row["data"], row["setting"], row["inputs"], str(row["runs"]),
-            *(_with_interval(row[title], row[f"{title} low"], row[f"{title} high"]) for title in METRICS),
+            *(with_interval(row[title], row[f"{title} low"], row[f"{title} high"]) for title in METRICS),
             f"`{row['commit']}`",
         ]
         for row in published("transformers_images", "earlier").to_dict("records")
@@ -461,8 +460,10 @@ def few_images(source: str) -> str:
     return short(10 ** float(values["NC1"][0].mean()))
 
 
-def _with_interval(value: float, low: float, high: float) -> str:
-    return f"{value:z.2f}" if math.isnan(low) else f"{value:z.2f} [{low:z.2f}, {high:z.2f}]"
+def with_interval(value: float, low: float, high: float, mark: str = "") -> str:
+    """Return a number, between two marks, with its interval if that is known."""
+    shown = f"{mark}{value:z.2f}{mark}"
+    return shown if math.isnan(low) else f"{shown} [{low:z.2f}, {high:z.2f}]"
 
 
 def by_value(folder: str) -> str:

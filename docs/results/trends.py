@@ -18,7 +18,7 @@ import yaml
 from continued import COLUMNS, ends
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from render import FOLDER, NOTHING, SERIES, published, short, table
+from render import FOLDER, NOTHING, SERIES, published, short, table, with_interval
 
 from ncpipe.figures.drawing import DASHES, draw_key, draw_means, key_entry, label_rows, row_grid
 from ncpipe.figures.save import save_figure
@@ -30,6 +30,8 @@ from ncpipe.tables.summary import in_two_groups
 METRICS = ("NC1", "NC2", "NC3")
 LEVEL = 0.95
 PAGE = FOLDER / "trends.md"
+PENALTY = [f"penalty_{key}" for key in ("rule", "value", "last_layer", "biases", "scope")]
+LOWEST = "lowest loss at each depth"
 FALLS, RISES, UNCLEAR = *metric_colours(2), FAINT
 # Figures of one study's choices, with the panels that it has some of.
 LINES = {
@@ -76,6 +78,12 @@ class Choice:
         return rows if self.value is None else rows[rows["x"] == self.value]
 
     @property
+    def penalty(self) -> list[str]:
+        """What is penalised how strongly, as in runs.csv."""
+        first = {"penalty_scope": "matrices"} | self.runs.iloc[0].to_dict()  # of before it was a key
+        return [str(first[key]) for key in PENALTY]
+
+    @property
     def depths(self) -> tuple[int, ...]:
         return tuple(sorted(self.runs["depth"].unique().tolist()))
 
@@ -111,6 +119,16 @@ class PanelOfChoices:
         for key in sorted(found, key=lambda key: key != whole):
             yield None if key == whole else self.base.over(found[key][0]), found[key]
 
+    def lowest(self) -> pd.DataFrame:
+        """Return at each depth the run of least loss, of the panel's and all choices' with its objective."""
+        same = [
+            choice.runs
+            for choice in self.choices
+            if choice.further or (not choice.inputs and choice.penalty == self.base.penalty)
+        ]
+        runs = pd.concat([self.base.runs, *same], ignore_index=True).dropna(subset=METRICS)
+        return runs.loc[runs.groupby("depth")["loss"].idxmin()]
+
 
 def panels() -> list[PanelOfChoices]:
     """Return the rows of trends.yaml."""
@@ -142,14 +160,18 @@ def cell(found: Mapping[str, Any]) -> str:
     """Return a fit for a table: bold if it worsens, with † if a line is rejected, ‡ if it turns back too."""
     if found["rounding"] or math.isnan(found["slope"]):
         return "rounding" if found["rounding"] else NOTHING
-    value = f"{found['slope']:z.2f}"
-    shown = f"**{value}**" if tendency(found) == RISES else value
+    bold = "**" * (tendency(found) == RISES)
     sign = "‡" if found["turns"] else "†" * bool(found["rejected"])
-    return f"{shown} [{found['low']:z.2f}, {found['high']:z.2f}]{sign}"
+    return f"{with_interval(found['slope'], found['low'], found['high'], bold)}{sign}"
 
 
 def tendency(found: Mapping[str, Any]) -> Colour:
-    """Return the colour of a fit: of falling or rising, or UNCLEAR where a claim about it is undecided."""
+    """Return the colour of a fit: of falling or rising, or UNCLEAR where a claim about it is undecided.
+
+    INK without an interval, as of one run at each depth.
+    """
+    if math.isnan(found["low"]):
+        return INK
     if found["turns"] or found["low"] <= 0 <= found["high"]:
         return UNCLEAR
     return FALLS if found["high"] < 0 else RISES
@@ -179,6 +201,7 @@ def section(panel: PanelOfChoices) -> str:
         if same is not None:
             rows.append(cells(f"published, {same['seed'].nunique()} seeds", panel.inputs, same))
         rows += [cells(choice.text, choice.inputs or panel.inputs, choice.runs) for choice in choices]
+    rows.append(cells(LOWEST, panel.inputs, panel.lowest()))
     head = f"## {panel.panel}: {panel.title}\n\n"
     nothing = "" if panel.choices else "\nNo other choice is published yet.\n"
     return f"{head}**{panel.sentence.strip()}**\n\n{table(heads, rows)}\n{nothing}"
@@ -191,7 +214,10 @@ def page() -> str:
 
 
 def forest() -> Figure:
-    """Draw the powers of L of NC1, NC2 and NC3 with their intervals, a row per choice, grouped by panel."""
+    """Draw the powers of L of NC1, NC2 and NC3 with their intervals, a row per choice, grouped by panel.
+
+    Each panel ends with that of the runs of lowest loss, which are one at each depth and so have no interval.
+    """
     rows: list[tuple[str, pd.DataFrame | None, str]] = []  # label, runs, marker; a heading has no runs
     for panel in panels():
         rows.append((f"{panel.panel}: {panel.title}", None, ""))
@@ -201,6 +227,7 @@ def forest() -> Figure:
                 spelled = ", ".join(map(str, sorted(same["depth"].unique())))
                 rows.append((f"the panel over L = {spelled}, {same['seed'].nunique()} seeds", same, "|"))
             rows += [(choice.text, choice.runs, "o") for choice in choices]
+        rows.append((LOWEST, panel.lowest(), "x"))
     with row_grid(1, len(METRICS), 0.165 * len(rows), 0.7) as (figure, grid):
         for axes, title in zip(grid[0], METRICS, strict=True):
             _draw_slopes(axes, rows, title)
@@ -211,7 +238,8 @@ def forest() -> Figure:
         for axes in grid[0, 1:]:
             axes.set_yticks(range(len(rows)), [""] * len(rows))
         marks = [("all depths of a panel", INK, "D"), ("the panel over a choice's $L$ and seeds", INK, "|"),
-                 ("a choice", INK, "o"), ("falls with depth", FALLS, "s"), ("rises with depth", RISES, "s"),
+                 ("a choice", INK, "o"), ("runs of lowest loss, one a depth", INK, "x"),
+                 ("falls with depth", FALLS, "s"), ("rises with depth", RISES, "s"),
                  ("undecided: interval includes 0, or turns back", UNCLEAR, "s")]  # fmt: skip
         handles = [
             key_entry(label, colour, marker=mark, markersize=4, linewidth=0) for label, colour, mark in marks

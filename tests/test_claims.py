@@ -149,6 +149,7 @@ def test_a_trend_takes_three_depths(quantity, depths, verdict):
             "not rejected (p = 0.9), its slope known to ±0.06, where ±0.05",
         ),
         ((-1, -1.01, -0.99, 0.01), "disagrees", "a line is rejected (p = 0.01)"),
+        ((-1, math.nan, math.nan, 0.2), "undecided", "not rejected (p = 0.2), its slope without an interval"),
         ((-1, -1.01, -0.99), "undecided", "too few runs to test a line"),
         ((), "does not apply", "no runs"),
     ],

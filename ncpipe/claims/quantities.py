@@ -223,7 +223,10 @@ class Line(RunClaim):
             return "too few runs to test a line"
         if number.rejected:
             return f"a line is rejected ({p_text(number.p_value)})"
-        text = f"not rejected ({p_text(number.p_value)}), its slope known to ±{_half_width(number):.2g}"
+        text = f"not rejected ({p_text(number.p_value)})"
+        if math.isnan(number.low):
+            return f"{text}, its slope without an interval, because a depth has one run"
+        text += f", its slope known to ±{_half_width(number):.2g}"
         return text + (f", where ±{self.expect.within:g} is asked for" * (self.decision(number) != "agrees"))
 
 

@@ -18,6 +18,7 @@ from ncpipe.tables.intervals import combination_interval
 from ncpipe.tables.linearity import line_test, welch_james
 from ncpipe.tables.rates import in_columns, rate_table, short_answer
 from ncpipe.tables.slopes import (
+    Replicates,
     leave_out_slopes,
     loglog_slopes,
 )
@@ -107,12 +108,24 @@ def test_intervals_are_welchs_for_groups_of_any_sizes():
     assert (high + low) / 2 == pytest.approx(weights @ [y.mean() for y in groups], rel=1e-12)
 
 
-def test_a_depth_with_one_run_gives_no_interval_unless_its_weight_is_0():
-    """Red: the spread of other depths in its place, with which 95 % intervals cover as little as 38 %."""
-    groups = [np.array([0.0, 0.3, 0.9]), np.array([1.0, 1.1, 1.5]), np.array([2.0])]
-    assert np.isnan(combination_interval(np.array([1.0, 0, -1]), groups, 0.95)).all()
-    without = combination_interval(np.array([1.0, -1, 0]), groups, 0.95)
-    assert without == combination_interval(np.array([1.0, -1]), groups[:2], 0.95)
+@pytest.mark.parametrize("depths", [[2, 4, 8], [4, 8, 16]])
+def test_a_depth_with_one_run_gives_no_interval_whatever_its_weight(depths):
+    """Red: the spread of other depths in its place, with which 95 % intervals cover as little as 38 %; an
+    interval where rounding makes the weight of the middle depth 0."""
+    three, one = np.array([0.0, 0.3, 0.9]), np.array([1.0])
+    fit = Replicates(np.array(depths), [three, one, three], 0.95).fit(0)
+    assert not math.isnan(fit["slope"])
+    assert np.isnan([fit["low"], fit["high"]]).all()
+
+
+def test_a_depth_that_is_left_out_may_have_one_run():
+    """Red: an interval that asks for two runs where none are used."""
+    groups = [np.array([2.0]), np.array([0.0, 0.3, 0.9]), np.array([1.0, 1.1, 1.5])]
+    fits = [
+        Replicates(np.array(x), own, 0.95).fit(n)
+        for x, own, n in (((2, 3, 5), groups, 1), ((3, 5), groups[1:], 0))
+    ]
+    assert fits[0]["low"] == fits[1]["low"] < fits[0]["high"]
 
 
 def test_one_depth_has_no_slope_and_one_run_per_depth_neither_interval_nor_test():

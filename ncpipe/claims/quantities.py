@@ -132,7 +132,7 @@ def _used_series(claim: RunClaim, table: pd.DataFrame, tables: Tables, without: 
 def _fitted(series: Replicates, without: int) -> tuple[Answer, dict[str, Any]]:
     """Return the slope without the smallest depths, and the columns FIT and TEST of slopes.csv."""
     fit = series.fit(without)
-    error, freedom = standard_error(series.weights(without), series.groups)
+    error, freedom = standard_error(series.weights(without)[without:], series.groups[without:])
     ends = fit["slope"], fit["low"], fit["high"]
     return Answer(*ends, f"{fit['n_used']} runs", error=error, freedom=freedom), fit
 

@@ -19,8 +19,8 @@ def combination_interval(
 
     The variance is sum w^2 s^2/n, with s^2 of each depth's own runs (ddof = 1). t is Student's quantile at
     Satterthwaite's degrees of freedom [Satterthwaite 1946; Welch 1947], which account for the few runs behind
-    each variance. One run says nothing about its depth's spread; depths with weight 0 do not count. A value
-    that is rounding has 0 in its interval.
+    each variance. One run says nothing about its depth's spread. A value that is rounding has 0 in its
+    interval.
 
     Runs count as independent of each other and of runs at other depths (docs/depth_rates.md has the effect of
     shared seeds). In simulations with normal errors (`benchmarks/interval_coverage.py`) 95 % intervals cover
@@ -43,11 +43,10 @@ def standard_error(weights: np.ndarray, groups: Sequence[np.ndarray]) -> tuple[f
 
     As in `combination_interval`; with an error of 0 the freedom is infinite.
     """
-    weighted = [values for values, weight in zip(groups, weights, strict=True) if weight]
-    runs = np.array([len(values) for values in weighted])
+    runs = np.array([len(values) for values in groups])
     if (runs < 2).any():
         return math.nan, math.nan
-    parts = np.square(weights[weights != 0]) * [values.var(ddof=1) for values in weighted] / runs
+    parts = np.square(weights) * [values.var(ddof=1) for values in groups] / runs
     variance = float(parts.sum())
     freedom = variance**2 / float((parts**2 / (runs - 1)).sum()) if variance else math.inf
     return math.sqrt(variance), freedom

@@ -111,9 +111,10 @@ class Replicates:
         slope = intercept = low = high = math.nan
         if len(x) >= 2:
             means = np.array([values.mean() for values in groups])
-            slope = float(slope_weights(x, counts) @ means)
+            weights = slope_weights(x, counts)
+            slope = float(weights @ means)
             intercept = float(np.average(means - slope * x, weights=counts))
-            low, high = self.interval(self.weights(start))
+            low, high = combination_interval(weights, groups, self.level)
         test = line_test(x, groups)
         fitted = (slope, low, high, intercept, self.level, int(counts.sum()), len(x))
         return (
@@ -124,9 +125,6 @@ class Replicates:
         """Return w (p,) with w . means the slope of the depths from index `start` on."""
         counts = np.array([len(values) for values in self.groups[start:]])
         return np.concatenate([np.zeros(start), slope_weights(np.log10(self.depths[start:]), counts)])
-
-    def interval(self, weights: np.ndarray) -> tuple[float, float]:
-        return combination_interval(weights, self.groups, self.level)
 
 
 def replicates(series: pd.DataFrame, rule: Slopes) -> Replicates:
@@ -150,7 +148,7 @@ def fits_without_small_depths(series: Replicates) -> Iterator[dict[str, Any]]:
     for left_out in range(1, len(series.depths) - FEWEST_DEPTHS + 1):
         fit = series.fit(left_out)
         change = series.weights(left_out) - series.weights(0)
-        low, high = series.interval(change)
+        low, high = combination_interval(change, series.groups, series.level)
         drift = float(change @ [values.mean() for values in series.groups])
         drifted = (drift, low, high, low > 0 or high < 0)
         without = ", ".join(str(depth) for depth in series.depths[:left_out])

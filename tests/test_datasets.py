@@ -572,6 +572,17 @@ def test_named_tokenizer(tmp_path, raw, reviews):
     assert data.test.lengths[9] == 1
 
 
+def test_ids_of_a_tokenizer_may_have_gaps():
+    """Red: as many rows of the embedding as entries, and a traceback of the index in training."""
+    import tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from ncpipe.datasets.review_tokens import id_count
+
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "good": 7, "bad": 99}, "[UNK]"))
+    assert id_count(PreTrainedTokenizerFast(tokenizer_object=words)) == 100
+
+
 def test_tokenizer_that_cannot_be_loaded(tmp_path, raw, reviews, monkeypatch):
     def fail(name):
         raise OSError("We couldn't connect\nto it")

@@ -172,13 +172,17 @@ def test_a_text_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_rare_tokens_share_a_number() -> None:
-    """Tokens 3 and 4 are rare, and 2 joins them until they are common."""
+    """Tokens 3 and 4 are rare, and 2 joins them until they are common. Red: counts of what never occurs."""
     train = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3]])
     test = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 4]])
     both = torch.cat([train, test])
-    assert common_tokens(both, 1, 6, 2).tolist() == [1, 2, 0, 0, 0, 0]
-    assert common_tokens(both, 1, 6, 1).tolist() == [1, 2, 3, 0, 0, 0]
-    assert common_tokens(both[:, :-1].repeat(2, 1), 2, 3, 2).tolist() == [0, 1, 2]
+    for windows, least, expected in (
+        ((both, 1, 6), 2, ([1, 2, 0, 0, 0, 0], 3)),  # token 5 never occurs, so it is not rare
+        ((both, 1, 6), 1, ([1, 2, 3, 0, 0, 0], 2)),
+        ((both[:, :-1].repeat(2, 1), 2, 3), 2, ([0, 1, 2], 0)),
+    ):
+        numbers, rare = common_tokens(*windows, least)
+        assert (numbers.tolist(), rare) == expected
 
 
 @pytest.mark.parametrize(

@@ -197,14 +197,31 @@ def test_a_claim_about_no_metric_is_found_at_once() -> None:
         write_code()
 
 
-def test_a_data_file_has_to_be_listed_and_there() -> None:
-    arrays: dict[str, Any] = {
-        "source": "arrays", "file": "mine.npz", "kind": "vector", "per_class": None, "test_per_class": None,
-        "seed": 0, "normalisation": "none",
-    }  # fmt: skip
-    write_params([2], [0], own=experiment_tree(data=arrays))
-    with pytest.raises(InputError, match=r"experiments\.own\.data\.file: mine\.npz not found"):
-        write_code()
+ARRAYS: dict[str, Any] = {
+    "source": "arrays", "file": "mine", "kind": "vector", "per_class": None, "test_per_class": None,
+    "seed": 0, "normalisation": "none",
+}  # fmt: skip
+TEXT: dict[str, Any] = {
+    "source": "text", "file": "mine", "vocabulary": 300, "min_per_class": 1, "sequences": 4,
+    "test_sequences": 4, "context": 2, "seed": 0,
+}  # fmt: skip
+REVIEWS: dict[str, Any] = {
+    "source": "imdb", "per_class": 2, "test_per_class": 2, "seed": 0, "tokenizer": "mine", "vocabulary": None,
+    "context": 2, "keep": "start",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", [ARRAYS, TEXT, REVIEWS], ids=lambda data: data["source"])
+def test_a_data_file_has_to_be_listed_and_there(data: dict[str, Any]) -> None:
+    """Red: a text or a tokenizer's folder whose edits DVC does not see, so that old tokens are trained on."""
+    transformer = {"architecture": "L-T11", "norm": "pre"}
+    write_params(
+        [2], [0], own=experiment_tree(data=data, **({} if data is ARRAYS else {"model": transformer}))
+    )
+    if "file" in data:
+        with pytest.raises(InputError, match=r"experiments\.own\.data\.file: mine not found"):
+            write_code()
+    Path("mine").mkdir()
     Path("dvc.yaml").write_text("stages:\n  code:\n    deps: [ncpipe]\n  fetch:\n    deps: []\n")
-    with pytest.raises(InputError, match=r"add the line `- mine\.npz` to the deps of the stage fetch"):
+    with pytest.raises(InputError, match=r"add the line `- mine` to the deps of the stage fetch"):
         write_code()

@@ -33,5 +33,7 @@ def train_byte_pairs(corpus: Sequence[str], vocabulary: int, progress: bool) -> 
     encoder.train_from_iterator(corpus, trainer, length=len(corpus))
     size = encoder.get_vocab_size()
     if size < vocabulary:
-        raise InputError(f"data.vocabulary: the training text gives only {size} entries; lower it")
+        raise InputError(
+            f"data.vocabulary: the training text gives only {size} entries; lower it, or give more text"
+        )
     return encoder

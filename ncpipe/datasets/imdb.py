@@ -11,7 +11,7 @@ import torch
 from ncpipe.config.sources.reviews import TextData
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
-from ncpipe.datasets.review_tokens import Tokenizer, encode, load_tokenizer, tokenizer_facts
+from ncpipe.datasets.review_tokens import Tokenizer, encode, id_count, load_tokenizer, tokenizer_facts
 from ncpipe.datasets.sources import download, first_existing, progress_bar, read_members, require_md5
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
@@ -48,7 +48,7 @@ def prepare_imdb(spec: TextData, raw: Path, mirror: Path | None, progress: bool)
         "official": dict.fromkeys(DIGESTS, len(LABELS) * PER_FOLDER),
         "tokenizer": tokenizer_description,
     }
-    return Prepared("tokens", len(LABELS), len(tokenizer), train, test, facts)
+    return Prepared("tokens", len(LABELS), id_count(tokenizer), train, test, facts)
 
 
 def read_training_reviews(raw: Path, mirror: Path | None, progress: bool) -> tuple[list[str], dict[str, str]]:

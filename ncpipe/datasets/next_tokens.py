@@ -31,7 +31,7 @@ def prepare_text(spec: NextTokenData, raw: Path, mirror: Path | None, progress: 
             f"and the text of {len(tokens)} tokens has {len(windows)}; lower them or context"
         )
     order = torch.randperm(len(windows), generator=seeded_generator(spec.seed, "data sequences"))[:sequences]
-    numbers = common_tokens(windows[order], spec.sequences, spec.vocabulary, spec.min_per_class)
+    numbers, rare = common_tokens(windows[order], spec.sequences, spec.vocabulary, spec.min_per_class)
     drawn = numbers[windows[order]]
     classes = int(numbers.max()) + 1
     train, test = (
@@ -40,12 +40,11 @@ def prepare_text(spec: NextTokenData, raw: Path, mirror: Path | None, progress: 
     )
     check_every_token(classes, train, test)
     facts = next_token_facts(spec.source, classes, spec.seed, train, test, checksums)
-    rare = torch.bincount(numbers, minlength=classes)[0] - 1
-    return Prepared("next_tokens", classes, classes, train, test, facts | {"rare": int(rare)})
+    return Prepared("next_tokens", classes, classes, train, test, facts | {"rare": rare})
 
 
-def common_tokens(windows: Tensor, train: int, vocabulary: int, least: int) -> Tensor:
-    """Return new numbers (V,) of tokens: common ones in their order, the others all 0.
+def common_tokens(windows: Tensor, train: int, vocabulary: int, least: int) -> tuple[Tensor, int]:
+    """Return new numbers (V,) of tokens, 0 for all that are not common, and how many of these occur.
 
     windows: (N, C + 1), of which the first `train` are training sequences. Common is what is the next token
     at least `least` times in each split; the rarest of them join the others until these are common too.
@@ -67,7 +66,7 @@ def common_tokens(windows: Tensor, train: int, vocabulary: int, least: int) -> T
     shared = int(bool((used & ~common).any()))
     numbers = torch.zeros(vocabulary, dtype=torch.int64)
     numbers[common] = torch.arange(shared, shared + int(common.sum()))
-    return numbers
+    return numbers, int((used & ~common).sum())
 
 
 def next_token_facts(

@@ -53,6 +53,11 @@ def tokenizer_facts(spec: TextData, tokenizer: Tokenizer) -> dict[str, object]:
     }
 
 
+def id_count(tokenizer: Tokenizer) -> int:
+    """Return one more than the largest id, or the number of entries if that is more: ids may have gaps."""
+    return max(len(tokenizer), 1 + max(tokenizer.get_vocab().values()))
+
+
 def padding_id(tokenizer: Tokenizer) -> int:
     """Return the tokenizer's padding, or 0 if it has none: nothing beyond a sequence's length is read."""
     return 0 if tokenizer.pad_token_id is None else tokenizer.pad_token_id

@@ -6,10 +6,12 @@ The stage `code` runs this (`ncpipe.commands.code`). `ncpipe.runs.trial_step` ta
 from pathlib import Path
 
 from ncpipe.config.arguments import argument_names
-from ncpipe.config.experiment import Experiment
+from ncpipe.config.experiment import Data, Experiment
 from ncpipe.config.optimizer_specs import TorchOptimizer
 from ncpipe.config.params import Params
 from ncpipe.config.sources.arrays import ArraysData
+from ncpipe.config.sources.next_tokens import NextTokenData
+from ncpipe.config.sources.reviews import TextData
 from ncpipe.config.study import Study, mistake, study_errors
 from ncpipe.config.study_files import check_reruns
 from ncpipe.metrics.catalogue import CATALOGUE, ENTRIES, REGRESSION, TAGS, one_of_a_spectrum
@@ -39,12 +41,7 @@ def check_study(params: Params) -> None:
             from ncpipe.training.torch_optimizers import make_optimizer
 
             make_optimizer(spec.optimizer, [torch.nn.Parameter(torch.zeros(2, 2))])
-        if isinstance(spec.data, ArraysData):
-            check_reruns("fetch", spec.data.file)
-            if not Path(spec.data.file).is_file():
-                raise InputError(
-                    f"experiments.{name}.data.file: {spec.data.file} not found; correct the path"
-                )
+        check_files(name, spec.data)
     study = params.study
     if not any(study.tables.values()):
         return
@@ -62,6 +59,16 @@ def check_study(params: Params) -> None:
             with study_errors():
                 trial_step.check_runs([runs[0], runs[-1]])
             metrics_checked = True
+
+
+def check_files(experiment: str, spec: Data) -> None:
+    """Raise InputError unless the data's own file exists and DVC sees its changes; likewise a tokenizer's."""
+    if isinstance(spec, ArraysData | NextTokenData) and spec.file is not None:
+        check_reruns("fetch", spec.file)
+        if not Path(spec.file).is_file():
+            raise InputError(f"experiments.{experiment}.data.file: {spec.file} not found; correct the path")
+    if isinstance(spec, TextData) and Path(spec.tokenizer).exists():
+        check_reruns("fetch", spec.tokenizer)
 
 
 def check_metrics(params: Params) -> None:

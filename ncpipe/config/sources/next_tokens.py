@@ -52,7 +52,9 @@ class MarkovData(DataSpec):
 class NextTokenData(DataSpec):
     """Sequences of a text, each position of which has the next token as its label.
 
-    Tokens are those of a byte-pair encoding trained on the text; all that are rare share one, `[UNK]`.
+    Tokens are those of a byte-pair encoding trained on the text in lower case, with runs of white space as
+    one space; all that are rare share one, `[UNK]`. Lines follow each other without a separator, so a
+    sequence may hold the end of one and the start of the next.
     source: text.
     file: a text file in UTF-8, its path from params.yaml, which the stage fetch of dvc.yaml has to list too;
     null takes the training reviews of the Large Movie Review Dataset, downloaded or from a mirror.

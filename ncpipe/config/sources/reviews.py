@@ -13,12 +13,13 @@ from ncpipe.config.sources.source import DataSpec, Imbalance, LabelNoise
 class TextData(DataSpec):
     """Balanced draw from the Large Movie Review Dataset, as token ids padded on the right.
 
+    Byte pairs are those of lower case, with runs of white space as one space.
     source: imdb.
     per_class: training reviews of each class.
     test_per_class: test reviews of each class; null takes the whole test split.
     seed: seed of the random draw of samples.
     tokenizer: `corpus` trains a byte-pair encoding on the official training reviews; any other value is the
-    name of a tokenizer on the Hugging Face hub.
+    name of a tokenizer on the Hugging Face hub, or its folder, which the stage fetch of dvc.yaml has to list.
     vocabulary: entries of the encoding that `corpus` trains; null with a tokenizer of the hub.
     context: tokens of a review; shorter ones are padded.
     keep: part of a longer review that is used, its `start` or its `end`.

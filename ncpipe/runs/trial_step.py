@@ -36,6 +36,7 @@ from ncpipe.system.errors import InputError, cut
 from ncpipe.system.randomness import global_generators
 from ncpipe.training.device import fix_order_of_sums, prepare_device
 from ncpipe.training.hooked import HookedNetwork
+from ncpipe.training.objective import own_losses
 from ncpipe.training.own_loop import few_batches, train_own
 from ncpipe.training.session import Session
 from ncpipe.training.stack import Stack
@@ -108,6 +109,7 @@ def check_runs(runs: list[Run]) -> None:
     if not torch.equal(loss, again[0]) or not torch.equal(gradient, again[1]):
         part = spec.loss if isinstance(spec.loss, OwnLoss) else spec.model
         raise mistake(part, f"the loss {spec.loss_name} of this network {OTHER}, {NO_DRAWS}")
+    _check_samples_apart(session)
     _check_optimizer(session)
     for _ in session.epochs():
         pass
@@ -134,6 +136,26 @@ def check_runs(runs: list[Run]) -> None:
                 )
 
 
+def _check_samples_apart(session: Session) -> None:
+    """Raise InputError if a loss compares samples without saying so: a full batch passes in parts."""
+    loss = session.spec.loss
+    if not isinstance(loss, OwnLoss) or loss.compares_samples:
+        return
+    with torch.no_grad():
+        outputs = session.outputs(session.train)
+        half = math.ceil(outputs.logits.shape[1] / 2)
+        part = dataclasses.replace(
+            outputs,
+            logits=outputs.logits[:, :half],
+            labels=outputs.labels[:, :half],
+            features=None if outputs.features is None else outputs.features[:, :half],
+        )
+        whole, alone = own_losses(loss, outputs)[:, :half], own_losses(loss, part)
+    if not torch.allclose(alone, whole, rtol=1e-4, atol=1e-4 * float(whole.abs().max())):
+        problem = "gives a sample another number with other samples in its batch; set the ClassVar"
+        raise mistake(loss, f"the loss {loss.name} {problem} compares_samples = True and return the mean")
+
+
 def _check_optimizer(session: Session) -> None:
     """Raise InputError if an optimizer of study.py gives something else when it is called again.
 
@@ -147,7 +169,12 @@ def _check_optimizer(session: Session) -> None:
         before = {name: buffer.clone() for name, buffer in method.buffers().items()}
         twice = []
         for _ in "ab":
-            twice.append(method.optimizer.update(values, gradient, method.table[0]))
+            given = {"weights": values.clone(), "gradients": gradient.clone()}
+            twice.append(method.optimizer.update(*given.values(), method.table[0]))
+            for name, one, kept in zip(given, given.values(), (values, gradient), strict=True):
+                if not torch.equal(one, kept):
+                    problem = f"changes the {name} that it gets; compute from a copy, by clone()"
+                    raise mistake(spec.optimizer, f"the optimizer {spec.optimizer.name} {problem}")
             for name, buffer in method.buffers().items():
                 buffer.copy_(before[name])
         if not torch.allclose(twice[0], twice[1], rtol=0.0, atol=0.0, equal_nan=True):

@@ -56,7 +56,8 @@ def fit_times_samples(outputs: Outputs, loss: Loss) -> Tensor:
     """
     logits, labels, counts = outputs.logits, outputs.labels, outputs.counts
     if isinstance(loss, OwnLoss):
-        return _own_times_samples(loss, outputs)
+        losses = own_losses(loss, outputs)
+        return logits.shape[1] * losses if loss.compares_samples else losses.sum(1)
     if isinstance(loss, SupCon):
         return _mean_contrast_times_samples(outputs, loss)
     if isinstance(loss, Focal):
@@ -96,11 +97,12 @@ def _mean_contrast_times_samples(outputs: Outputs, loss: SupCon) -> Tensor:
     return samples * total / compared.clamp(min=1)
 
 
-def _own_times_samples(loss: OwnLoss, outputs: Outputs) -> Tensor:
-    """Return the same of a function of study.py, which sees one run, without S.
+def own_losses(loss: OwnLoss, outputs: Outputs) -> Tensor:
+    """Return what a function of study.py gives: numbers (S, N), or means (S,) if it compares samples.
 
-    On a GPU by vmap, if vmap takes the function. Elsewhere run after run, on copies that begin at an aligned
-    address: kernels may sum in another order otherwise, and a run's bytes must not depend on its neighbours.
+    It sees one run, without S. On a GPU by vmap, if vmap takes the function. Elsewhere run after run, on
+    copies that begin at an aligned address: kernels may sum in another order otherwise, and a run's bytes
+    must not depend on its neighbours.
     """
     function, name = loss.study_entry, type(loss).__name__
     names = argument_names(function)
@@ -126,7 +128,7 @@ def _own_times_samples(loss: OwnLoss, outputs: Outputs) -> Tensor:
         shape = tuple(losses.shape[1:])
         needed = "the mean over the batch, ()" if compares else f"a number for each sample, ({samples},)"
         raise mistake(loss, f"the loss of {name} has the shape {shape}; expected {needed}")
-    return samples * losses if compares else losses.sum(1)
+    return losses
 
 
 def _by_vmap(function: Callable[..., Tensor], tensors: Sequence[Tensor]) -> Tensor | None:

@@ -259,9 +259,45 @@ def test_a_loop_that_diverges_ends_as_every_run_does(study: Path) -> None:
     assert all(torch.equal(value, trained.snapshots[2][name]) for name, value in trained.state.items())
 
 
-def test_a_loop_that_counts_epochs_from_0_is_refused(study: Path) -> None:
-    refused = refused_by(checked, LOOP.replace("log(epoch, loss", "log(epoch - 1, loss"))
-    assert refused == "plain L=2 seed=0: the loop logs epoch 0 after 0, of 1; count epochs from 1"
+KEPT_STATE = '"optimizer": optimizer.state_dict()'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("log(epoch, loss", "log(epoch - 1, loss", "the loop logs epoch 0 after 0, of 2; count on"),
+        ("range(log.epoch + 1", "range(1", "the loop logs epoch 1 after 1, of 2; count on"),
+        (KEPT_STATE, '"optimizer": optimizer', "an object of torch.optim.sgd.SGD, which is not read"),
+        ("if state :=", "nn.utils.parametrizations.weight_norm(model.fc)\n    if state :=",
+         "weights do not fit what build gives"),
+        ("        log(epoch, loss", "        model.body[0][1] = nn.LeakyReLU(epoch)\n        log(epoch, loss",
+         "changes more of the network than its state_dict() has"),
+    ],
+)  # fmt: skip
+def test_a_wrong_loop_fails_before_it_trains(study: Path, old: str, new: str, message: str) -> None:
+    """Red: training of hours that cannot continue, or whose network is not what is measured."""
+    assert LOOP.count(old) == 1
+    assert message in refused_by(checked, LOOP.replace(old, new))
+
+
+def test_a_loop_that_stops_early_leaves_its_last_weights(study: Path) -> None:
+    """Red: no run at all, because history asks for the last epoch."""
+    run = changed(
+        "        log.checkpoint(", "        if epoch == 3:\n            break\n        log.checkpoint("
+    )
+    trained = train_own(run, CPU)
+    assert [row.epoch for row in trained.history] == [1, 2, 3]
+    assert sorted(trained.snapshots) == [0, 2, 4]
+    assert all(torch.equal(value, trained.snapshots[4][name]) for name, value in trained.state.items())
+
+
+def test_a_loop_that_logs_too_seldom_fails_at_once(study: Path) -> None:
+    """Red: the same after all epochs."""
+    run = changed(
+        "        log(epoch, loss", "        if epoch % 3:\n            continue\n        log(epoch, loss"
+    )
+    refused = refused_by(train_own, run, CPU)
+    assert "logs epoch 3 after 0, and experiments.plain.history asks for epoch 2; log every epoch" in refused
 
 
 @pytest.mark.parametrize(

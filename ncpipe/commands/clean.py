@@ -35,7 +35,8 @@ def clean(
         bool, typer.Option("--dry-run", help="List what would be removed; remove nothing.")
     ] = False,
     experiment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only finished runs of this experiment.")
+        str | None,
+        typer.Option(metavar="NAME", help="Only finished runs of experiments of this name, in all studies."),
     ] = None,
 ) -> None:
     """List stored runs and checkpoints by the time of their last use; with --older-than, remove old ones.

@@ -33,14 +33,16 @@ def own_passes(
     device: torch.device,
     most: int | None = None,
     keep: float = KEEP,
+    model: nn.Module | None = None,
 ) -> Iterator[tuple[nn.Module, Classifier, dict[str, KeptPass]]]:
     """Yield a run's network, its classifier, and by split a function that passes through all of its samples.
 
-    state: trained weights; None for those of `build`. most: batches of each split; None for all. keep: as in
-    `KeptPass`.
+    state: trained weights; None for those that the network has. most: batches of each split; None for all.
+    keep: as in `KeptPass`. model: the network, in place of a new one of `build`.
     """
-    with global_generators(run.seed, "training"):
-        model = build_own(run)
+    if model is None:
+        with global_generators(run.seed, "training"):
+            model = build_own(run)
     if state is not None:
         try:
             model.load_state_dict(state)

@@ -4,8 +4,11 @@ They pass through the network, the loss, one step of the optimizer and every met
 epoch of two batches.
 """
 
+import contextlib
 import dataclasses
+import itertools
 import math
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, get_args
@@ -28,21 +31,24 @@ from ncpipe.features.own_metrics import own_measurements
 from ncpipe.features.own_network import own_passes
 from ncpipe.features.trained_run import TrainedRun
 from ncpipe.metrics.study_metrics import own_metrics, wrong_place
+from ncpipe.metrics.table import LAST_LAYER
 from ncpipe.models.build import build_network, build_uninitialised_network, prepare_split
 from ncpipe.models.network import Network, Role
 from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, cut
 from ncpipe.system.randomness import global_generators
+from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.device import fix_order_of_sums, prepare_device
 from ncpipe.training.hooked import HookedNetwork
 from ncpipe.training.objective import own_losses
-from ncpipe.training.own_loop import few_batches, train_own
+from ncpipe.training.own_loop import few_batches, run_loop, train_own
 from ncpipe.training.session import Session
 from ncpipe.training.stack import Stack
 
 SAMPLES = 64  # in the step, with at least two of each class
 BATCHES = 2  # of an own loop's loaders, in its trial
+CLOSE = 0.05  # relative; a network that a loop trains in bfloat16 is measured in float32
 SECONDS = 10.0  # a data set that takes longer is not made twice
 # What a mistake says of a function that gives another result from the same arguments.
 OTHER = "gives another result when it is called again"
@@ -51,9 +57,10 @@ DRAW = "draw with a seed, or from the global generators, which are seeded for ea
 
 
 def check_own_loop(run: Run, compute: Compute) -> None:
-    """Raise InputError unless one epoch of an own loop, on a few batches, leaves what a run has to leave.
+    """Raise InputError unless two epochs of an own loop, on a few batches, leave what a run has to leave.
 
-    Its layers exist, its loaders for measuring repeat, its history is finite, and its checkpoint can be read.
+    Its layers exist, its loaders for measuring repeat, its history is finite, it continues from its
+    checkpoint, and what is stored of the network gives the network that was trained.
     """
     device = prepare_device(compute)
     say(f"code: reading two batches of each of {run.experiment}'s loaders, twice")
@@ -64,14 +71,33 @@ def check_own_loop(run: Run, compute: Compute) -> None:
             for _ in run_through():
                 pass
     spec: Any = run.spec
-    once = dataclasses.replace(spec.training, epochs=1)
-    short = dataclasses.replace(spec, training=once, history=None)
-    say(f"code: training {run.experiment} for one epoch of two batches, and reading its checkpoint")
-    with few_batches(BATCHES):
-        trained = train_own(dataclasses.replace(run, spec=short), device)
+    twice = dataclasses.replace(spec.training, epochs=2)
+    short = dataclasses.replace(run, spec=dataclasses.replace(spec, training=twice, history=None))
+    say(f"code: training {run.experiment} for two epochs of two batches, with a stop between")
+    with few_batches(BATCHES), tempfile.TemporaryDirectory() as folder:
+        checkpoints = Checkpoints([Path(folder) / "trial"], 0.0)
+        asked = itertools.count()  # for a stop: first at the row of epoch 1, then at its checkpoint
+        with contextlib.suppress(Stopped):
+            train_own(short, device, checkpoints, stop=lambda: next(asked) > 0)
+        model, trained = run_loop(short, device, checkpoints)
     if trained.diverged_at is not None:
-        problem = "leaves a loss, error or weight that is not finite after one epoch"
+        problem = "leaves a loss, error or weight that is not finite after two epochs"
         raise mistake_of(spec.training.study_entry.train, problem)
+    one, two = (
+        _features_of(short, state, model_of, device)
+        for state, model_of in ((trained.state, None), (None, model))
+    )
+    if any((a - b).norm() > CLOSE * b.norm() for a, b in zip(one, two, strict=True)):
+        problem = "changes more of the network than its state_dict() has, which is all that is stored of it"
+        raise mistake_of(spec.training.study_entry.train, f"{problem}; keep it in buffers")
+
+
+def _features_of(
+    run: Run, state: dict[str, torch.Tensor] | None, model: torch.nn.Module | None, device: torch.device
+) -> list[torch.Tensor]:
+    """Return what enters the classifier of a network, for a few batches of each split."""
+    with own_passes(run, state, device, BATCHES, model=model) as (_, _, passes):
+        return [values[LAST_LAYER].double() for through in passes.values() for values, _ in through()]
 
 
 def check_runs(runs: list[Run]) -> None:

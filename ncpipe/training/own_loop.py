@@ -5,8 +5,11 @@ from global generators, which are the seed's.
 """
 
 import contextlib
+import io
 import itertools
 import math
+import pickle
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +78,7 @@ class Log:
         self._keep(0)
         self._checkpoints, self._on_epoch, self._stop = checkpoints, on_epoch, stop
         self._continues = False  # whether the loop has kept its state since the last row
+        self._tried = False  # whether what it keeps can be read back
         self._saved = checkpoints.read() if checkpoints else []
         for saved in self._saved:
             self.rows = [HistoryRow(int(row[0]), *row[1:]) for row in saved["rows"]]
@@ -93,7 +97,13 @@ class Log:
         last, most = self.epoch, self.run.spec.epochs
         if not last < epoch <= most:
             raise InputError(
-                f"{self.run.name}: the loop logs epoch {epoch} after {last}, of {most}; count epochs from 1"
+                f"{self.run.name}: the loop logs epoch {epoch} after {last}, of {most}; count on from "
+                "log.epoch, which is 0 without a checkpoint"
+            )
+        if skipped := [kept for kept in self.run.spec.snapshot_epochs() if last < kept < epoch]:
+            raise InputError(
+                f"{self.run.name}: the loop logs epoch {epoch} after {last}, and experiments."
+                f"{self.run.experiment}.history asks for epoch {skipped[0]}; log every epoch"
             )
         numbers = map(float, (loss, math.nan, math.nan, train_error, test_error, learning_rate))
         row = HistoryRow(int(epoch), *numbers)
@@ -120,6 +130,9 @@ class Log:
 
         state: tensors, numbers and text, and lists and mappings of these, as state_dict() returns.
         """
+        if not self._tried:
+            _check_readable(self.run, state)
+            self._tried = True
         self._continues = True
         if self._checkpoints is None:
             return
@@ -174,8 +187,20 @@ def train_own(
 
     on_epoch: called with the epoch and the loss of each row. Raises Stopped when stop() is true: at the next
     checkpoint of the loop, or at the next row if it writes none. Raises InputError, which names the line, if
-    the loop fails, returns something, or logs nothing.
+    the loop fails, returns something, or logs nothing. A loop that stops before its last epoch leaves its
+    last weights as those of later epochs.
     """
+    return run_loop(run, device, checkpoints, on_epoch, stop)[1]
+
+
+def run_loop(
+    run: Run,
+    device: torch.device,
+    checkpoints: Checkpoints | None,
+    on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[nn.Module, Trained]:
+    """Do as `train_own`, and return the trained module too."""
     keys, diverged = run.spec.training, None
     train = keys.study_entry.train
     with global_generators(run.seed, "training"):
@@ -200,14 +225,13 @@ def train_own(
         raise mistake_of(train, f"returns {kind}; train the module that it gets, in place")
     if diverged is None and not log.rows:
         raise mistake_of(train, "logs no epoch; call log(epoch, loss=..., train_error=...) after each")
-    lacking = [epoch for epoch in run.spec.snapshot_epochs() if epoch not in log.snapshots]
-    if diverged is None and lacking:
-        problem = f"logs no epoch {lacking[0]}, which experiments.{run.experiment}.history asks for"
-        raise mistake_of(train, problem)
     state = log.finite if diverged is not None else _state_of(model)
     if not _is_finite(state):
         diverged, state = log.epoch, log.finite
-    return Trained(run, state, tuple(log.rows), diverged, log.snapshots)
+    if diverged is None:
+        later = [epoch for epoch in run.spec.snapshot_epochs() if epoch > log.epoch]
+        log.snapshots.update(dict.fromkeys(later, state))
+    return model, Trained(run, state, tuple(log.rows), diverged, log.snapshots)
 
 
 @contextlib.contextmanager
@@ -220,6 +244,21 @@ def few_batches(most: int) -> Iterator[None]:
         yield
     finally:
         loader.__iter__ = iterate
+
+
+def _check_readable(run: Run, state: Any) -> None:
+    """Raise InputError if what a loop keeps to continue from could not be read back after a stop."""
+    kept = io.BytesIO()
+    torch.save(state, kept)
+    kept.seek(0)
+    try:
+        torch.load(kept, weights_only=True)
+    except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"an object of {found[1]}" if found else "an object"
+        raise InputError(
+            f"{run.name}: the loop gives log.checkpoint {what}, which is not read back; give its state_dict()"
+        ) from None
 
 
 def _state_of(model: nn.Module) -> dict[str, Tensor]:

@@ -139,7 +139,7 @@ MISTAKES: dict[str, list[tuple[str, str, str, str]]] = {
         ("def spread", "    return Net(2)\n\n\ndef spread", "",
          "train returns another module; train the module that it gets, in place"),
         ("loss=total / count,", "loss=float('nan'),", "",
-         "train leaves a loss, error or weight that is not finite after two epochs"),
+         "train leaves a loss, error or weight that is not finite after one epoch"),
         ("        log(epoch, loss=total / count, train_error=wrong / count)\n", "", "",
          "train logs no epoch; call log(epoch, loss=..., train_error=...) after each"),
         ("train_error=wrong / count)", "accuracy=1.0)", "",

@@ -4,9 +4,7 @@ They pass through the network, the loss, one step of the optimizer and every met
 epoch of two batches.
 """
 
-import contextlib
 import dataclasses
-import itertools
 import math
 import tempfile
 import time
@@ -38,7 +36,7 @@ from ncpipe.system.artifacts import PREPARED, RAW
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError, cut
 from ncpipe.system.randomness import global_generators
-from ncpipe.training.checkpoints import Checkpoints, Stopped
+from ncpipe.training.checkpoints import Checkpoints
 from ncpipe.training.device import fix_order_of_sums, prepare_device
 from ncpipe.training.hooked import HookedNetwork
 from ncpipe.training.objective import own_losses
@@ -48,7 +46,7 @@ from ncpipe.training.stack import Stack
 
 SAMPLES = 64  # in the step, with at least two of each class
 BATCHES = 2  # of an own loop's loaders, in its trial
-CLOSE = 0.05  # relative; a network that a loop trains in bfloat16 is measured in float32
+CLOSE = 1e-4  # relative difference of what is stored or read back
 SECONDS = 10.0  # a data set that takes longer is not made twice
 # What a mistake says of a function that gives another result from the same arguments.
 OTHER = "gives another result when it is called again"
@@ -57,10 +55,10 @@ DRAW = "draw with a seed, or from the global generators, which are seeded for ea
 
 
 def check_own_loop(run: Run, compute: Compute) -> None:
-    """Raise InputError unless two epochs of an own loop, on a few batches, leave what a run has to leave.
+    """Raise InputError unless one epoch of an own loop, on a few batches, leaves what a run has to leave.
 
-    Its layers exist, its loaders for measuring repeat, its history is finite, it continues from its
-    checkpoint, and what is stored of the network gives the network that was trained.
+    Its layers exist, its loaders for measuring repeat, its history is finite, what is stored of the network
+    gives the network that was trained, and so does the loop that continues from its checkpoint.
     """
     device = prepare_device(compute)
     say(f"code: reading two batches of each of {run.experiment}'s loaders, twice")
@@ -71,25 +69,33 @@ def check_own_loop(run: Run, compute: Compute) -> None:
             for _ in run_through():
                 pass
     spec: Any = run.spec
-    twice = dataclasses.replace(spec.training, epochs=2)
-    short = dataclasses.replace(run, spec=dataclasses.replace(spec, training=twice, history=None))
-    say(f"code: training {run.experiment} for two epochs of two batches, with a stop between")
+    once = dataclasses.replace(spec.training, epochs=1)
+    short = dataclasses.replace(run, spec=dataclasses.replace(spec, training=once, history=None))
+    loop = spec.training.study_entry.train
+    say(f"code: training {run.experiment} for an epoch (two batches if of a DataLoader), and resuming it")
     with few_batches(BATCHES), tempfile.TemporaryDirectory() as folder:
         checkpoints = Checkpoints([Path(folder) / "trial"], 0.0)
-        asked = itertools.count()  # for a stop: first at the row of epoch 1, then at its checkpoint
-        with contextlib.suppress(Stopped):
-            train_own(short, device, checkpoints, stop=lambda: next(asked) > 0)
         model, trained = run_loop(short, device, checkpoints)
-    if trained.diverged_at is not None:
-        problem = "leaves a loss, error or weight that is not finite after two epochs"
-        raise mistake_of(spec.training.study_entry.train, problem)
+        if trained.diverged_at is not None:
+            raise mistake_of(loop, "leaves a loss, error or weight that is not finite after one epoch")
+        again = train_own(short, device, checkpoints) if checkpoints.files[0].exists() else trained
+    if again.state.keys() != trained.state.keys() or any(
+        _differ(value, again.state[name]) for name, value in trained.state.items()
+    ):
+        raise mistake_of(loop, "has other weights once it continued from its checkpoint; load them")
+    if any(value.dtype in (torch.bfloat16, torch.float16) for value in trained.state.values()):
+        model.float()  # as `build` makes the network that is measured
     one, two = (
         _features_of(short, state, model_of, device)
         for state, model_of in ((trained.state, None), (None, model))
     )
-    if any((a - b).norm() > CLOSE * b.norm() for a, b in zip(one, two, strict=True)):
+    if any(_differ(a, b) for a, b in zip(one, two, strict=True)):
         problem = "changes more of the network than its state_dict() has, which is all that is stored of it"
-        raise mistake_of(spec.training.study_entry.train, f"{problem}; keep it in buffers")
+        raise mistake_of(loop, f"{problem}; keep it in buffers")
+
+
+def _differ(one: torch.Tensor, two: torch.Tensor) -> bool:
+    return bool((one.double() - two.double()).norm() > CLOSE * two.double().norm())
 
 
 def _features_of(
@@ -97,7 +103,7 @@ def _features_of(
 ) -> list[torch.Tensor]:
     """Return what enters the classifier of a network, for a few batches of each split."""
     with own_passes(run, state, device, BATCHES, model=model) as (_, _, passes):
-        return [values[LAST_LAYER].double() for through in passes.values() for values, _ in through()]
+        return [values[LAST_LAYER] for through in passes.values() for values, _ in through()]
 
 
 def check_runs(runs: list[Run]) -> None:

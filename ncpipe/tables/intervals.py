@@ -43,9 +43,9 @@ def standard_error(weights: np.ndarray, groups: Sequence[np.ndarray]) -> tuple[f
 
     As in `combination_interval`; with an error of 0 the freedom is infinite.
     """
-    runs = np.array([len(values) for values in groups])
-    if (runs < 2).any():
+    if min(map(len, groups), default=0) < 2:
         return math.nan, math.nan
+    runs = np.array([len(values) for values in groups])
     parts = np.square(weights) * [values.var(ddof=1) for values in groups] / runs
     variance = float(parts.sum())
     freedom = variance**2 / float((parts**2 / (runs - 1)).sum()) if variance else math.inf

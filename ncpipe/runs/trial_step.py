@@ -40,7 +40,7 @@ from ncpipe.training.checkpoints import Checkpoints
 from ncpipe.training.device import fix_order_of_sums, prepare_device
 from ncpipe.training.hooked import HookedNetwork
 from ncpipe.training.objective import own_losses
-from ncpipe.training.own_loop import few_batches, run_loop, train_own
+from ncpipe.training.own_loop import build_own, few_batches, train_own
 from ncpipe.training.session import Session
 from ncpipe.training.stack import Stack
 
@@ -76,7 +76,9 @@ def check_own_loop(run: Run, compute: Compute) -> None:
     say(f"code: training {run.experiment} for an epoch (two batches if of a DataLoader), and resuming it")
     with few_batches(BATCHES), tempfile.TemporaryDirectory() as folder:
         checkpoints = Checkpoints([Path(folder) / "trial"], 0.0)
-        model, trained = run_loop(short, device, checkpoints)
+        with global_generators(run.seed, "training"):
+            model = build_own(short).to(device)
+        trained = train_own(short, device, checkpoints, model=model)
         if trained.diverged_at is not None:
             raise mistake_of(loop, "leaves a loss, error or weight that is not finite after one epoch")
         again = train_own(short, device, checkpoints) if checkpoints.files[0].exists() else trained

@@ -147,7 +147,7 @@ def _groups(base: Combination, other: Combination) -> tuple[list[np.ndarray], np
             before = earlier[term.depth]
             change = term.weight * term.values - before.weight * before.values[term.values.index]
             groups.append(change.to_numpy())
-            weights.append(float(term.weight != 0 or before.weight != 0))
+            weights.append(1.0)
     return groups, np.array(weights)
 
 
@@ -173,8 +173,8 @@ def _estimate(terms: Combination, level: float) -> tuple[float, float, float]:
 def _change(base: Combination, other: Combination, level: float) -> dict[str, Any]:
     if not base or not other:
         return {}
-    depths = {term.depth for term in (*base, *other) if term.weight}
-    pairs = f"{len(paired_depths(base, other) & depths)} of {len(depths)}"
+    depths = {term.depth for term in (*base, *other)}
+    pairs = f"{len(paired_depths(base, other))} of {len(depths)}"
     return dict(zip(CHANGE, (*difference_interval(base, other, level), pairs), strict=True))
 
 

@@ -111,7 +111,7 @@ class Replicates:
         slope = intercept = low = high = math.nan
         if len(x) >= 2:
             means = np.array([values.mean() for values in groups])
-            weights = slope_weights(x, counts)
+            weights = self.weights(start)[start:]
             slope = float(weights @ means)
             intercept = float(np.average(means - slope * x, weights=counts))
             low, high = combination_interval(weights, groups, self.level)

@@ -182,31 +182,22 @@ def train_own(
     checkpoints: Checkpoints | None = None,
     on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
     stop: Callable[[], bool] = lambda: False,
+    model: nn.Module | None = None,
 ) -> Trained:
     """Train the network of a run by its loop, from its seed or from its checkpoint.
 
-    on_epoch: called with the epoch and the loss of each row. Raises Stopped when stop() is true: at the next
-    checkpoint of the loop, or at the next row if it writes none. Raises InputError, which names the line, if
-    the loop fails, returns something, or logs nothing. A loop that stops before its last epoch leaves its
-    last weights as those of later epochs.
+    on_epoch: called with the epoch and the loss of each row. model: the network, on the device, in place of a
+    new one of `build`. Raises Stopped when stop() is true: at the next checkpoint of the loop, or at the next
+    row if it writes none. Raises InputError, which names the line, if the loop fails, returns something, or
+    logs nothing. A loop that stops before its last epoch leaves its last weights as those of later epochs.
     """
-    return run_loop(run, device, checkpoints, on_epoch, stop)[1]
-
-
-def run_loop(
-    run: Run,
-    device: torch.device,
-    checkpoints: Checkpoints | None,
-    on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> tuple[nn.Module, Trained]:
-    """Do as `train_own`, and return the trained module too."""
     keys, diverged = run.spec.training, None
     train = keys.study_entry.train
     with global_generators(run.seed, "training"):
         if device.type == "cuda":
             torch.cuda.manual_seed(torch.initial_seed())
-        model = build_own(run).to(device)
+        if model is None:
+            model = build_own(run).to(device)
         log = Log(model, run, checkpoints, on_epoch, stop)
         with called_by(LOOP), study_errors():
             returned: Any = None
@@ -231,7 +222,7 @@ def run_loop(
     if diverged is None:
         later = [epoch for epoch in run.spec.snapshot_epochs() if epoch > log.epoch]
         log.snapshots.update(dict.fromkeys(later, state))
-    return model, Trained(run, state, tuple(log.rows), diverged, log.snapshots)
+    return Trained(run, state, tuple(log.rows), diverged, log.snapshots)
 
 
 @contextlib.contextmanager

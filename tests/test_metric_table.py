@@ -58,6 +58,25 @@ def test_what_rounding_leaves_of_far_means_is_no_direction() -> None:
         assert pinv_and_rank(features, labels, 4)[1] == rank
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_large_coordinate_in_half_precision_hides_no_direction(dtype: torch.dtype) -> None:
+    """As inner layers of language models have it. What entries lose is a direction only of lower rank.
+
+    Red: a cutoff in proportion to all of the means, by which the large coordinate takes all of their rank.
+    """
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(4).repeat(100)
+    means, noise = (torch.randn(count, 64, generator=generator) for count in (4, 400))
+    features = (0.3 * means)[labels] + 0.1 * noise
+    features[:, 0] = 1000.0
+    narrow = features.to(dtype)
+    value, rank = pinv_and_rank(narrow, labels, 4)
+    assert rank == 3
+    assert value == pytest.approx(pinv_and_rank(narrow.double(), labels, 4)[0], rel=1e-12)
+    flat = (means[:, :2] @ noise[:2])[labels].to(dtype)  # of rank 2
+    assert pinv_and_rank(flat, labels, 4)[1] == 2
+
+
 def test_a_diverged_layer_is_nan_not_a_crash() -> None:
     features, labels, weight, _ = case(0)
     features[5, 2] = torch.nan

@@ -239,6 +239,25 @@ def test_rounding_of_float32_is_no_rank_of_features_or_weights() -> None:
         assert single[key] == pytest.approx(double[key], rel=1e-5), key
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_hides_no_variance_and_adds_none(dtype: torch.dtype) -> None:
+    """Noise of a fortieth of the mean; a signal of a hundredth of other columns; two axes and rounding.
+
+    Red: a cutoff in proportion to the rows' lengths, which gives an NRC1 of exactly 0 and an NRC4 of 0.97.
+    """
+    generator = torch.Generator().manual_seed(0)
+    targets, axes, noise = (
+        torch.randn(*shape, generator=generator) for shape in ((500, 2), (2, 512), (500, 512))
+    )
+    features = (2 + 0.3 * targets @ axes + 0.05 * noise).to(dtype)
+    hidden = torch.cat([0.01 * targets, noise[:, :60]], 1).to(dtype)
+    for rows, metric in ((features, "nrc1_variance"), (hidden, "nrc4_linear_mse")):
+        single, double = (by_name(measure_regression(part, targets)) for part in (rows, rows.double()))
+        assert single["train", metric] == pytest.approx(double["train", metric], rel=0.02)
+    flat = (2 + 0.3 * targets @ axes).to(dtype)
+    assert by_name(measure_regression(flat, targets))["train", "nrc1_variance"] == 0
+
+
 def test_one_number_a_target_has_no_nrc3() -> None:
     features, targets, weight, _ = arrays()
     metrics = by_name(measure_regression(features, targets[:, :1], weight[:1]))

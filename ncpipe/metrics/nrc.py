@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ncpipe.metrics.entry import EVERY, LAST, WEIGHTS, Metric, family, metric
 from ncpipe.metrics.geometry import scaled
 from ncpipe.metrics.pairs import nearest_distances
-from ncpipe.metrics.powers_of_two import EPS, rounding_of
+from ncpipe.metrics.powers_of_two import EPS, entry_rounding_of, rounding_of
 from ncpipe.metrics.spectrum import stable_rank
 from ncpipe.system.lazy_torch import Tensor, torch
 
@@ -29,7 +29,8 @@ class PrincipalAxes(NamedTuple):
     """The decomposition u diag(s) axes of centred rows (N, d), up to scale; r = min(N, d), s falls.
 
     u (N, r), s (r,), axes (r, d). s is exactly 0 where it is no more than centring rounds to, or than the
-    rows' type does (`rounding_of`).
+    rows' type does: in float32 `rounding_of` it times |rows|; in half types twice what a random matrix of
+    the entries' roundings (`entry_rounding_of`) has along the axis.
     """
 
     u: Tensor
@@ -39,11 +40,14 @@ class PrincipalAxes(NamedTuple):
 
 def principal_axes(rows: Tensor) -> PrincipalAxes:
     """Return the decomposition of rows (N, d) less their mean; of rank 1 and NaN where one is not finite."""
-    of_type, rows = rounding_of(rows.dtype), scaled(rows)
+    of_entries = entry_rounding_of(rows.dtype)
+    of_type, rows = 0.0 if of_entries else rounding_of(rows.dtype), scaled(rows)
     if not bool(rows.isfinite().all()):
         return PrincipalAxes(rows[:, :1] * math.nan, rows[0, :1] * math.nan, rows[:1] * math.nan)
     u, s, axes = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
-    rounding = max(EPS * len(rows) ** 0.5, of_type) * rows.norm()
+    columns = torch.linalg.vector_norm(axes * torch.linalg.vector_norm(rows, dim=0), dim=1)
+    along = 2 * of_entries * (1 + (rows.shape[1] / len(rows)) ** 0.5) * columns
+    rounding = along.clamp(min=float(max(EPS * len(rows) ** 0.5, of_type) * rows.norm()))
     return PrincipalAxes(u, s.where(s > rounding, 0.0), axes)
 
 

@@ -20,12 +20,21 @@ def rounding_of(dtype: torch.dtype) -> float:
     """Return the share of the largest singular value up to which others are rounding of a network in `dtype`.
 
     0 of float64, for which each function has its own. Of float32 16 spacings: layer normalisation and
-    bottlenecks leave up to 0.1 of one, after a mean that is 100 times the rest 100. Of half types, whose
-    entries alone are rounded, a quarter of one: more would be the size of true directions.
+    bottlenecks leave up to 0.1 of one, after a mean that is 100 times the rest 100. Of half types a quarter
+    of one: more would be the size of true directions.
     """
     if dtype == torch.float64:
         return 0.0
     return torch.finfo(dtype).eps * (16 if dtype == torch.float32 else 0.25)
+
+
+def entry_rounding_of(dtype: torch.dtype) -> float:
+    """Return the share of each entry by which half types round it, in root mean square; 0 of other types.
+
+    A network in half precision adds up in float32, so that entries alone are rounded: what a large one loses
+    is in no other.
+    """
+    return rounding_of(dtype) if torch.finfo(dtype).bits <= 16 else 0.0
 
 
 def size_exponent(size: float) -> int:

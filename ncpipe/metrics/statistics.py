@@ -13,6 +13,7 @@ from functools import cached_property
 from ncpipe.metrics.pairs import tiles
 from ncpipe.metrics.powers_of_two import (
     EPS,
+    entry_rounding_of,
     largest_entry,
     rounding_of,
     size_exponent,
@@ -37,7 +38,8 @@ class ClassStatistics:
     counts (K,) int64; means (K, d); squares (K,) = sum_i |h_ki - mu_k|^2. All but counts float64.
     exponent: means are in units of 2^exponent, squares of its square; 0 but for features whose largest entry
     is beyond 2^150 or below 2^-150, the squares of which would leave float64.
-    rounding: share of s_1 up to which a direction is rounding of the features' type (`rounding_of`).
+    rounding, entry_rounding: shares of s_1 and of each entry that the features' type rounds (`rounding_of`,
+    `entry_rounding_of`).
     """
 
     counts: Tensor
@@ -45,6 +47,7 @@ class ClassStatistics:
     squares: Tensor
     exponent: int = 0
     rounding: float = 0.0
+    entry_rounding: float = 0.0
 
     @property
     def classes(self) -> int:
@@ -90,17 +93,23 @@ class ClassStatistics:
     def between_directions(self) -> tuple[Tensor, Tensor]:
         """Nonzero singular values (r,) and right singular vectors (r, d) of the centred means.
 
-        In the statistics' unit. At most K-1, and those with s_j above `cutoff` and `rounding` s_1: a network
-        in float32 leaves rounding in directions that its last layers take away, such as the mean that layer
-        normalisation subtracts. None if a mean is not finite.
+        In the statistics' unit. At most K-1, and those with s_j above `cutoff` and what the features' type
+        rounds to. This is `rounding` s_1 in float32, where a network leaves rounding in directions that its
+        last layers take away, such as the mean that layer normalisation subtracts. Of half types it is
+        `entry_rounding` times sqrt(d) |c v_j|, with c the lengths of the means' columns, but no more than
+        that times s_1: one large coordinate makes rounding in its own direction alone. None if a mean is not
+        finite.
         """
         centred = self.centred_means
         if not bool(centred.isfinite().all()):  # the features of a run that diverged
             return centred.new_empty(0), centred.new_empty(0, centred.shape[1])
         _, singular, directions = torch.linalg.svd(centred, full_matrices=False)
-        cutoff = max(self.cutoff, self.rounding * self._singular[0].item())
-        rank = min(self.classes - 1, int((singular > cutoff).sum()))
-        return singular[:rank], directions[:rank]
+        largest = self._singular[0]
+        columns = torch.linalg.vector_norm(directions * torch.linalg.vector_norm(self.means, dim=0), dim=1)
+        of_entries = self.entry_rounding * (columns * len(self.means[0]) ** 0.5).clamp(max=largest)
+        kept = singular > of_entries.clamp(min=max(self.cutoff, self.rounding * largest.item()))
+        kept[self.classes - 1 :] = False
+        return singular[kept], directions[kept]
 
     @cached_property
     def pair_ratios(self) -> tuple[float, float]:
@@ -139,7 +148,11 @@ class ClassStatistics:
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields by name, for a file; `from_tensors(**tensors)` reads them back."""
         fields = {"counts": self.counts, "means": self.means, "squares": self.squares}
-        numbers = {"exponent": self.exponent, "rounding": self.rounding}
+        numbers = {
+            "exponent": self.exponent,
+            "rounding": self.rounding,
+            "entry_rounding": self.entry_rounding,
+        }
         given = {name: number for name, number in numbers.items() if number}
         return fields | {name: torch.tensor(x, device=self.means.device) for name, x in given.items()}
 
@@ -150,8 +163,10 @@ class ClassStatistics:
         squares: Tensor,
         exponent: Tensor | int = 0,
         rounding: Tensor | float = 0.0,
+        entry_rounding: Tensor | float = 0.0,
     ) -> ClassStatistics:
-        return ClassStatistics(counts, means, squares, int(exponent), float(rounding))
+        shares = float(rounding), float(entry_rounding)
+        return ClassStatistics(counts, means, squares, int(exponent), *shares)
 
 
 class StatisticsAccumulator:
@@ -170,12 +185,14 @@ class StatisticsAccumulator:
         self._sums = torch.zeros(classes, width, dtype=torch.float64, device=device)  # of h - origin
         self._squares = torch.zeros(classes, dtype=torch.float64, device=device)  # of |h - origin|^2
         self._size, self._exponent = 0.0, 0  # largest entry so far; what is held is in units of 2^exponent
-        self._rounding = 0.0
+        self._rounding = self._entry_rounding = 0.0
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Add features (B, d) of any float type with labels (B,) in 0..K-1; raises InputError on others."""
         check_batch(features, labels, self.classes, self.width)
-        self._rounding = max(self._rounding, rounding_of(features.dtype))
+        of_entries = entry_rounding_of(features.dtype)
+        self._entry_rounding = max(self._entry_rounding, of_entries)
+        self._rounding = max(self._rounding, 0.0 if of_entries else rounding_of(features.dtype))
         # On a GPU one-hot labels (c, b) of the c classes in a chunk are made, at most b of them.
         classes = 1 if self.device.type == "cpu" else min(self.classes, math.isqrt(CHUNK_ENTRIES["cuda"]))
         for chunk in chunks(features, labels, classes, self.device):
@@ -187,6 +204,7 @@ class StatisticsAccumulator:
             raise InputError("accumulators of different numbers of classes or widths cannot be merged")
         self._fit_unit(other._size)
         self._rounding = max(self._rounding, other._rounding)
+        self._entry_rounding = max(self._entry_rounding, other._entry_rounding)
         change = other._exponent - self._exponent
         origins, sums = (times_two_to(state, change) for state in (other._origins, other._sums))
         fresh = ((self._counts == 0) & (other._counts > 0)).unsqueeze(1)
@@ -207,17 +225,25 @@ class StatisticsAccumulator:
             "squares": self._squares.clone(),
             "size": torch.tensor(self._size, dtype=torch.float64, device=self.device),
             "rounding": torch.tensor(self._rounding, dtype=torch.float64, device=self.device),
+            "entry_rounding": torch.tensor(self._entry_rounding, dtype=torch.float64, device=self.device),
         }
 
     @staticmethod
     def from_tensors(
-        counts: Tensor, origins: Tensor, sums: Tensor, squares: Tensor, size: Tensor, rounding: Tensor
+        counts: Tensor,
+        origins: Tensor,
+        sums: Tensor,
+        squares: Tensor,
+        size: Tensor,
+        rounding: Tensor,
+        entry_rounding: Tensor,
     ) -> StatisticsAccumulator:
         classes, width = origins.shape
         accumulator = StatisticsAccumulator(classes, width, origins.device)
         accumulator._counts, accumulator._origins = counts.clone(), origins.clone()
         accumulator._sums, accumulator._squares = sums.clone(), squares.clone()
-        accumulator._size, accumulator._rounding = size.item(), rounding.item()
+        accumulator._size = size.item()
+        accumulator._rounding, accumulator._entry_rounding = rounding.item(), entry_rounding.item()
         accumulator._exponent = unit_exponent(size_exponent(accumulator._size))
         return accumulator
 
@@ -239,7 +265,7 @@ class StatisticsAccumulator:
         offsets = sums / counts.double().unsqueeze(1)
         squares = self._squares[classes] - sums.mul_(offsets).sum(1)
         means = offsets.add_(self._origins[classes])
-        return ClassStatistics(counts, means, squares, self._exponent, self._rounding)
+        return ClassStatistics(counts, means, squares, self._exponent, self._rounding, self._entry_rounding)
 
     def _fit_unit(self, size: float) -> None:
         """Choose the unit for entries up to `size` and all before, and convert the state to it."""

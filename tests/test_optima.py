@@ -15,7 +15,7 @@ from ncpipe.metrics.collapse import nc1_trace_ratio
 from ncpipe.metrics.geometry import nc2_etf, nc2_identity, nc3_duality
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.models.loss_functions import LOSSES
-from ncpipe.papers.k23 import feature_models, orthoplex, supcon, two_linear
+from ncpipe.papers.k23 import feature_models, orthoplex, smoothing, supcon, two_linear
 from ncpipe.papers.k23.calls import CALLS as K23
 from ncpipe.papers.k23.flows.features_model import Flow, aligned_start, integrate
 from ncpipe.papers.s24 import dufm, dufm_shapes
@@ -27,6 +27,7 @@ from ncpipe.system.errors import InputError
 from ncpipe.theory import gufm, ufm
 from ncpipe.theory.gufm import optimal_value
 from ncpipe.theory.numerical import least, minimise_gufm, minimise_ufm
+from ncpipe.theory.regression import regression_optimum
 from ncpipe.theory.ufm import Decay, Loss, kappa
 
 Pair = Callable[[], tuple[float, float]]  # the closed form and the numerical minimum
@@ -319,10 +320,24 @@ SE = Flow("se", 3, 4, 0.0, 0.0, True)
 ONES = torch.ones(3)
 
 
+@pytest.mark.parametrize("strength", [1e-300, 1e20, 1e150])
+def test_penalties_of_any_size_have_a_value(strength: float) -> None:
+    """From a perfect fit for next to nothing to W = 0, of value log K. Red: an error of the search."""
+    values = [optimal_value("ce", 3, 8, strength, True)]
+    if strength > 1:
+        values.append(sum(gufm.smoothed_terms(3, 8, strength, 0.0)))
+    assert values == pytest.approx([math.log(3) if strength > 1 else 4e-296] * len(values), rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: gufm.optimum("ce", 3, 8, 0.0, False), "lambda_L: 0"),
+        (lambda: optimal_value("CE", 3, 8, 0.1, False), "loss: 'CE'; expected one of ce, mse"),  # type: ignore[arg-type]
+        (lambda: ufm.optimum("hinge", 3, 5, 4, Decay(0.1, 0.1, None)), "loss: 'hinge'"),  # type: ignore[arg-type]
+        (lambda: smoothing.ufm_value("CE", 3, 0.1, 0.1), "loss: 'CE'"),  # type: ignore[arg-type]
+        (lambda: Flow("SE", 3, 4, 0.0, 0.0, True), "loss: 'SE'; expected one of se, mse, ce"),  # type: ignore[arg-type]
+        (lambda: regression_optimum(torch.eye(2), 0.0, 0.1, 2), "lambda_W 0, lambda_H 0.1; both"),
         (lambda: optimal_value("ce", 1, 8, 0.1, False), "classes: 1"),
         (lambda: ufm.optimum("ce", 3, 0, 4, Decay(0.1, 0.1, None)), "3 classes of 0"),
         (lambda: ufm.optimum("mse", 4, 1, 3, Decay(0.01, 0.1, None)), "width: 3 is below 4"),

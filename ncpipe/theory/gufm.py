@@ -19,8 +19,9 @@ K  classes    d  feature width
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from scipy.optimize import brentq
@@ -95,7 +96,7 @@ def smoothed_terms(classes: int, width: int, strength: float, delta: float) -> t
     highest = math.sqrt(width) / (classes * strength)  # the loss falls at most as fast as its first step
     while slope * highest > 700:  # where exp ends; the root lies far below
         highest /= 2
-    norm = brentq(derivative, 0.0, highest, xtol=1e-300, rtol=1e-15)
+    norm = _root(derivative, highest, xtol=1e-300, rtol=1e-15)
     gap = slope * norm
     fit = math.log1p((classes - 1) * math.exp(-gap)) + delta * (classes - 1) / classes * gap
     return fit, strength / 2 * classes * norm**2
@@ -104,9 +105,10 @@ def smoothed_terms(classes: int, width: int, strength: float, delta: float) -> t
 def check_range(loss: Loss, classes: int, width: int, strength: float, bias: bool) -> None:
     """Raise InputError unless the closed form holds.
 
-    It needs two classes; lambda_L > 0, as the infimum is not attained without it; and room for the frame
-    among the vectors of sum 0: d >= K, or d >= K + 1 for MSE without bias.
+    It needs a known loss; two classes; lambda_L > 0, as the infimum is not attained without it; and room for
+    the frame among the vectors of sum 0: d >= K, or d >= K + 1 for MSE without bias.
     """
+    check_loss(loss)
     if classes < 2:
         raise InputError(f"classes: {classes}; the features model needs at least 2")
     if not (strength > 0 and math.isfinite(strength)):
@@ -116,6 +118,12 @@ def check_range(loss: Loss, classes: int, width: int, strength: float, bias: boo
         raise InputError(
             f"width: {width} is below {least}, which {classes} classes need for a closed-form optimum"
         )
+
+
+def check_loss(loss: str) -> None:
+    """Raise InputError for a loss that no features model has."""
+    if loss not in get_args(Loss):
+        raise InputError(f"loss: {loss!r}; expected one of {', '.join(get_args(Loss))}")
 
 
 def _orthogonal(loss: Loss, bias: bool) -> bool:
@@ -143,7 +151,14 @@ def _ce_norm(classes: int, width: int, strength: float) -> float:
         return strength * norm - width**0.5 * odds / (1 + (classes - 1) * odds)
 
     highest = width**0.5 / (classes * strength)  # the second term is at most its value at 0
-    return float(brentq(slope, 0.0, highest, xtol=sys.float_info.min, maxiter=1000))
+    return _root(slope, highest, xtol=sys.float_info.min)
+
+
+def _root(increasing: Callable[[float], float], highest: float, **tolerances: float) -> float:
+    """Return the root in [0, highest]; its upper end where rounding puts it there, as for huge penalties."""
+    if increasing(highest) <= 0:
+        return highest
+    return float(brentq(increasing, 0.0, highest, maxiter=5000, **tolerances))
 
 
 def _logit_gap(classes: int, width: int, norm: float) -> float:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.metrics.nrc import covariance as covariance
+from ncpipe.system.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,10 @@ def regression_optimum(moment: Tensor, weight: float, features: float, width: in
     weight, features: lambda_W and lambda_H, both positive. Of the `width` largest eigenvalues s^2 of Sigma
     those above c are fitted: W W^T = sqrt(lambda_H/lambda_W) (s - sqrt(c)) along their axes, and c is left of
     their variance. All others are left as they are. The least loss is the sum of sqrt(c) (s - sqrt(c)/2) over
-    the fitted ones and of s^2/2 over the others.
+    the fitted ones and of s^2/2 over the others. Raises InputError for penalties that are not positive.
     """
+    if not (min(weight, features) > 0 and math.isfinite(weight * features)):
+        raise InputError(f"lambda_W {weight:g}, lambda_H {features:g}; both must be positive")
     root = math.sqrt(weight * features)
     variances, axes = torch.linalg.eigh(moment.double())
     deviations = variances.clamp(min=0).sqrt()  # rounding leaves variances of 0 below 0

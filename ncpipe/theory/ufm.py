@@ -20,16 +20,15 @@ K  classes    n  samples of a class    N = K n    m  width
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ncpipe.system.errors import InputError
 from ncpipe.theory.frames import zero_sum_basis
+from ncpipe.theory.gufm import Loss as Loss
 from ncpipe.theory.gufm import Optimum
-
-Loss = Literal["ce", "mse"]
+from ncpipe.theory.gufm import check_loss as check_loss
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,11 @@ def optimum(loss: Loss, classes: int, per_class: int, width: int, decay: Decay) 
     """Return a minimiser; features (K, m), each of which all n samples of a class share.
 
     Cross-entropy and MSE with an unpenalised bias: A and F along one simplex ETF. MSE without bias: along
-    one orthogonal frame; with a penalised bias: a frame between the two. Raises InputError for fewer than two
-    classes or one sample, and for a width below the rank of the optimal logits (at most K).
+    one orthogonal frame; with a penalised bias: a frame between the two. Raises InputError for an unknown
+    loss, for fewer than two classes or one sample, and for a width below the rank of the optimal logits (at
+    most K).
     """
+    check_loss(loss)
     if classes < 2 or per_class < 1:
         raise InputError(
             f"{classes} classes of {per_class}; the features model needs 2 classes and a sample of each"

@@ -15,8 +15,9 @@ def ufm_contrast(loss: ufm.Loss, classes: int, kappa: float, delta: float) -> fl
     """Return alpha of the optimal logits alpha E_K; 0 from kappa + delta = 1 on.
 
     log(K/(kappa + delta) - K + 1) for cross-entropy and 1 - kappa - delta for MSE, where logits without bias
-    have a common part too. kappa: of `ufm.kappa`.
+    have a common part too. kappa: of `ufm.kappa`. Raises InputError for an unknown loss.
     """
+    ufm.check_loss(loss)
     total = kappa + delta
     if total >= 1:
         return 0.0

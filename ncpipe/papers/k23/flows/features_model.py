@@ -12,7 +12,7 @@ K  classes    n  samples of a class    N  samples    m  width    T  times    E_K
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from scipy.integrate import solve_ivp
@@ -52,6 +52,10 @@ class Flow:
     weight_decay: float
     feature_decay: float
     bias: bool
+
+    def __post_init__(self) -> None:
+        if self.loss not in get_args(Loss):
+            raise InputError(f"loss: {self.loss!r}; expected one of {', '.join(get_args(Loss))}")
 
     @property
     def samples(self) -> int:

@@ -90,6 +90,23 @@ class Calls(nn.Module):
         return [self.fc(rows) for _ in range(self.calls)]
 
 
+class Turned(nn.Module):
+    """Classifies positions; its body gives (n, d, T) or (T, n, d) of inputs (n, T, d)."""
+
+    def __init__(self, by_channel: bool) -> None:
+        super().__init__()
+        self.by_channel, self.fc = by_channel, nn.Linear(6, 3)
+        self.body = nn.Conv1d(6, 6, 1) if by_channel else nn.TransformerEncoderLayer(6, 2, dropout=0.0)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        turned = (1, 2) if self.by_channel else (0, 1)
+        logits: Tensor = self.fc(self.body(rows.transpose(*turned)).transpose(*turned))
+        return logits
+
+
+PLACES = torch.randn(6, 6, 6, generator=torch.Generator().manual_seed(0))
+
+
 def infinite() -> nn.Module:
     layer = nn.Linear(5, 3, bias=False)
     layer.weight.data = torch.from_numpy(INF)
@@ -146,8 +163,8 @@ def computed(classes: Any) -> Callable[[], object]:
 NO_TEST = "ood: its scores are compared with those of test samples; give test features too"
 THREE = "ood_loader: its scores tell other data from test samples; give test_loader too, each of its own"
 RARE = (
-    "0 tokens of the train split's 3 classes occur as the next one at least 10 times in the test split (the "
-    "most frequent one 9 times); "
+    "classes that occur at least 10 times in the test split: 0 of the train split's 3 (the most frequent one "
+    "9 times); collapse needs 2: "
 )
 NINE = np.repeat([0, 1, 2, 3], [9, 8, 9, 4])
 MISTAKES: list[tuple[Callable[[], object], str]] = [
@@ -264,8 +281,8 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (model(LOADER, [(h, y)], LOADER), THREE),
     # Tokens
     (tokens(min_per_class=0), "min_per_class: a whole number"),
-    (tokens(min_per_class=10**6), "0 tokens occur as the next one at least 1000000 times"),
-    (tokens(labels=np.full(30, 2)), "1 tokens occur"),
+    (tokens(min_per_class=10**6), "classes that occur at least 1000000 times in the train split: 0 (the"),
+    (tokens(labels=np.full(30, 2)), "classes that occur at least 1 times in the train split: 1 (the most"),
     (tokens(test_features=TEST[:, 1:], test_labels=Y), "train and test features differ in width: 5 and 4"),
     (tokens(features=NAN), "the train features of layer last hold NaN or inf"),
     (tokens(weight=W[:, 1:]), "weight must have a row per output"),
@@ -290,8 +307,10 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
             lambda lengths=lengths: nc.measure_tokens(h.unsqueeze(1), y, lengths),
             "lengths: a whole number from 1 to 1 for each sample",
         )
-        for lengths in ([1] * 29 + [0], [1, 1])
+        for lengths in ([1] * 29 + [0], [1, 1], [1.5] * 30)
     ),
+    (lambda: nc.measure_tokens(h.unsqueeze(1), 0 * y), "labels name 1 class; collapse needs at least 2"),
+    (lambda: measure_batches(iter(LOADER), 3), "measure_batches: train and test are functions that start"),  # type: ignore[arg-type]
     (lambda: nc.measure_tokens(NAN[:, None], y), "tokens hold NaN or inf, first in row 7"),
     (lambda: nc.measure_tokens(h.unsqueeze(1), y[1:]), "labels must be 30 integers"),
     (lambda: nc.measure_tokens(h.unsqueeze(1), 2 * y), "class 1 has no samples"),
@@ -306,6 +325,21 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: hook_points(Vector, [Vector]), "layers: a list of names, or a mapping of names to functions, n"),
     (lambda: hook_points(Vector, 3), "layers: a list of names, or a mapping of names to functions, not 3"),
     (lambda: hook_points(Vector, ["b*"]), "layers: no layer of the model matches 'b*'"),
+    (
+        model(LOADER, select=lambda values, inputs: None),
+        "layer 'last': its function gives None, not a tensor",
+    ),
+    (
+        model(LOADER, network=nn.Sequential(nn.LazyLinear(3))),
+        "layer '0' has no parameters yet: LazyLinear makes",
+    ),
+    *(
+        (
+            model([(PLACES, PLACES[0].long())], network=Turned(by_channel), head="fc", layers=["body"]),
+            "layer 'body' gives (6, 6, 6), in which samples, positions and width cannot be told apart; name",
+        )
+        for by_channel in (True, False)
+    ),
     (model(LOADER, head=0), "classifier: a name or a module, not 0"),
     (model(LOADER, head=nn.Linear(2, 3)), "classifier: the given module is no part of the model"),
     (model(LOADER, network=Wide), "the classifier has one output"),
@@ -339,6 +373,9 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (model(LOADER, network=infinite()), "the classifier's weight hold NaN or inf"),
     (model([(h, y - 100 - y)]), "loader: no sample is left; `ignore_index` or `mask` leaves out all"),
     (model(LOADER, classes="some"), "classes: 'some' is unknown; take 'all', 'present' or a list"),
+    (model(LOADER, classes=["a", "b"]), "classes: ['a', 'b'] is unknown; take 'all', 'present' or a list"),
+    (model(LOADER, classes=[0.9, 2.1]), "classes: [0.9, 2.1] is unknown; take 'all', 'present' or a list"),
+    (model(LOADER, classes=2), "classes: 2 is unknown; take 'all', 'present' or a list"),
     (model(LOADER, classes=[1]), "classes: 1 of them to measure"),
     (model(LOADER, classes=[1, 1]), "classes: a number is listed twice"),
     (model(LOADER, classes=[1, 3]), "label 3 is not in 0..2"),
@@ -380,7 +417,10 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (causal(), "loader: it gave no samples; there is nothing to measure"),
     (causal((IDS, IDS + 9)), "labels name token "),
-    (causal((IDS, IDS), min_per_class=10**5), "0 tokens occur as the next one at least 100000 times"),
+    (
+        causal((IDS, IDS), min_per_class=10**5),
+        "classes that occur at least 100000 times in the train split: 0 (the",
+    ),
     (causal((IDS, IDS), network=diverged(), min_per_class=1), "the train features of layer last hold NaN or"),
     (causal((IDS, IDS[0])), "labels are torch.int64 (12,); they must be whole numbers (sequences, tokens)"),
     (

@@ -153,6 +153,30 @@ def test_generators_are_restored_after_an_error() -> None:
     assert torch.equal(loader.generator.get_state(), state)
 
 
+class Counted(nn.Module):
+    """Shortens rows of its embedding as it looks them up, and puts a new tensor in place of its buffer."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(20, 8, max_norm=1.0), nn.Linear(8, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls = self.calls + 1
+        logits: Tensor = self.fc(self.embed(inputs))
+        return logits
+
+
+def test_what_a_forward_pass_changes_is_restored() -> None:
+    """Red: embeddings shorter, and a count higher, after a measurement."""
+    network = Counted()
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    nc.measure_model(network, "fc", [(torch.arange(20), torch.arange(20) % 3)])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+
+
 @pytest.mark.parametrize("every", [True, 0, 1.0, "2", None, np.int64(0), np.float64(2)])
 def test_a_period_that_is_no_whole_number_is_one_line(every: Any) -> None:
     with pytest.raises(nc.InputError, match=r"^every: a whole number of epochs, 1 or more, not "):

@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from ncpipe.system.errors import InputError
 
 GENERATORS = (
     torch.Generator,
@@ -37,13 +40,22 @@ def eval_mode(model: nn.Module, device: torch.device | str | None = None, *loade
 
     Modules get their mode back by `train(mode)`, because some do work there: LoRA layers merge their weights
     in `eval()` and subtract them again in `train()`. Rounding then changes the weights, so the parameters of
-    modules with a `train` or `eval` of their own are copied and restored, as are all buffers. So are the
-    generators that model and loaders may draw from (`same_generators`).
-    device: where the model is moved for good, if not None.
+    modules with a `train` or `eval` of their own are copied and restored, as are those of embeddings with a
+    `max_norm`, which shorten the rows that they look up, and all buffers. So are the generators that model
+    and loaders may draw from (`same_generators`).
+    device: where the model is moved for good, if not None. Raises InputError for a layer that gets its
+    parameters on its first pass.
     """
     if device is not None:
         model.to(device)
+    for name, module in model.named_modules():
+        if any(map(is_lazy, (*module._parameters.values(), *module._buffers.values()))):
+            raise InputError(
+                f"layer {name!r} has no parameters yet: {type(module).__name__} makes them on its first "
+                "pass; run the model on one batch first"
+            )
     modes = [(module, module.training) for module in model.modules()]
+    buffers = [(module, dict(module._buffers)) for module in model.modules()]
     copies = [(tensor, tensor.detach().clone()) for tensor in _changeable(model)]
     try:
         with same_generators(model, *loaders), _uncompiled():
@@ -54,6 +66,8 @@ def eval_mode(model: nn.Module, device: torch.device | str | None = None, *loade
             if module.training != training:
                 module.train(training)
         with torch.no_grad():
+            for module, named in buffers:  # a forward pass may have put other tensors in their place
+                module._buffers.update(named)
             for tensor, copy in copies:
                 if not torch.equal(tensor, copy):  # a write would forbid the backward pass of a running step
                     tensor.copy_(copy)
@@ -64,7 +78,8 @@ def _changeable(model: nn.Module) -> list[Tensor]:
     tensors = list(model.buffers())
     for module in model.modules():
         methods = (getattr(method, "__func__", None) for method in (module.train, module.eval))
-        if tuple(methods) != (nn.Module.train, nn.Module.eval):
+        shortening = getattr(module, "max_norm", None) is not None
+        if shortening or tuple(methods) != (nn.Module.train, nn.Module.eval):
             tensors += module.parameters()
     return list({id(tensor): tensor for tensor in tensors if not tensor.is_meta}.values())
 

@@ -3,6 +3,7 @@
 n  samples of a batch    T  positions    d  width    K  classes of the classifier
 """
 
+import operator
 from collections.abc import Sequence
 from typing import Literal
 
@@ -41,9 +42,12 @@ def select_classes(classes: Classes, total: int) -> Tensor:
     """
     if isinstance(classes, str) and classes == "all":
         return torch.arange(total, device="cpu")
-    if isinstance(classes, str):
+    try:
+        numbers = [] if isinstance(classes, str) else [operator.index(number) for number in classes]
+    except TypeError:
+        numbers = []
+    if not numbers:
         raise InputError(f"classes: {classes!r} is unknown; take 'all', 'present' or a list of numbers")
-    numbers = [int(number) for number in classes]
     if len(set(numbers)) < len(numbers):
         raise InputError("classes: a number is listed twice; list each once")
     chosen = torch.tensor(sorted(numbers), dtype=torch.int64, device="cpu")

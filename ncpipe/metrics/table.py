@@ -167,7 +167,9 @@ def measure_tokens(
     """
     tokens, labels = as_tensor(tokens, "tokens"), as_tensor(labels, "labels")
     check_finite("tokens", tokens)
-    means = TokenMeans(count_classes(labels))
+    if (classes := count_classes(labels)) < 2:
+        raise InputError(f"labels name {classes} class; collapse needs at least 2")
+    means = TokenMeans(classes)
     means.update(tokens, labels, None if lengths is None else as_tensor(lengths, "lengths"))
     return Measurements(rows_of(layer, TRAIN, means.values()))
 
@@ -245,6 +247,10 @@ def measure_batches(
     empty class or split.
     """
     weight, bias = as_tensors(weight=weight, bias=bias)
+    if not all(batches is None or callable(batches) for batches in (train, test)):
+        raise InputError(
+            "measure_batches: train and test are functions that start a pass, as lambda: batches"
+        )
     if not is_count(num_classes):
         raise InputError(f"num_classes: a whole number, 1 or more, not {num_classes!r}")
     passes = {

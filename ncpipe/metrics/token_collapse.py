@@ -59,7 +59,9 @@ class TokenMeans:
                 "all tokens of a layer, not the one that predicts"
             )
         if lengths is not None and (
-            lengths.shape != labels.shape or bool(((lengths < 1) | (lengths > tokens.shape[1])).any())
+            lengths.is_floating_point()
+            or lengths.shape != labels.shape
+            or bool(((lengths < 1) | (lengths > tokens.shape[1])).any())
         ):
             raise InputError(f"lengths: a whole number from 1 to {tokens.shape[1]} for each sample")
         rows = tokens.double()

@@ -216,11 +216,10 @@ def _frequent_tokens(counts: Tensor, least: int, split: str) -> Tensor:
     tokens = torch.nonzero(counts >= least).flatten()
     if len(tokens) < 2:
         most = int(counts.max()) if len(counts) else 0
-        among = f" of the train split's {len(counts)} classes" if split == TEST else ""
+        among = f" of the train split's {len(counts)}" if split == TEST else ""
         raise InputError(
-            f"{len(tokens)} tokens{among} occur as the next one at least {least} times in the {split} split "
-            f"(the most frequent one {most} times); collapse needs 2 classes: lower min_per_class or add "
-            "tokens"
+            f"classes that occur at least {least} times in the {split} split: {len(tokens)}{among} (the most "
+            f"frequent one {most} times); collapse needs 2: lower min_per_class or add samples"
         )
     return tokens
 

@@ -148,10 +148,19 @@ class HookPoint:
     def vectors(self, values: Tensor, inputs: Any, by_position: bool) -> Tensor:
         """Return (n, d) of a batch's values; by_position: (n, T, d) as they are, without a `select`."""
         if self.select is not None:
-            return self.select(values, inputs)
-        if values.dim() == 2 or (by_position and values.dim() == 3):
-            return values
+            selected = self.select(values, inputs)
+            if not isinstance(selected, Tensor):
+                raise InputError(f"layer {self.name!r}: its function gives {shown(selected)}, not a tensor")
+            return selected
         shape = tuple(values.shape)
+        if values.dim() == 2 or (by_position and values.dim() == 3):
+            if self.output and _may_be_turned(self.module, shape):
+                raise NoVectorError(
+                    f"layer {self.name!r} gives {shape}, in which samples, positions and width cannot be "
+                    "told apart; name it with a function that returns them in this order, such as "
+                    f"layers={{{self.name!r}: lambda values, inputs: values.transpose(1, 2)}}"
+                )
+            return values
         if not self.output:
             raise NoVectorError(
                 f"the classifier sees {shape}, not one feature vector per sample; "
@@ -170,6 +179,16 @@ class HookPoint:
                 f"from it; say which: layers={{{self.name!r}: nc.channels_first}} or nc.channels_last"
             )
         return pool(values, inputs)
+
+
+def _may_be_turned(module: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Return whether a module's output may be (n, d, T) or (T, n, d), of a shape that (n, T, d) has too."""
+    if len(shape) != 3:
+        return False
+    parts = [part for part in module.modules() if isinstance(part, CHANNELS_FIRST + CHANNELS_LAST)]
+    channels = bool(parts) and all(isinstance(part, CHANNELS_FIRST) for part in parts)
+    positions = any(getattr(part, "batch_first", True) is False for part in module.modules())
+    return (channels and shape[1] == shape[2] > 1) or (positions and shape[0] == shape[1] > 1)
 
 
 def _layout(module: nn.Module, shape: tuple[int, ...]) -> Select | None:

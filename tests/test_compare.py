@@ -171,9 +171,9 @@ def test_parameters_that_differ_and_no_others():
 
 @pytest.fixture
 def files(monkeypatch):
-    """By revision: the texts of params.yaml, points.csv and runs.csv."""
+    """By revision: the texts of params.yaml, points.csv and runs.csv, and of dvc.lock where there is one."""
     texts = {}
-    monkeypatch.setattr("ncpipe.commands.compare.read_revision", lambda revision, _: texts[revision])
+    monkeypatch.setattr("ncpipe.commands.compare.read_revision", lambda revision, *_: texts[revision])
     return texts
 
 
@@ -218,6 +218,29 @@ def test_the_parameters_that_differ_come_first(files, capsys):
             f"parameter base {name}",
             line,
         ]
+
+
+def lock_of(level, digest):
+    return (
+        "stages:\n  aggregate:\n    params:\n      params.yaml:\n"
+        f"        slopes: {{seed: 0, level: {level}}}\n"
+        f"    deps:\n    - {{path: data/code/sweep/aggregate.txt, md5: '{digest}'}}\n"
+        "    - {path: data/grid, md5: b}\n"
+    )
+
+
+def test_results_of_other_parameters_or_code_are_said(files, capsys):
+    """Red: an edit that nothing was run with, shown as a change without an effect; two rules as one."""
+    files |= {"base": [*texts_of(noisy), lock_of(0.9, "0")], "edited": [*texts_of(noisy), lock_of(0.8, "0")]}
+    files["older"] = [*texts_of(noisy), lock_of(0.9, "1")]
+    lines = {
+        "edited": "edited: its results were made with another slopes.level than its params.yaml has; run dvc",
+        "older": "base and older were made by different code of aggregate",
+    }
+    for revision, line in lines.items():
+        compare(["base", revision], as_csv=False)
+        [said] = capsys.readouterr().err.splitlines()
+        assert said.startswith(f"compare: {line}")
 
 
 def test_what_cannot_be_compared_says_why(files):

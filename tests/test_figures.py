@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 
 from ncpipe.config.experiment import Data
 from ncpipe.config.params import Slopes
+from ncpipe.figures import drawing
 from ncpipe.figures.claim_panels import claim_panels
 from ncpipe.figures.labels import (
     DATA_NAMES,
@@ -326,3 +327,13 @@ def test_marks_have_the_colour_of_their_depth_and_names_lie_on_rows() -> None:
     assert rows.lines[0].get_xdata().tolist() == list(names.values())
     figure.canvas.draw()
     assert {"0.05", "0.1", "0.2"} <= {label.get_text() for label in depths.get_yticklabels()}
+
+
+@pytest.mark.parametrize("title", ["weights $W_{L$", r"$\foo$ and more"])
+def test_a_formula_that_cannot_be_drawn_is_one_line(title: str) -> None:
+    """Red: matplotlib's traceback at the end of a sweep, from a label or a panel's title."""
+    with (
+        pytest.raises(InputError, match="a formula that cannot be drawn; close its braces"),
+        drawing.panel_grid(1, 1, 1.0) as (_, grid),
+    ):
+        grid[0].set_title(title)

@@ -14,6 +14,7 @@ from ncpipe.commands.claims import claims
 from ncpipe.commands.plot import figures_of_published, plot_published, read_published
 from ncpipe.commands.publish import SHOWN, publish
 from ncpipe.config.params import load_params
+from ncpipe.config.yaml_file import read_yaml
 from ncpipe.runs.provenance import provenance
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.runs.training_log import FINISHED, log_time
@@ -191,6 +192,29 @@ def test_what_is_wrong_with_published_folders_is_named(swept: Path, tmp_path: Pa
     ):
         with pytest.raises(InputError, match=line):
             plot_published(sources, tmp_path)
+
+
+def test_results_of_other_parameters_are_not_published(
+    swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a rate or a level that nothing was trained or fitted with, beside the numbers of another one."""
+    folder = tmp_path / "study"
+    shutil.copytree(swept, folder)
+    monkeypatch.chdir(folder)
+    params = read_yaml(Path("params.yaml"))
+    kept = {name: params[name] for name in ("experiments", "sweep")}
+    stages = {
+        "code": {"params": {"params.yaml": kept | {"compute.threads": 1}}},
+        "aggregate": {"params": {"params.yaml": {"slopes": params["slopes"]}}},
+    }
+    Path("dvc.lock").write_text(json.dumps({"stages": stages}), encoding="utf-8")
+    publish(Path("same"))
+    kept["experiments"]["one"]["optimizer"]["learning_rate"] = 0.5
+    stages["aggregate"]["params"]["params.yaml"]["slopes"] |= {"level": 0.5}
+    Path("dvc.lock").write_text(json.dumps({"stages": stages}), encoding="utf-8")
+    keys = r"experiments\.one\.optimizer\.learning_rate and slopes\.level; run dvc repro"
+    with pytest.raises(InputError, match=f"^publish: the results were made with another {keys}$"):
+        publish(Path("other"))
 
 
 def test_nothing_is_replaced_but_what_was_published(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:

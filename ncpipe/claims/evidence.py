@@ -157,7 +157,16 @@ class Side(NamedTuple):
         if self.metric not in runs or len(splits):
             hint = f"; it is of split {', '.join(splits)}" if len(splits) else ""
             raise NoNumberError(f"{self.words()} was not measured{hint}")
-        return without_logarithm(runs[[*keys, "selected"]].assign(value=runs[self.metric].astype(float)))
+        if self.split not in (
+            "train",
+            self.metric.partition("_")[0],
+        ):  # test_error may say that it is of test
+            raise NoNumberError(f"{self.words()}: it is of the run, not of a split; leave out `split`")
+        try:
+            values = runs[self.metric].astype(float)
+        except ValueError:
+            raise NoNumberError(f"{self.words()} is no number") from None
+        return without_logarithm(runs[[*keys, "selected"]].assign(value=values))
 
     def _at_onset(self, runs: pd.DataFrame, history: pd.DataFrame, when: When) -> pd.DataFrame:
         """Return runs with the metric at the onset; of `epoch` also low, the logged epoch before, and high.

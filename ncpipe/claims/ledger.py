@@ -3,6 +3,7 @@
 `ncpipe.claims.quantities` has the records.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -47,6 +48,13 @@ def load_claims(
         study = params()
         metrics = _known_metrics(study)
         claims = tuple(part for claim in claims for part in _by_experiment(claim, study.sweep.experiments))
+        counts = Counter(claim.id for claim in claims)
+        if not mistakes:
+            mistakes += [
+                f"{name}: the name of an experiment makes this id of another claim; rename one"
+                for name, count in counts.items()
+                if count > 1
+            ]
         run_claims = [claim for claim in claims if isinstance(claim, RunClaim)]
         mistakes += dict.fromkeys(
             f"{claim.id}.{line}" for claim in run_claims for line in _unknown(claim, study, metrics)

@@ -110,8 +110,11 @@ class Trend(RunClaim):
 def _few_depths(used: pd.DataFrame, without: int = 0) -> str:
     """Return that a trend over depths or values of the axis has fewer than it takes; nothing if not."""
     x = x_column(used)
-    count = used[x].nunique() - without
-    noun = "depths" if x == "depth" else "values"
+    return _fewer_than_a_trend(used[x].nunique() - without, "depths" if x == "depth" else "values")
+
+
+def _fewer_than_a_trend(count: int, noun: str = "depths") -> str:
+    """Return that these are fewer than a trend takes; nothing if not."""
     return f"{count} {noun}, a trend takes {FEWEST_DEPTHS}" if count < FEWEST_DEPTHS else ""
 
 
@@ -415,7 +418,8 @@ class Difference(RunClaim):
         runs = f"{counts[0]} against {counts[1]} runs"
         if self.of == "bend":
             return Answer(*size_difference_interval(base, terms, tables.rule.level), runs)
-        return estimate(base, terms, tables.rule, runs)
+        few = _fewer_than_a_trend(min(len(base), len(terms))) if self.of == "slope" else ""
+        return estimate(base, terms, tables.rule, runs)._replace(few=few)
 
     def _terms(self, side: Side, tables: Tables) -> Combination:
         """Return the runs of one side's number with their weights; one depth, 0, if it is not over depths."""

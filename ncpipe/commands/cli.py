@@ -4,6 +4,7 @@ A command's options stand with its function. `ncpipe.commands.options` has those
 """
 
 import functools
+import io
 import os
 import sys
 from typing import Annotated
@@ -94,6 +95,8 @@ def _study_error(error: Exception) -> InputError | None:
 def run_cli() -> None:
     """Run the program; report mistakes of the user and a full disk in one line, without a traceback."""
     install_signal_handlers()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no minus sign
     if "DVC_STAGE" in os.environ:
         remove_tried_links()
     try:

@@ -1,7 +1,6 @@
 """Compare DVC experiments or git revisions by parameters and results (`ncpipe compare`)."""
 
 import io
-import json
 import logging
 import math
 import sys
@@ -12,9 +11,11 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
+from ncpipe.config.differences import ABSENT, Tree, changed_since, code_of, different_parameters
 from ncpipe.config.params import PARAMS_FILE, Slopes
 from ncpipe.config.records import read
 from ncpipe.config.yaml_file import parse_yaml
+from ncpipe.runs.dvc import LOCK
 from ncpipe.system.artifacts import RESULTS
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
@@ -26,11 +27,9 @@ from ncpipe.tables.keys import symbol
 
 FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
 GAP = ("loss_gap", "train")
-ABSENT = "-"
 MOST_DECIMALS = 6
+SHOWN = 3  # keys in a line
 WORKSPACE = "workspace"  # DVC's name for the files in the working directory
-
-Tree = dict[str, Any]
 
 
 def compare(
@@ -81,15 +80,31 @@ def read_revisions(revisions: Sequence[str]) -> tuple[dict[str, Tree], dict[str,
         raise InputError("compare: give at least two revisions, for example ncpipe compare HEAD workspace")
     if len(set(revisions)) < len(revisions):
         raise InputError(f"compare: {', '.join(revisions)}: a revision is given twice; remove one")
-    trees, results = {}, {}
+    trees, results, locks = {}, {}, {}
     for revision in revisions:
-        trees[revision], results[revision] = _read(revision)
+        trees[revision], results[revision], locks[revision] = _read(revision)
+    for revision, tree in trees.items():
+        if changed := changed_since(tree, locks[revision]):
+            say(
+                f"compare: {revision}: its results were made with another {' and '.join(changed[:SHOWN])}"
+                f"{' and more' * (len(changed) > SHOWN)} than its params.yaml has; run dvc repro there"
+            )
+    first, *others = revisions
+    for other in others:
+        if stages := _other_code(locks[first], locks[other]):
+            say(f"compare: {first} and {other} were made by different code of {', '.join(stages)}")
     return trees, results
 
 
-def _read(revision: str) -> tuple[Tree, Results]:
-    """Return a revision's params.yaml and its results."""
-    params, points, runs = read_revision(revision, FILES)
+def _other_code(lock: str, other: str) -> list[str]:
+    """Return the stages whose code differs between two texts of dvc.lock, where both ran it."""
+    first, second = code_of(lock), code_of(other)
+    return sorted({Path(name).stem for name in first.keys() & second.keys() if first[name] != second[name]})
+
+
+def _read(revision: str) -> tuple[Tree, Results, str]:
+    """Return a revision's params.yaml, its results and its dvc.lock, which may be missing."""
+    params, points, runs, *lock = read_revision(revision, FILES, LOCK)
     try:
         tree = parse_yaml(params)
     except InputError as error:
@@ -102,19 +117,22 @@ def _read(revision: str) -> tuple[Tree, Results]:
     names = (tree.get("sweep") or {}).get("experiments") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{revision}: {PARAMS_FILE}: sweep.experiments: not a list of names")
-    return tree, Results(parse_table(revision, points), parse_table(revision, runs))
+    return tree, Results(parse_table(revision, points), parse_table(revision, runs)), "".join(lock)
 
 
-def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
+def read_revision(revision: str, paths: Sequence[Path], optional: Path | None = None) -> list[str]:
     """Return the text of each path in a revision, from git or from DVC's cache (or remote).
 
-    revision: a git revision (branch, tag, HEAD~1, hash), the name of a DVC experiment, or `workspace`. Raises
-    InputError for an unknown revision or a missing file.
+    revision: a git revision (branch, tag, HEAD~1, hash), the name of a DVC experiment, or `workspace`.
+    optional: a further path, left out if it is missing. Raises InputError for an unknown revision
+    or a missing file.
     """
+    last = [] if optional is None else [optional]
     if revision == WORKSPACE:
         if missing := next((path for path in paths if not path.is_file()), None):
             raise InputError(f"{WORKSPACE}: {missing} not found; run dvc repro")
-        return [path.read_text(encoding="utf-8") for path in paths]
+        found = [*paths, *(path for path in last if path.is_file())]
+        return [path.read_text(encoding="utf-8") for path in found]
     from dvc.exceptions import DvcException, NotDvcRepoError
     from dvc.repo import Repo
     from dvc.scm import RevError
@@ -122,7 +140,8 @@ def read_revision(revision: str, paths: Sequence[Path]) -> list[str]:
     logging.disable()  # DVC also logs what it raises
     try:
         with Repo() as repo, repo.switch(revision):
-            return [_read_from_revision(repo, revision, path) for path in paths]
+            found = [*paths, *(path for path in last if repo.dvcfs.exists(f"/{path.as_posix()}"))]
+            return [_read_from_revision(repo, revision, path) for path in found]
     except RevError:
         raise InputError(
             f"{revision}: neither a git revision nor a DVC experiment (see dvc exp list --all-commits)"
@@ -177,31 +196,6 @@ def _series(results: Results, experiment: str) -> list[tuple[str, str]]:
     """Return metric and split of an experiment's NC1, NC2, NC3 and gap."""
     runs = results.runs[results.runs["experiment"] == experiment]
     return [*paper_series(runs, results.points), GAP]
-
-
-def different_parameters(trees: dict[str, Tree]) -> dict[str, list[str]]:
-    """Return each dotted key whose values differ, with its value in every tree as YAML writes it.
-
-    Leaves out experiments that no tree sweeps, because they do not affect the results.
-    """
-    flat = {name: dict(_leaves(_swept_tree(tree))) for name, tree in trees.items()}
-    keys = dict.fromkeys(key for leaves in flat.values() for key in leaves)
-    rows = {key: [leaves.get(key, ABSENT) for leaves in flat.values()] for key in keys}
-    return {key: values for key, values in rows.items() if len(set(values)) > 1}
-
-
-def _swept_tree(tree: Tree) -> Tree:
-    names = (tree.get("sweep") or {}).get("experiments") or []
-    experiments = tree.get("experiments") or {}
-    return tree | {"experiments": {name: experiments.get(name) for name in names}}
-
-
-def _leaves(tree: object, path: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(tree, dict) and tree:
-        for key, branch in tree.items():
-            yield from _leaves(branch, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, json.dumps(tree, default=str).strip('"')
 
 
 def result_columns(revisions: Sequence[str]) -> list[str]:

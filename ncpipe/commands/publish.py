@@ -11,10 +11,13 @@ import typer
 
 from ncpipe.claims.claim import ABSENT
 from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
+from ncpipe.config.differences import changed_since
 from ncpipe.config.params import PARAMS_FILE, load_params
+from ncpipe.config.yaml_file import read_yaml
 from ncpipe.figures.labels import GAP_COLUMNS
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.sweep import sweep_figures
+from ncpipe.runs.dvc import LOCK
 from ncpipe.runs.provenance import provenance
 from ncpipe.system.artifacts import (
     CLAIMS,
@@ -53,6 +56,10 @@ def publish(
     Tables of further figures are copied whole.
     """
     params = load_params()
+    lock = LOCK.read_text(encoding="utf-8") if LOCK.is_file() else ""
+    if changed := changed_since(read_yaml(PARAMS_FILE), lock):
+        keys = " and ".join(changed[:3])
+        raise InputError(f"publish: the results were made with another {keys}; run dvc repro")
     further = _tables_of(params.sweep.experiments, figure or ())
     if folder.exists() and not (folder / PROVENANCE).is_file():
         raise InputError(f"{folder}: exists and was not written by ncpipe publish; give a new folder")

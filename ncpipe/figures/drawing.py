@@ -28,6 +28,7 @@ from ncpipe.figures.style import Colour as Colour
 from ncpipe.figures.style import metric_colours as metric_colours
 from ncpipe.figures.style import paper_style
 from ncpipe.figures.x_axis import XAxis
+from ncpipe.system.errors import InputError, shown
 from ncpipe.tables.keys import rows_at
 from ncpipe.tables.points import LAST
 
@@ -54,7 +55,8 @@ def row_grid(
 ) -> Iterator[tuple[Figure, np.ndarray]]:
     """Set the style for a figure and yield it with its panels (rows, columns); lay it out at the end.
 
-    height: of a row; key: of the legend and the titles, in inches.
+    height: of a row; key: of the legend and the titles, in inches. Raises InputError for a text with a
+    formula that matplotlib cannot draw.
     """
     with paper_style():
         figure = Figure(figsize=(width, height * rows + key), layout="constrained")
@@ -62,7 +64,22 @@ def row_grid(
             figure.suptitle(title, fontsize=10)
         yield figure, figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
         if (engine := figure.get_layout_engine()) is not None:
-            engine.execute(figure)  # in half the time of drawing
+            with _drawable():
+                engine.execute(figure)  # in half the time of drawing
+
+
+@contextmanager
+def _drawable() -> Iterator[None]:
+    """Make one line of the error of a formula between dollars, which quotes the text."""
+    try:
+        yield
+    except ValueError as error:
+        if not type(error.__context__).__module__.startswith("pyparsing"):
+            raise
+        text, *_ = filter(None, map(str.strip, str(error).splitlines()))
+        raise InputError(
+            f"{shown(text)}: a formula that cannot be drawn; close its braces, or write \\$ for a dollar"
+        ) from None
 
 
 @contextmanager

@@ -23,7 +23,7 @@ STATES = {
     "queued": "left to jobs of Slurm",
     "failed": "training failed, see its log",
     "stopped": "has a checkpoint, resumes with the next sweep",
-    "stale": "the result of earlier parameters, data or code",
+    "stale": "the result of earlier parameters, data or code, or its data are not prepared",
     "waiting": "not started",
 }
 

@@ -301,14 +301,26 @@ EDITS = {  # of a study whose network has a file of its own: what is written, an
 }
 
 
+def list_modules() -> None:
+    """Write a dvc.yaml that lists study.py and its modules for the stage `code`, as in a checkout."""
+    names = ["ncpipe", *sorted(path.name for path in Path().glob("*.py"))]
+    write({"dvc.yaml": f"stages:\n  code:\n    cmd: ncpipe code\n    deps: [{', '.join(names)}]\n"})
+
+
+@pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_counts_where_it_is_used(edit: str) -> None:
-    """If a study does no more than define. Red: a digest of all of the study; an entry that others count."""
+def test_an_edit_counts_where_it_is_used(edit: str, listed: bool) -> None:
+    """If a study does no more than define. Red: a digest of all of the study; an entry that others count; a
+    module that counts for all, because dvc.yaml lists it."""
     files, stages = EDITS[edit]
     write(SINE)
+    if listed:
+        list_modules()
     before = own_and_built_in()
     assert study_effect(at_start()) is None
     write(files)
+    if listed:
+        list_modules()
     after = own_and_built_in()
     assert changed(before, after) == stages
     if "other.py" in files:

@@ -3,9 +3,9 @@
 A stage counts every room of the package up to its own, and its module of `ncpipe.commands`. An experiment's
 stage also counts the files of a study that define the entries which the experiment picks from study.py's
 tables, and all that these files import; a sweep's stage counts all of the study. A file's digest is of its
-syntax tree: comments, docstrings and layout do not count. The files that dvc.yaml lists for the stage `code`
-count too; `ncpipe.config.study_reads` refuses whatever else a study reads. Data count by their checksums. Of
-other packages, neither files nor versions count.
+syntax tree: comments, docstrings and layout do not count. Other files that dvc.yaml lists for the stage
+`code` count for every stage; `ncpipe.config.study_reads` refuses whatever else a study reads. Data count by
+their checksums. Of other packages, neither files nor versions count.
 
 Digests are of the files as this process first read them and runs them (`ncpipe.config.reading`): an edit
 while a command runs does not change them. A new `Reading` has the files as they are now.
@@ -148,7 +148,12 @@ def _of_study(entries: object, reading: Reading) -> tuple[dict[str, str], int]:
     files = [Path(FILE)] if whole else [home for home in homes if isinstance(home, Path)]
     digests, last = _followed([*homes, *files, *study_modules(files, reading.content)], reading)
     values = {} if whole else {"constants": hashlib.sha256(repr(constants).encode()).hexdigest()}
-    return listed_digests(reading, CODE) | digests | values, last
+    modules = {
+        path.as_posix() for path in study_modules(read=reading.content)
+    }  # listed only so that DVC looks
+    listed = listed_digests(reading, CODE)
+    others = {name: digest for name, digest in listed.items() if name not in modules}
+    return others | digests | values, last
 
 
 def _parts(entry: object) -> Iterator[object]:

@@ -142,7 +142,7 @@ def params_page() -> str:
         "",
         NOTE,
         "This page lists every key that a `params.yaml` may have.",
-        "Keys with a default may be left out.",
+        "Keys with a default, except `about`, may be left out.",
         "`ncpipe grid` checks a file against this list and reports every mistake.",
     ]
     seen: set[str] = set()
@@ -264,7 +264,8 @@ def commands_page() -> str:
 
 def argument(own: Any) -> str:
     """Return how the help of a command names one of its arguments."""
-    return str(own.metavar or own.name.upper())
+    name = str(own.metavar or own.name.upper())
+    return name if own.required or name.startswith("[") else f"[{name}]"
 
 
 def paragraphs(text: str) -> str:

@@ -42,7 +42,7 @@ RATES = "rates.txt"
 
 
 def publish(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write; replaced if it exists.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder, or one that publish wrote.")],
     figure: Annotated[
         list[str] | None,
         typer.Option(help="Further figure of data/figures, such as layers; can be repeated."),

@@ -234,8 +234,8 @@ def test_results_of_other_parameters_or_code_are_said(files, capsys):
     files |= {"base": [*texts_of(noisy), lock_of(0.9, "0")], "edited": [*texts_of(noisy), lock_of(0.8, "0")]}
     files["older"] = [*texts_of(noisy), lock_of(0.9, "1")]
     lines = {
-        "edited": "edited: its results were made with another slopes.level than its params.yaml has; run dvc",
-        "older": "base and older were made by different code of aggregate",
+        "edited": "edited: DVC last ran with another slopes.level than its params.yaml has; run dvc repro",
+        "older": "base and older chose and fitted their runs by different code",
     }
     for revision, line in lines.items():
         compare(["base", revision], as_csv=False)

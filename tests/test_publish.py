@@ -4,10 +4,12 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from conftest import experiment_tree, measure_runs, write_params
+from ruamel.yaml import YAML
 
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.claims import claims
@@ -204,17 +206,27 @@ def test_results_of_other_parameters_are_not_published(
     params = read_yaml(Path("params.yaml"))
     kept = {name: params[name] for name in ("experiments", "sweep")}
     stages = {
-        "code": {"params": {"params.yaml": kept | {"compute.threads": 1}}},
-        "aggregate": {"params": {"params.yaml": {"slopes": params["slopes"]}}},
+        "code": {"params": {"params.yaml": kept | {"compute.threads": params["compute"]["threads"]}}},
+        "aggregate": {"params": {"params.yaml": {"slopes": params["slopes"] | {"level": 0.95}}}},
     }
-    Path("dvc.lock").write_text(json.dumps({"stages": stages}), encoding="utf-8")
+    write_lock(stages)
     publish(Path("same"))
-    kept["experiments"]["one"]["optimizer"]["learning_rate"] = 0.5
+    stages["code"]["params"]["params.yaml"] |= {"compute.threads": 7}
     stages["aggregate"]["params"]["params.yaml"]["slopes"] |= {"level": 0.5}
-    Path("dvc.lock").write_text(json.dumps({"stages": stages}), encoding="utf-8")
-    keys = r"experiments\.one\.optimizer\.learning_rate and slopes\.level; run dvc repro"
-    with pytest.raises(InputError, match=f"^publish: the results were made with another {keys}$"):
+    write_lock(stages)
+    keys = r"compute\.threads and slopes\.level than params\.yaml has; run dvc repro"
+    with pytest.raises(InputError, match=f"^publish: DVC last ran with another {keys}$"):
         publish(Path("other"))
+    params["experiments"]["one"]["optimizer"]["learning_rate"] = 0.5
+    Path("params.yaml").write_text(json.dumps(params), encoding="utf-8")
+    with pytest.raises(InputError, match=r"^data/runs/one/L2/s0: trained with another .*; run dvc repro"):
+        publish(Path("other"))
+
+
+def write_lock(stages: dict[str, Any]) -> None:
+    """As DVC writes it."""
+    with Path("dvc.lock").open("w", encoding="utf-8") as file:
+        YAML(typ="rt").dump({"schema": "2.0", "stages": stages}, file)
 
 
 def test_nothing_is_replaced_but_what_was_published(swept: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,7 +209,7 @@ def test_a_second_pass_goes_on_from_its_state_with_the_means_in_it() -> None:
     metric.persistent(True)
     whole = once_more(metric.clone(), features, labels).compute()
     once_more(metric, features[:30], labels[:30])
-    turned = ClassStatistics(stats.counts, stats.means.flip(0), 2 * stats.squares)
+    turned = ClassStatistics(stats.counts, stats.means.flip(0), 2 * stats.squares, entry_rounding=1e-3)
     other = SampleCollapse(turned, *classifier())
     other.persistent(True)
     once_more(other, features[:8], labels[:8])

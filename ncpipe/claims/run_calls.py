@@ -39,7 +39,7 @@ def layer_rise(claim: RunClaim, tables: Tables) -> pd.DataFrame:
     """Return the largest rise of the train `ncc_error` from one layer to the next; NaN of a single layer."""
     errors = claim.side.rows(tables.layer_errors).sort_values("position")
     groups = errors.groupby(run_keys(errors))["value"]
-    return groups.agg(lambda values: max(np.diff(values), default=math.nan)).reset_index()
+    return groups.agg(lambda v: float(np.diff(v).max()) if len(v) > 1 else math.nan).reset_index()
 
 
 def depth_bound(claim: RunClaim, tables: Tables, over: dict[str, Number], alpha: Fraction) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from ncpipe.config.differences import ABSENT, Tree, changed_since, code_of, different_parameters
+from ncpipe.config.differences import ABSENT, Tree, changed_since, different_parameters, rules_of
 from ncpipe.config.params import PARAMS_FILE, Slopes
 from ncpipe.config.records import read
 from ncpipe.config.yaml_file import parse_yaml
@@ -86,20 +86,15 @@ def read_revisions(revisions: Sequence[str]) -> tuple[dict[str, Tree], dict[str,
     for revision, tree in trees.items():
         if changed := changed_since(tree, locks[revision]):
             say(
-                f"compare: {revision}: its results were made with another {' and '.join(changed[:SHOWN])}"
+                f"compare: {revision}: DVC last ran with another {' and '.join(changed[:SHOWN])}"
                 f"{' and more' * (len(changed) > SHOWN)} than its params.yaml has; run dvc repro there"
             )
-    first, *others = revisions
-    for other in others:
-        if stages := _other_code(locks[first], locks[other]):
-            say(f"compare: {first} and {other} were made by different code of {', '.join(stages)}")
+    rules = {revision: rules_of(lock) for revision, lock in locks.items()}
+    first = revisions[0]
+    for other in revisions[1:]:
+        if rules[first] and rules[other] and rules[first] != rules[other]:
+            say(f"compare: {first} and {other} chose and fitted their runs by different code")
     return trees, results
-
-
-def _other_code(lock: str, other: str) -> list[str]:
-    """Return the stages whose code differs between two texts of dvc.lock, where both ran it."""
-    first, second = code_of(lock), code_of(other)
-    return sorted({Path(name).stem for name in first.keys() & second.keys() if first[name] != second[name]})
 
 
 def _read(revision: str) -> tuple[Tree, Results, str]:

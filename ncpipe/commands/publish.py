@@ -12,19 +12,22 @@ import typer
 from ncpipe.claims.claim import ABSENT
 from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
 from ncpipe.config.differences import changed_since
-from ncpipe.config.params import PARAMS_FILE, load_params
+from ncpipe.config.params import PARAMS_FILE, Params, load_params
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.figures.labels import GAP_COLUMNS
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.sweep import sweep_figures
 from ncpipe.runs.dvc import LOCK
+from ncpipe.runs.fingerprint import check_run
 from ncpipe.runs.provenance import provenance
+from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.system.artifacts import (
     CLAIMS,
     CLAIMS_POINTS,
     CLAIMS_TABLE,
     PROVENANCE,
     RESULTS,
+    RUNS,
     publish_folder,
     write_json,
 )
@@ -56,10 +59,7 @@ def publish(
     Tables of further figures are copied whole.
     """
     params = load_params()
-    lock = LOCK.read_text(encoding="utf-8") if LOCK.is_file() else ""
-    if changed := changed_since(read_yaml(PARAMS_FILE), lock):
-        keys = " and ".join(changed[:3])
-        raise InputError(f"publish: the results were made with another {keys}; run dvc repro")
+    _check_current(params)
     further = _tables_of(params.sweep.experiments, figure or ())
     if folder.exists() and not (folder / PROVENANCE).is_file():
         raise InputError(f"{folder}: exists and was not written by ncpipe publish; give a new folder")
@@ -81,6 +81,16 @@ def publish(
         for name, drawn in figures_of_published(read_published([partial])):
             save_figure(drawn, partial, name)
     say(f"publish: {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+
+
+def _check_current(params: Params) -> None:
+    """Raise InputError if runs were trained, or tables made, with other parameters than params.yaml has."""
+    for fingerprint in sweep_fingerprints(params, params.compute):
+        check_run(RUNS / fingerprint.run.path, fingerprint)
+    lock = LOCK.read_text(encoding="utf-8") if LOCK.is_file() else ""
+    if changed := changed_since(read_yaml(PARAMS_FILE), lock):
+        keys = " and ".join(changed[:3])
+        raise InputError(f"publish: DVC last ran with another {keys} than {PARAMS_FILE} has; run dvc repro")
 
 
 def _tables_of(experiments: Sequence[str], figures: Sequence[str]) -> dict[str, list[str]]:

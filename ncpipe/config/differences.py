@@ -1,6 +1,7 @@
 """Compare trees of params.yaml with each other, and with what dvc.lock says that results were made with."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ from ncpipe.config.yaml_file import parse_yaml
 from ncpipe.system.errors import InputError
 
 ABSENT = "-"
-MADE_BY = ("code", "aggregate")  # the stages whose parameters in dvc.lock are all that decides a result
+MADE_BY = ("code", "aggregate")  # the stages that have the parameters of runs, and of what is made of them
 
 Tree = dict[str, Any]
 
@@ -18,38 +19,48 @@ def different_parameters(trees: Mapping[str, Tree]) -> dict[str, list[str]]:
 
     Leaves out experiments that no tree sweeps, because they do not affect the results.
     """
-    flat = {name: dict(_leaves(_swept_tree(tree))) for name, tree in trees.items()}
-    keys = dict.fromkeys(key for leaves in flat.values() for key in leaves)
-    rows = {key: [leaves.get(key, ABSENT) for leaves in flat.values()] for key in keys}
+    swept = (_leaves(_swept_tree(tree)) for tree in trees.values())
+    flat = [{key: json.dumps(value, default=str).strip('"') for key, value in leaves} for leaves in swept]
+    keys = dict.fromkeys(key for leaves in flat for key in leaves)
+    rows = {key: [leaves.get(key, ABSENT) for leaves in flat] for key in keys}
     return {key: values for key, values in rows.items() if len(set(values)) > 1}
 
 
 def changed_since(params: Tree, lock: str) -> list[str]:
-    """Return the dotted keys of a params.yaml that DVC has not run with, by the text of dvc.lock.
+    """Return the dotted keys of a params.yaml with which DVC did not last run `code` or `aggregate`.
 
-    None without a readable dvc.lock; DVC then says what to do.
+    lock: the text of dvc.lock. Nothing has changed without one, or if it is damaged; DVC says so.
     """
-    stages = _stages(lock)
     recorded: Tree = {}
     for name in MADE_BY:
-        recorded |= (stages.get(name, {}).get("params") or {}).get("params.yaml") or {}
-    made = {key: value for key, value in recorded.items() if "." not in key}
-    return list(different_parameters({"now": {key: params.get(key) for key in made}, "made": made}))
+        recorded |= (_stage(lock, name).get("params") or {}).get("params.yaml") or {}
+    now = dict(_leaves(_swept_tree({key: _at(params, key) for key in recorded})))
+    then = dict(_leaves(_swept_tree(recorded)))
+    return [key for key in now | then if now.get(key, ABSENT) != then.get(key, ABSENT)]
 
 
-def code_of(lock: str) -> dict[str, str]:
-    """Return by name the digests of the stages' code with which the results of a dvc.lock were made."""
-    deps = (dep for stage in _stages(lock).values() for dep in stage.get("deps") or [])
-    return {dep["path"]: dep["md5"] for dep in deps if dep["path"].startswith("data/code/") and "md5" in dep}
+def rules_of(lock: str) -> str:
+    """Return the digest of the code that chose and fitted the runs of a dvc.lock; empty without one."""
+    deps = {dep.get("path"): dep.get("md5", "") for dep in _stage(lock, "aggregate").get("deps") or []}
+    return str(deps.get("data/code/sweep/aggregate.txt", ""))
 
 
-def _stages(lock: str) -> dict[str, Tree]:
+def _stage(lock: str, name: str) -> Tree:
+    """Return a stage of a dvc.lock; of thousands of stages, it alone is parsed."""
+    found = re.search(rf"^  {name}:\n(?:    .*\n)+", lock, re.MULTILINE)
     try:
-        tree = parse_yaml(lock) if lock else None
+        tree = parse_yaml(found.group()) if found else None
     except InputError:
         return {}
-    stages = tree.get("stages") if isinstance(tree, dict) else None
-    return stages if isinstance(stages, dict) else {}
+    return tree[name] if isinstance(tree, dict) and isinstance(tree.get(name), dict) else {}
+
+
+def _at(tree: Tree, key: str) -> object:
+    """Return the value at a dotted key; None where there is none."""
+    value: Any = tree
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
 def _swept_tree(tree: Tree) -> Tree:
@@ -58,9 +69,9 @@ def _swept_tree(tree: Tree) -> Tree:
     return tree | {"experiments": {name: experiments.get(name) for name in names}}
 
 
-def _leaves(tree: object, path: str = "") -> Iterator[tuple[str, str]]:
+def _leaves(tree: object, path: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(tree, dict) and tree:
         for key, branch in tree.items():
             yield from _leaves(branch, f"{path}.{key}" if path else str(key))
     else:
-        yield path, json.dumps(tree, default=str).strip('"')
+        yield path, tree

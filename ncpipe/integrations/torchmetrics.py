@@ -305,7 +305,8 @@ def _accumulator(state: dict[str, Any]) -> StatisticsAccumulator:
 
 
 def _tensors(prefix: str, statistics: ClassStatistics) -> dict[str, Tensor]:
-    zeros = {"exponent": torch.tensor(0, device="cpu"), "rounding": torch.tensor(0.0, device="cpu")}
+    shares = {name: torch.tensor(0.0, device="cpu") for name in ("rounding", "entry_rounding")}
+    zeros = {"exponent": torch.tensor(0, device="cpu")} | shares
     tensors = zeros | statistics.tensors()
     return {f"{prefix}{name}": tensor.to(statistics.means.device) for name, tensor in tensors.items()}
 

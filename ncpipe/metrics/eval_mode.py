@@ -55,7 +55,7 @@ def eval_mode(model: nn.Module, device: torch.device | str | None = None, *loade
                 "pass; run the model on one batch first"
             )
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [(module, dict(module._buffers)) for module in model.modules()]
+    buffers = [(module, _persistent(module)) for module in model.modules()]
     copies = [(tensor, tensor.detach().clone()) for tensor in _changeable(model)]
     try:
         with same_generators(model, *loaders), _uncompiled():
@@ -67,10 +67,20 @@ def eval_mode(model: nn.Module, device: torch.device | str | None = None, *loade
                 module.train(training)
         with torch.no_grad():
             for module, named in buffers:  # a forward pass may have put other tensors in their place
-                module._buffers.update(named)
+                if named:
+                    module._buffers.update(named)
             for tensor, copy in copies:
                 if not torch.equal(tensor, copy):  # a write would forbid the backward pass of a running step
                     tensor.copy_(copy)
+
+
+def _persistent(module: nn.Module) -> dict[str, Tensor | None]:
+    """Return a module's buffers by name, but for those of TorchScript, and for caches.
+
+    Beside a cache a module may keep its length, which nobody would restore.
+    """
+    named = module._buffers if isinstance(module._buffers, dict) else {}
+    return {name: tensor for name, tensor in named.items() if name not in module._non_persistent_buffers_set}
 
 
 def _changeable(model: nn.Module) -> list[Tensor]:
@@ -78,7 +88,7 @@ def _changeable(model: nn.Module) -> list[Tensor]:
     tensors = list(model.buffers())
     for module in model.modules():
         methods = (getattr(method, "__func__", None) for method in (module.train, module.eval))
-        shortening = getattr(module, "max_norm", None) is not None
+        shortening = isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None
         if shortening or tuple(methods) != (nn.Module.train, nn.Module.eval):
             tensors += module.parameters()
     return list({id(tensor): tensor for tensor in tensors if not tensor.is_meta}.values())

@@ -5,7 +5,7 @@ n  samples of a batch    T  positions    d  width    K  classes of the classifie
 
 import operator
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -42,12 +42,13 @@ def select_classes(classes: Classes, total: int) -> Tensor:
     """
     if isinstance(classes, str) and classes == "all":
         return torch.arange(total, device="cpu")
+    given: Any = classes
     try:
-        numbers = [] if isinstance(classes, str) else [operator.index(number) for number in classes]
-    except TypeError:
-        numbers = []
-    if not numbers:
-        raise InputError(f"classes: {classes!r} is unknown; take 'all', 'present' or a list of numbers")
+        numbers = [operator.index(number) for number in given]
+    except TypeError:  # of letters too
+        raise InputError(
+            f"classes: {classes!r} is unknown; take 'all', 'present' or a list of numbers"
+        ) from None
     if len(set(numbers)) < len(numbers):
         raise InputError("classes: a number is listed twice; list each once")
     chosen = torch.tensor(sorted(numbers), dtype=torch.int64, device="cpu")

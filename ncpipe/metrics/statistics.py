@@ -236,14 +236,14 @@ class StatisticsAccumulator:
         squares: Tensor,
         size: Tensor,
         rounding: Tensor,
-        entry_rounding: Tensor,
+        entry_rounding: Tensor | float = 0.0,
     ) -> StatisticsAccumulator:
         classes, width = origins.shape
         accumulator = StatisticsAccumulator(classes, width, origins.device)
         accumulator._counts, accumulator._origins = counts.clone(), origins.clone()
         accumulator._sums, accumulator._squares = sums.clone(), squares.clone()
         accumulator._size = size.item()
-        accumulator._rounding, accumulator._entry_rounding = rounding.item(), entry_rounding.item()
+        accumulator._rounding, accumulator._entry_rounding = rounding.item(), float(entry_rounding)
         accumulator._exponent = unit_exponent(size_exponent(accumulator._size))
         return accumulator
 

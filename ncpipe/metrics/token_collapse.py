@@ -59,7 +59,7 @@ class TokenMeans:
                 "all tokens of a layer, not the one that predicts"
             )
         if lengths is not None and (
-            lengths.is_floating_point()
+            bool((lengths != lengths.round()).any())
             or lengths.shape != labels.shape
             or bool(((lengths < 1) | (lengths > tokens.shape[1])).any())
         ):

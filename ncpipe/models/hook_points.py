@@ -31,6 +31,11 @@ CHANNELS_FIRST = (
     nn.Upsample,
 )
 CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm)
+# Those whose output is (T, n, d) if `batch_first` of their attention is not set.
+POSITIONS_FIRST = (
+    *(nn.TransformerEncoder, nn.TransformerEncoderLayer),
+    *(nn.TransformerDecoder, nn.TransformerDecoderLayer),
+)
 WIDTHS = ("out_channels", "num_features", "num_channels", "out_features")
 
 
@@ -158,7 +163,8 @@ class HookPoint:
                 raise NoVectorError(
                     f"layer {self.name!r} gives {shape}, in which samples, positions and width cannot be "
                     "told apart; name it with a function that returns them in this order, such as "
-                    f"layers={{{self.name!r}: lambda values, inputs: values.transpose(1, 2)}}"
+                    f"layers={{{self.name!r}: lambda values, inputs: values.transpose(1, 2)}}; of "
+                    "(positions, samples, width) transpose(0, 1)"
                 )
             return values
         if not self.output:
@@ -187,7 +193,9 @@ def _may_be_turned(module: nn.Module, shape: tuple[int, ...]) -> bool:
         return False
     parts = [part for part in module.modules() if isinstance(part, CHANNELS_FIRST + CHANNELS_LAST)]
     channels = bool(parts) and all(isinstance(part, CHANNELS_FIRST) for part in parts)
-    positions = any(getattr(part, "batch_first", True) is False for part in module.modules())
+    positions = isinstance(module, POSITIONS_FIRST) and any(
+        getattr(part, "batch_first", True) is False for part in module.modules()
+    )
     return (channels and shape[1] == shape[2] > 1) or (positions and shape[0] == shape[1] > 1)
 
 

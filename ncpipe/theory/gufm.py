@@ -94,8 +94,7 @@ def smoothed_terms(classes: int, width: int, strength: float, delta: float) -> t
         return slope * (delta * (classes - 1) / classes - wrong) + strength * classes * norm
 
     highest = math.sqrt(width) / (classes * strength)  # the loss falls at most as fast as its first step
-    while slope * highest > 700:  # where exp ends; the root lies far below
-        highest /= 2
+    highest = min(highest, 700 / slope)  # where exp ends; the root of any lambda_L lies below
     norm = _root(derivative, highest, xtol=1e-300, rtol=1e-15)
     gap = slope * norm
     fit = math.log1p((classes - 1) * math.exp(-gap)) + delta * (classes - 1) / classes * gap

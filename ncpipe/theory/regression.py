@@ -43,7 +43,7 @@ def regression_optimum(moment: Tensor, weight: float, features: float, width: in
     the fitted ones and of s^2/2 over the others. Raises InputError for penalties that are not positive.
     """
     if not (min(weight, features) > 0 and math.isfinite(weight * features)):
-        raise InputError(f"lambda_W {weight:g}, lambda_H {features:g}; both must be positive")
+        raise InputError(f"lambda_W {weight:g}, lambda_H {features:g}; both must be positive, and finite")
     root = math.sqrt(weight * features)
     variances, axes = torch.linalg.eigh(moment.double())
     deviations = variances.clamp(min=0).sqrt()  # rounding leaves variances of 0 below 0

@@ -157,10 +157,8 @@ class Side(NamedTuple):
         if self.metric not in runs or len(splits):
             hint = f"; it is of split {', '.join(splits)}" if len(splits) else ""
             raise NoNumberError(f"{self.words()} was not measured{hint}")
-        if self.split not in (
-            "train",
-            self.metric.partition("_")[0],
-        ):  # test_error may say that it is of test
+        # test_error may say that it is of test
+        if self.split not in ("train", self.metric.partition("_")[0]):
             raise NoNumberError(f"{self.words()}: it is of the run, not of a split; leave out `split`")
         try:
             values = runs[self.metric].astype(float)

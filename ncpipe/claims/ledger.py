@@ -48,11 +48,10 @@ def load_claims(
         study = params()
         metrics = _known_metrics(study)
         claims = tuple(part for claim in claims for part in _by_experiment(claim, study.sweep.experiments))
-        counts = Counter(claim.id for claim in claims)
         if not mistakes:
             mistakes += [
                 f"{name}: the name of an experiment makes this id of another claim; rename one"
-                for name, count in counts.items()
+                for name, count in Counter(claim.id for claim in claims).items()
                 if count > 1
             ]
         run_claims = [claim for claim in claims if isinstance(claim, RunClaim)]

@@ -28,7 +28,6 @@ from ncpipe.tables.keys import symbol
 FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
 GAP = ("loss_gap", "train")
 MOST_DECIMALS = 6
-SHOWN = 3  # keys in a line
 WORKSPACE = "workspace"  # DVC's name for the files in the working directory
 
 
@@ -85,10 +84,8 @@ def read_revisions(revisions: Sequence[str]) -> tuple[dict[str, Tree], dict[str,
         trees[revision], results[revision], locks[revision] = _read(revision)
     for revision, tree in trees.items():
         if changed := changed_since(tree, locks[revision]):
-            say(
-                f"compare: {revision}: DVC last ran with another {' and '.join(changed[:SHOWN])}"
-                f"{' and more' * (len(changed) > SHOWN)} than its params.yaml has; run dvc repro there"
-            )
+            line = f"DVC last ran with another {changed} than its {PARAMS_FILE} has; run dvc repro there"
+            say(f"compare: {revision}: {line}")
     rules = {revision: rules_of(lock) for revision, lock in locks.items()}
     first = revisions[0]
     for other in revisions[1:]:

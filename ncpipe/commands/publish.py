@@ -89,8 +89,9 @@ def _check_current(params: Params) -> None:
         check_run(RUNS / fingerprint.run.path, fingerprint)
     lock = LOCK.read_text(encoding="utf-8") if LOCK.is_file() else ""
     if changed := changed_since(read_yaml(PARAMS_FILE), lock):
-        keys = " and ".join(changed[:3])
-        raise InputError(f"publish: DVC last ran with another {keys} than {PARAMS_FILE} has; run dvc repro")
+        raise InputError(
+            f"publish: DVC last ran with another {changed} than {PARAMS_FILE} has; run dvc repro"
+        )
 
 
 def _tables_of(experiments: Sequence[str], figures: Sequence[str]) -> dict[str, list[str]]:

@@ -9,6 +9,7 @@ from ncpipe.config.yaml_file import parse_yaml
 from ncpipe.system.errors import InputError
 
 ABSENT = "-"
+SHOWN = 3  # keys in a line
 MADE_BY = ("code", "aggregate")  # the stages that have the parameters of runs, and of what is made of them
 
 Tree = dict[str, Any]
@@ -26,17 +27,18 @@ def different_parameters(trees: Mapping[str, Tree]) -> dict[str, list[str]]:
     return {key: values for key, values in rows.items() if len(set(values)) > 1}
 
 
-def changed_since(params: Tree, lock: str) -> list[str]:
-    """Return the dotted keys of a params.yaml with which DVC did not last run `code` or `aggregate`.
+def changed_since(params: Tree, lock: str) -> str:
+    """Name the first dotted keys of a params.yaml with which DVC did not last run `code` or `aggregate`.
 
-    lock: the text of dvc.lock. Nothing has changed without one, or if it is damaged; DVC says so.
+    lock: the text of dvc.lock. Empty without one, and for a damaged one, which DVC reports.
     """
     recorded: Tree = {}
     for name in MADE_BY:
         recorded |= (_stage(lock, name).get("params") or {}).get("params.yaml") or {}
     now = dict(_leaves(_swept_tree({key: _at(params, key) for key in recorded})))
     then = dict(_leaves(_swept_tree(recorded)))
-    return [key for key in now | then if now.get(key, ABSENT) != then.get(key, ABSENT)]
+    changed = [key for key in now | then if now.get(key, ABSENT) != then.get(key, ABSENT)]
+    return " and ".join([*changed[:SHOWN], *(["more"] if len(changed) > SHOWN else [])])
 
 
 def rules_of(lock: str) -> str:

@@ -55,7 +55,7 @@ def eval_mode(model: nn.Module, device: torch.device | str | None = None, *loade
                 "pass; run the model on one batch first"
             )
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [(module, _persistent(module)) for module in model.modules()]
+    buffers = [(module, named) for module in model.modules() if (named := _persistent(module))]
     copies = [(tensor, tensor.detach().clone()) for tensor in _changeable(model)]
     try:
         with same_generators(model, *loaders), _uncompiled():
@@ -67,8 +67,7 @@ def eval_mode(model: nn.Module, device: torch.device | str | None = None, *loade
                 module.train(training)
         with torch.no_grad():
             for module, named in buffers:  # a forward pass may have put other tensors in their place
-                if named:
-                    module._buffers.update(named)
+                module._buffers.update(named)
             for tensor, copy in copies:
                 if not torch.equal(tensor, copy):  # a write would forbid the backward pass of a running step
                     tensor.copy_(copy)

@@ -148,9 +148,8 @@ def _of_study(entries: object, reading: Reading) -> tuple[dict[str, str], int]:
     files = [Path(FILE)] if whole else [home for home in homes if isinstance(home, Path)]
     digests, last = _followed([*homes, *files, *study_modules(files, reading.content)], reading)
     values = {} if whole else {"constants": hashlib.sha256(repr(constants).encode()).hexdigest()}
-    modules = {
-        path.as_posix() for path in study_modules(read=reading.content)
-    }  # listed only so that DVC looks
+    # Modules are listed only so that DVC looks at them.
+    modules = {path.as_posix() for path in study_modules(read=reading.content)}
     listed = listed_digests(reading, CODE)
     others = {name: digest for name, digest in listed.items() if name not in modules}
     return others | digests | values, last

@@ -119,10 +119,10 @@ def check_range(loss: Loss, classes: int, width: int, strength: float, bias: boo
         )
 
 
-def check_loss(loss: str) -> None:
-    """Raise InputError for a loss that no features model has."""
-    if loss not in get_args(Loss):
-        raise InputError(f"loss: {loss!r}; expected one of {', '.join(get_args(Loss))}")
+def check_loss(loss: str, known: tuple[str, ...] = get_args(Loss)) -> None:
+    """Raise InputError for a loss that a model does not know."""
+    if loss not in known:
+        raise InputError(f"loss: {loss!r}; expected one of {', '.join(known)}")
 
 
 def _orthogonal(loss: Loss, bias: bool) -> bool:

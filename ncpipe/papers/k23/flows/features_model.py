@@ -18,7 +18,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 from scipy.special import logsumexp, softmax
 
-from ncpipe.study import InputError
+from ncpipe.study import InputError, gufm
 
 Loss = Literal["se", "mse", "ce"]
 RTOL, ATOL = 1e-11, 1e-14
@@ -54,8 +54,7 @@ class Flow:
     bias: bool
 
     def __post_init__(self) -> None:
-        if self.loss not in get_args(Loss):
-            raise InputError(f"loss: {self.loss!r}; expected one of {', '.join(get_args(Loss))}")
+        gufm.check_loss(self.loss, get_args(Loss))
 
     @property
     def samples(self) -> int:

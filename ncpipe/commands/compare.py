@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from ncpipe.config.differences import ABSENT, Tree, changed_since, different_parameters, rules_of
 from ncpipe.config.params import PARAMS_FILE, Slopes
 from ncpipe.config.records import read
 from ncpipe.config.yaml_file import parse_yaml
+from ncpipe.runs.differences import ABSENT, Tree, changed_since, different_parameters, rules_of
 from ncpipe.runs.dvc import LOCK
 from ncpipe.system.artifacts import RESULTS
 from ncpipe.system.console import say

@@ -11,12 +11,12 @@ import typer
 
 from ncpipe.claims.claim import ABSENT
 from ncpipe.commands.plot import PUBLISHED, figures_of_published, read_published
-from ncpipe.config.differences import changed_since
 from ncpipe.config.params import PARAMS_FILE, Params, load_params
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.figures.labels import GAP_COLUMNS
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.sweep import sweep_figures
+from ncpipe.runs.differences import changed_since
 from ncpipe.runs.dvc import LOCK
 from ncpipe.runs.fingerprint import check_run
 from ncpipe.runs.provenance import provenance

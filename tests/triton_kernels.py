@@ -6,6 +6,7 @@ The variable must be set before Triton is imported, so a process of its own runs
 GPU's (`fake_cuda`), so that everything goes the way that it goes there.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ from ncpipe.training import cuda_graph
 from ncpipe.training.loop import train_batch
 
 pytestmark = pytest.mark.usefixtures("cuda_flags")
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
 @pytest.fixture
@@ -212,3 +215,23 @@ def test_a_step_by_kernels_has_few(monkeypatch: pytest.MonkeyPatch) -> None:
     model = architecture("L-T11", "post", width=16, patch=2)
     count = test_fake_cuda.kernels_of_a_step("L-T11", monkeypatch, runs=2, optimizer=ADAM, model=model)
     assert 50 < count <= 250
+
+
+def test_a_choice_of_tiles_is_timed_or_named_as_wrong(
+    cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a choice that computes something else is offered as the fastest."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    gpu_tiles = loaded(BENCHMARKS / "gpu_tiles.py")
+    monkeypatch.setattr(gpu_tiles, "CASES", {"small": ("mlp", 1, "post", 1, 8)})
+    monkeypatch.setattr(gpu_tiles, "WIDTH", 16)
+    for constant in ("PARTS", "ROWS", "WARPS"):
+        monkeypatch.setattr(triton_block, constant, getattr(triton_block, constant))
+    size = dataclasses.replace(gpu_tiles.QUICK, repeats=2, nodes=1)
+    row = gpu_tiles.measured((2, 32, 8), tmp_path / "lock", size)
+    assert row["small"].isdecimal(), row
+    right = triton_block.mlp_forward
+    monkeypatch.setattr(triton_block, "mlp_forward", lambda *given: [2 * tensor for tensor in right(*given)])
+    wrong = gpu_tiles.measured((2, 32, 8), tmp_path / "lock", size)
+    assert wrong["small"].startswith("wrong: error")
+    assert gpu_tiles.table({(2, 32, 8): wrong}).count("\n") == 2

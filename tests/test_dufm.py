@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,9 @@ def test_a_built_start_has_the_closed_loss(
     session.record()
     loss = session.rows[-1][1][0].item()
     levels = levels_of(run)
+    model = run.spec.model
+    narrow = replace(run, spec=replace(run.spec, model=replace(model, width=classes - 1)))
+    assert math.isnan(levels_of(narrow).dnc)
     if name != "srg_k":
         assert loss == pytest.approx(levels.dnc if name == "dnc" else levels.srg, rel=1e-12)
     elif levels.srg < 0.49:
@@ -271,6 +275,8 @@ def test_every_structure_is_named_from_its_features(
         state["last.weight"][2] = 0
     row = rank_columns(TrainedRun(run, state, prepared=free_data(run)))
     assert {name: row[name] for name in named} == named
+    other = replace(run, spec=replace(run.spec, loss="ce"))
+    assert set(rank_columns(TrainedRun(other, state, prepared=free_data(run))).values()) == {None}
 
 
 # ---- The study's tables and figures ---------------------------------------------------------------------

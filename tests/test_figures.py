@@ -136,6 +136,10 @@ def test_bounds_that_do_not_fall_or_hold_have_no_slope() -> None:
     assert reference_slope_of("nc1_trace_ratio", dead) is None  # lambda constant in L: the bound is log L
     assert reference_slope_of("nc4_mismatch", vision) is None
     assert reference_slope_of("nc1_trace_ratio", vision.assign(bound="no closed-form optimum")) is None
+    biased = vision.assign(loss_name="mse", last_bias=True)
+    assert reference_slope_of("loss_gap", biased)
+    # The least loss with a penalised bias is higher at every depth.
+    assert reference_slope_of("loss_gap", biased.assign(penalty_scope="all")) is None
     moving = vision.assign(penalty_rule="over_depth")
     assert reference_slope_of("loss_gap", moving.assign(last_strength=0.005 / moving["depth"])) is None
     assert reference_slope_of("loss_gap", moving).label == "$L^{-2}$"

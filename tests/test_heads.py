@@ -29,6 +29,7 @@ from ncpipe.papers.s24.structure import rank_gap, ranks
 from ncpipe.papers.s24.tables.heads import best_by_value, by_value, head_runs
 from ncpipe.system.errors import InputError
 
+WIDE = CONV | {"width": 10}
 NOTHING = {"rule": "constant", "value": 0.02, "last_layer": None}
 
 
@@ -117,14 +118,15 @@ def test_levels_of_a_head_are_those_of_its_features_model() -> None:
     """L_DNC and L_SRG against the objective of built matrices, for unequal lambdas."""
     penalty = HEAD | {"value": 0.006, "last_layer": 0.004, "features": None, "features_over_value": 0.1}
     labels = torch.arange(10).repeat_interleave(7)
-    levels = head_levels(headed(CONV, penalty=penalty), labels)
+    levels = head_levels(headed(WIDE, penalty=penalty), labels)
     model = Dufm(classes=10, per_class=7, features=0.0006, weights=(0.006, 0.006, 0.006, 0.004))
     for level, solution in ((levels.dnc, dnc_solution(model)), (levels.srg, srg_solution(model))):
         assert level == pytest.approx(objective(model, solution.features, solution.weights), rel=1e-12)
     shallow = Dufm(10, 7, 0.0006, (0.006, 0.006, 0.004))  # two ReLU layers: L = 3
     solution = dnc_solution(shallow)
     expected = objective(shallow, solution.features, solution.weights)
-    assert head_levels(headed(RESNET, penalty=penalty), labels).dnc == pytest.approx(expected, rel=1e-12)
+    deep = headed(RESNET | {"head_width": 10}, penalty=penalty)
+    assert head_levels(deep, labels).dnc == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -134,12 +136,21 @@ def test_levels_of_a_head_are_those_of_its_features_model() -> None:
         {"penalty": HEAD | {"features": 0.0}},
         {"penalty": NOTHING | {"scope": "all"}},
         {"loss": "ce"},
+        {"model": WIDE | {"width": 9}},
+        {
+            "model": WIDE | {"classifier": {"kind": "etf", "length": 1.0}},
+            "penalty": HEAD | {"last_layer": None},
+        },
+        {"model": RESNET | {"head_width": 9}},
+        {"model": RESNET | {"head_width": 10, "width": 2}},  # 8 features
     ],
 )
 def test_other_objectives_have_no_levels(changes: dict[str, Any]) -> None:
+    """Red: levels of too narrow a head, which has neither solution, or of a fixed last layer."""
     labels = torch.arange(10).repeat_interleave(7)
-    assert math.isnan(head_levels(headed(CONV, **changes), labels).dnc)
-    assert math.isnan(head_levels(headed(CONV), labels[:-1]).dnc)  # of unequal classes
+    assert head_levels(headed(WIDE), labels).dnc > 0
+    assert math.isnan(head_levels(headed(**{"model": WIDE} | changes), labels).dnc)
+    assert math.isnan(head_levels(headed(WIDE), labels[:-1]).dnc)  # of unequal classes
 
 
 def test_ranks_and_their_gap_by_a_cut() -> None:

@@ -32,6 +32,7 @@ LEVEL = 0.95
 PAGE = FOLDER / "trends.md"
 PENALTY = [f"penalty_{key}" for key in ("rule", "value", "last_layer", "biases", "scope")]
 LOWEST = "lowest loss at each depth"
+SEEDS = "seeds"  # the figure of a panel with more seeds
 FALLS, RISES, UNCLEAR = *metric_colours(2), FAINT
 # Figures of one study's choices, with the panels that it has some of.
 LINES = {
@@ -98,7 +99,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class PanelOfChoices:
-    """Holds a panel of S25 with the choices that it is compared with."""
+    """Holds a panel of S25 with the choices that it is compared with.
+
+    more: further seeds of the panel at one depth.
+    """
 
     panel: str
     title: str
@@ -106,6 +110,7 @@ class PanelOfChoices:
     sentence: str
     base: Choice
     choices: tuple[Choice, ...]
+    more: Choice | None = None
 
     def groups(self) -> Iterator[tuple[pd.DataFrame | None, list[Choice]]]:
         """Yield the choices with the same depths and seeds together, after the panel's runs at those.
@@ -126,6 +131,7 @@ class PanelOfChoices:
             for choice in self.choices
             if choice.further or (not choice.inputs and choice.penalty == self.base.penalty)
         ]
+        same += [self.more.runs] if self.more else []
         runs = pd.concat([self.base.runs, *same], ignore_index=True).dropna(subset=METRICS)
         return runs.loc[runs.groupby("depth")["loss"].idxmin()]
 
@@ -138,6 +144,7 @@ def panels() -> list[PanelOfChoices]:
             row["panel"], row["title"], row["inputs"], row["sentence"],
             Choice(row["base"], row["folder"], row.get("experiment", "")),
             tuple(Choice(**choice) for choice in row["choices"]),
+            Choice(**row["more"]) if "more" in row else None,
         )
         for row in rows
     ]  # fmt: skip
@@ -204,7 +211,8 @@ def section(panel: PanelOfChoices) -> str:
     rows.append(cells(LOWEST, panel.inputs, panel.lowest()))
     head = f"## {panel.panel}: {panel.title}\n\n"
     nothing = "" if panel.choices else "\nNo other choice is published yet.\n"
-    return f"{head}**{panel.sentence.strip()}**\n\n{table(heads, rows)}\n{nothing}"
+    seeds = f"\n![loss, NC1 and NC3 of single networks](trends/{SEEDS}.png)\n" if panel.more else ""
+    return f"{head}**{panel.sentence.strip()}**\n\n{table(heads, rows)}\n{seeds}{nothing}"
 
 
 def page() -> str:
@@ -307,6 +315,28 @@ def lines(names: tuple[str, ...], folder: str) -> Figure:
     return figure
 
 
+def single_networks(panel: PanelOfChoices) -> Figure:
+    """Draw NC1, NC2 and NC3 against the loss, a dot per network, at the depth with more seeds."""
+    assert panel.more
+    (depth,) = panel.more.depths
+    parts = {
+        panel.base.text: panel.base.runs[panel.base.runs["depth"] == depth],
+        panel.more.text: panel.more.runs,
+    }
+    with row_grid(1, len(METRICS), 1.7, 0.4) as (figure, grid):
+        for axes, title in zip(grid[0], METRICS, strict=True):
+            for (_, runs), colour in zip(parts.items(), metric_colours(len(parts)), strict=True):
+                axes.plot(runs["loss"], np.log10(runs[title]), "o", color=colour, markersize=3, alpha=0.8)
+        labels = [mathtext("\n".join([panel.panel, *panel.title.split(", "), f"L = {depth}"]))]
+        label_rows(grid, labels, [rf"$\log_{{10}}$ {title}" for title in METRICS], "regularised loss")
+        handles = [
+            key_entry(f"{mathtext(text)}: {len(runs)} seeds", colour, marker="o", markersize=3, linewidth=0)
+            for (text, runs), colour in zip(parts.items(), metric_colours(len(parts)), strict=True)
+        ]
+        draw_key(figure, handles, 2)
+    return figure
+
+
 def _draw_line(axes: Axes, choice: Choice, title: str, colour: Colour, solid: bool) -> None:
     runs = choice.runs.dropna(subset=[title])
     log10 = np.log10(runs[title]).groupby(runs["depth"])
@@ -333,5 +363,8 @@ if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
     (FOLDER / "trends").mkdir(exist_ok=True)
     save_figure(forest(), FOLDER / "trends", "forest")
+    for panel in panels():
+        if panel.more:
+            save_figure(single_networks(panel), FOLDER / "trends", SEEDS)
     for (folder, name), names in LINES.items():
         save_figure(lines(names, folder), FOLDER / folder, name)

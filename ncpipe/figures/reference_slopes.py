@@ -43,14 +43,18 @@ class ReferenceSlope:
 def reference_slope_of(metric: str, runs: pd.DataFrame) -> ReferenceSlope | None:
     """Return the slope of a metric's bound for one experiment, or None where the theory has none that falls.
 
-    runs: with architecture, penalty_rule, last_strength and bound. lambda_L has to be the same at every
-    depth, and the optimum's conditions hold, such as balanced classes that are no more than d.
+    runs: with architecture, loss_name, last_bias, penalty_rule, penalty_scope, last_strength and bound.
+    lambda_L has to be the same at every depth, and the optimum's conditions hold, such as balanced classes
+    that are no more than d. Under the squared error the optimum needs a last bias that is not penalised.
     """
     if not (runs["bound"] == HOLDS).any():  # `theory.gap` has checked the conditions
         return None
     architecture, rule = (str(runs[name].iloc[0]) for name in ("architecture", "penalty_rule"))
     known = entry(metric)
     if known.order is None or known.group not in BOUNDED or runs["last_strength"].nunique() != 1:
+        return None
+    scope = runs.get("penalty_scope", "matrices")  # of before it was a key
+    if ((runs["loss_name"] == "mse") & runs["last_bias"].astype(bool) & (scope == "all")).any():
         return None
     two_layers = architecture in TWO_LAYERS
     if not two_layers and architecture not in GAP_RATES:  # no theorem about it

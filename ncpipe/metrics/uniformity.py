@@ -33,7 +33,7 @@ SUMMARIES = (
     ),
     (
         "cosine", "largest cosine of two", "largest cosine of two of {}; 0 can be reached up to K = 2d",
-        "[0, 1]", "R55",
+        "[−1/(K−1), 1]", "R55",
     ),
     (
         "interference", "mean |cos + 1/(K-1)|", "mean over pairs of abs(cos + 1/(K−1)) of {}", "[0, K/(K−1)]",
@@ -127,7 +127,8 @@ def _code_entries(matrix: str, name: str, which: str) -> Iterator[Metric]:
     yield Metric(
         f"gnc2_margin_{matrix}", "GNC2", "1", f"{name}: least distance of a direction to the others' hull",
         f"min over k of the distance of u_k to the convex hull of the others, u_k the directions of {which}; "
-        "1 can be reached up to K = 2d", "[0, 1]", "JZWQMYZ24", scale="linear", label=f"margin ({name})",
+        "K/(K−1) can be reached up to K = d + 1, 1 up to 2d", "[0, K/(K−1)]", "JZWQMYZ24", scale="linear",
+        label=f"margin ({name})",
     )  # fmt: skip
     yield Metric(
         f"gnc2_code_{matrix}", "GNC2", "0", f"{name}: distance to a softmax code",

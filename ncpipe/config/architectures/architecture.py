@@ -17,12 +17,14 @@ class Head:
     """The ReLU layers without biases at the end of a network, by the names of `Network.layers`.
 
     input_layer: the features H_1 that enter them. before, after: input and output of each ReLU, of the layers
-    2, ..., L of S24; the last of `after` is the input of the last matrix W_L.
+    2, ..., L of S24; the last of `after` is the input of the last matrix W_L. width: the least of all of
+    these; None where only the network knows it.
     """
 
     input_layer: str
     before: tuple[str, ...]
     after: tuple[str, ...]
+    width: int | None
 
     @property
     def depth(self) -> int:
@@ -30,10 +32,10 @@ class Head:
         return len(self.after) + 1
 
 
-def numbered_head(depth: int) -> Head:
+def numbered_head(depth: int, width: int | None) -> Head:
     """Return Z2, H2, Z3, ..., with features H1 and the last layer's input `last`, L = `depth` matrices."""
     inner = tuple(f"H{layer}" for layer in range(2, depth))
-    return Head("H1", tuple(f"Z{layer}" for layer in range(2, depth + 1)), (*inner, "last"))
+    return Head("H1", tuple(f"Z{layer}" for layer in range(2, depth + 1)), (*inner, "last"), width)
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Architecture:
 
     def head(self, depth: int) -> Head | None:
         """Return that head for L = `depth`, by default with layers H1, Z2, H2, Z3, ...; None without one."""
-        return numbered_head(depth) if self.has_head else None
+        return numbered_head(depth, self.feature_width) if self.has_head else None
 
     def incompatibility(self, kind: Kind, source: str) -> str:
         """Return why data of this kind cannot be read, '' if they can. source: their name."""

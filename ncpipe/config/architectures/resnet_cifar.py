@@ -49,11 +49,11 @@ class CifarResNetModel(Architecture):
         return self.head_layers > 0
 
     def head(self, depth: int) -> Head | None:
-        if not self.has_head:
+        if self.head_width is None:
             return None
         inner = tuple(f"H{layer}" for layer in range(1, self.head_layers))
         before = tuple(f"Z{layer}" for layer in range(1, self.head_layers + 1))
-        return Head(f"R{(depth - 2) // 2}", before, (*inner, "last"))
+        return Head(f"R{(depth - 2) // 2}", before, (*inner, "last"), min(self.head_width, 4 * self.width))
 
     def depth_incompatibility(self, depth: int) -> str:
         return "" if depth >= 8 and depth % 6 == 2 else "L = 6n + 2 (8, 14, 20, 26, ...)"

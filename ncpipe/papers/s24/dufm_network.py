@@ -39,6 +39,10 @@ class DufmModel(OwnModel):
     gain: Positive
     feature_deviation: Positive
 
+    @property
+    def feature_width(self) -> int:
+        return self.width
+
     def incompatibility(self, kind: str, source: str) -> str:
         if kind == "free":
             return ""

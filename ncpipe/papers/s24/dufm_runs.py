@@ -16,7 +16,11 @@ from ncpipe.study import Run
 
 @dataclass(frozen=True)
 class Levels:
-    """L_DNC and L_SRG of a run's problem; NaN for K < 6 (SRG), and where a lambda is 0."""
+    """L_DNC and L_SRG of a run's problem.
+
+    NaN for K < 6 (SRG), where a lambda is 0, and in layers of fewer than K units, which have neither solution
+    [S24 Theorem 5].
+    """
 
     dnc: float
     srg: float
@@ -34,29 +38,32 @@ def levels_of(run: Run) -> Levels:
     """Return L_DNC and L_SRG of a run."""
     if 0 in (run.spec.penalty.feature_strength(run.depth), *run.spec.penalty.layer_strengths(run.depth)):
         return Levels(math.nan, math.nan)
-    return _levels(model_of(run))
+    return _levels(model_of(run), run.spec.model.feature_width)
 
 
 def head_levels(run: Run, labels: Tensor) -> Levels:
     """Return the levels of the features model that a network with a head trains; labels (N,) of its samples.
 
     In that model the head's input features are free: a network that can produce any features has the same
-    least loss, any other a higher one. NaN unless features and head alone are penalised
-    (`scope: head`), each with some lambda, under the squared error, and the classes are of one size.
+    least loss, any other a higher one. NaN unless features and head alone are penalised (`scope: head`),
+    each with some lambda, under the squared error, W_L is learned, and the classes are of one size.
     """
     penalty, head = run.spec.penalty, run.spec.model.head(run.depth)
     sizes = set(labels.bincount().tolist())
-    if head is None or penalty.scope != "head" or run.spec.loss != "mse" or len(sizes) > 1:
+    fixed = run.spec.model.has_fixed_classifier
+    if head is None or penalty.scope != "head" or run.spec.loss != "mse" or fixed or len(sizes) > 1:
         return Levels(math.nan, math.nan)
     inner, last = penalty.inner_strength(run.depth), penalty.last_strength(run.depth)
     features = penalty.feature_strength(run.depth)
     if 0 in (inner, last, features):
         return Levels(math.nan, math.nan)
     weights = (inner,) * (head.depth - 1) + (last,)
-    return _levels(Dufm(int(labels.max()) + 1, sizes.pop(), features, weights))
+    return _levels(Dufm(int(labels.max()) + 1, sizes.pop(), features, weights), head.width)
 
 
-def _levels(model: Dufm) -> Levels:
+def _levels(model: Dufm, width: int | None) -> Levels:
+    if width is not None and width < model.classes:
+        return Levels(math.nan, math.nan)
     return Levels(dnc_loss(model), srg_loss(model) if model.classes >= LEAST_CLASSES else math.nan)
 
 

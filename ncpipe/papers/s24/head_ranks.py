@@ -45,7 +45,7 @@ def rank_columns(trained: TrainedRun) -> dict[str, Any]:
     run, features = trained.run, trained.features
     free, head = run.spec.model.has_free_features, run.spec.model.head(run.depth)
     row: dict[str, Any] = dict.fromkeys(FREE if free else HEAD)
-    if head is None or run.spec.data.targets == "vectors" or not (free or run.spec.loss == "mse"):
+    if head is None or run.spec.data.targets == "vectors" or run.spec.loss != "mse":
         return row
     levels = levels_of(run) if free else head_levels(run, features.train.labels)
     cut, loss = RANK_TOLERANCE if free else DATA_CUT, trained.row["loss"]

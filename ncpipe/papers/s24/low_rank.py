@@ -40,8 +40,11 @@ def low_rank() -> dict[str, Any]:
     """
     params = load_params()
     for name in params.sweep.experiments:
-        if not params.experiments[name].model.has_free_features:
-            raise InputError(f"sweep.experiments: {name} has no free features; this stage is about dufm")
+        spec = params.experiments[name]
+        if not spec.model.has_free_features or spec.loss != "mse":
+            raise InputError(
+                f"sweep.experiments: {name} is no dufm under the squared error; this stage is about these"
+            )
     if len(params.sweep.depths) > 1:
         raise InputError("sweep.depths: these figures are of one depth; list one")
     tables, trained = _sweep_tables(), _read_series()

@@ -10,8 +10,10 @@ import torch
 
 from ncpipe.papers.k23 import curves
 from ncpipe.papers.k23.figures import PANELS
+from ncpipe.papers.k23.flow_models import etf_error
 from ncpipe.papers.k23.flows import central_path, features_model, locally_elastic
 from ncpipe.papers.k23.flows.features_model import Flow, aligned_start, integrate, random_start
+from ncpipe.system.errors import InputError
 from ncpipe.theory.ufm import Decay, optimum
 
 SE, MSE = Flow("se", 3, 4, 0.0, 0.0, True), Flow("mse", 3, 4, 0.0, 0.0, True)
@@ -146,6 +148,17 @@ def test_rates_and_their_multiplicities(classes):
     rows = locally_elastic.residuals(classes).ravel()
     moved = locally_elastic.drift(classes, alpha, beta) @ rows
     assert moved == pytest.approx(first * rows, abs=1e-12), "the simplex ETF is the single direction"
+
+
+@pytest.mark.parametrize(("own", "slope"), [(1.0, -0.2), (0.1, -0.175), (-0.1, -0.125)])
+def test_the_way_to_an_etf_is_as_fast_as_its_rates_allow(own, slope):
+    """By hand from the rates. Red: beta/(K-1) also where that direction decays; a rate without an ETF."""
+    assert locally_elastic.etf_slope(4, own, -0.6) == pytest.approx(slope, abs=1e-12)
+    early, late = (math.log(etf_error(4, own, -0.6, time)) for time in (80.0, 120.0))
+    assert (late - early) / 40 == pytest.approx(slope, abs=2e-3)
+    for other_than_etf in ((4, -2.0, -0.6), (4, 1.0, 0.3), (2, 1.0, -0.6)):
+        with pytest.raises(InputError, match="need at least 3 classes"):
+            locally_elastic.etf_slope(*other_than_etf)
 
 
 def test_separability_needs_an_impact_above_one_over_t():

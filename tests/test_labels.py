@@ -151,6 +151,7 @@ def test_minority_collapse_at_its_ends() -> None:
     assert minority_cosine(collapsed, 5) == pytest.approx(1)
     assert minority_spread(collapsed, 5) == pytest.approx(0, abs=1e-12)
     assert np.isnan(minority_cosine(simplex, 9)), "one small class has no pair"
+    assert np.isnan(minority_spread(simplex, 9))
     draw = torch.randn(7, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rows = [row / np.linalg.norm(row) for row in draw[4:].numpy()]
     naive = np.mean([rows[i] @ rows[j] for i in range(3) for j in range(i)])

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -305,6 +306,16 @@ def test_the_contrastive_loss_is_its_sums(include_self):
     assert supcon.supcon_loss(features, 3, 0.7, include_self=include_self) == pytest.approx(total)
 
 
+@pytest.mark.parametrize(("classes", "per_class"), [(3, 2), (10, 2), (10, 5)])
+def test_supervised_contrast_at_low_temperatures(classes, per_class):
+    """To all digits. Red: 1 + odds, which rounds the odds away."""
+    for temperature in (0.03, 0.04, 0.5):
+        odds = mpmath.exp(-classes / (mpmath.mpf(classes - 1) * temperature)) * (classes - 1)
+        exact = mpmath.log(per_class - 1 + per_class * odds)
+        found = supcon.supcon_optimum(classes, per_class, temperature, include_self=False)
+        assert found == pytest.approx(float(exact), rel=1e-13)
+
+
 def test_the_logit_of_two_linear_layers_jumps_from_a_half_to_zero():
     assert two_linear.best_logit(two_linear.JUMP * (1 - 1e-9)) == pytest.approx(0.5, abs=1e-3)
     assert two_linear.best_logit(two_linear.JUMP) == 0
@@ -348,6 +359,7 @@ def test_penalties_of_any_size_have_a_value(strength: float) -> None:
         (lambda: minimise_ufm(LOSSES["ce"], torch.eye(3), 0 * ONES, 4, Decay(1, 1, None), starts=1, seed=0),
          "positive numbers"),
         (lambda: supcon.supcon_optimum(3, 1, 1.0, include_self=False), "needs 2 or more"),
+        (lambda: feature_models.two_linear_frame(3, 0.4), "strength: 0.4"),
         (lambda: gufm.smoothed_terms(3, 4, 0.1, 1.0), "smoothing: 1"),
         (lambda: integrate(SE, aligned_start(SE, 3, 1), [2, 1]), "rising"),
         (lambda: Dufm(3, 0, 0.1, (0.1, 0.1)), "3 classes of 0"),

@@ -158,8 +158,9 @@ def test_what_was_trained_and_what_comes_next():
     runs, rows = tables()["runs"], rate_rows(*(tables()[name] for name in ("runs", "points", "slopes")), {})
     values = ", ".join(map(str, sorted(set(runs["depth"]))))
     assert trained(runs) == f"12 networks of 2 experiments: L = {values}, 2 seeds at each."
-    assert next_steps(runs, rows)[0].startswith("1 of 12 runs did not converge")
-    clear = next_steps(runs.assign(converged=True), rows)
+    moving = runs.assign(reason=runs["reason"].replace("diverged", "loss moving"))
+    assert next_steps(moving, rows)[0].startswith("1 of 12 runs did not converge")
+    clear = next_steps(runs, rows)  # one diverged, which more epochs do not change
     assert len(clear) == 1
     assert "only new networks train" in clear[0]
     assert next_steps(runs.assign(converged=True, seed=0), rows)[0].startswith("Add seeds")
@@ -252,6 +253,18 @@ def test_experiments_stand_side_by_side():
     assert "[" in row[4].text
     assert ("log10 of NC1 at L = 5", "two") in rows
     assert side_by_side(*(tables(("one",))[name] for name in ("runs", "points")), RULE) == []
+
+
+def test_only_metrics_that_are_headlines_of_both_stand_side_by_side():
+    """Red: the distance to an ETF under cross-entropy beside that to the identity under the squared error."""
+    made = tables(seeds=(0, 1, 2))
+    runs, points = made["runs"], made["points"]
+    etf = points[points["metric"] == "nc2_etf"]
+    points = pd.concat([points, etf.assign(metric="nc2_identity")], ignore_index=True)
+    square = runs["loss_name"].where(runs["experiment"] != "one", "mse")
+    [grid] = side_by_side(runs.assign(loss_name=square, last_bias=False), points, RULE)
+    assert {row[0].text for row in grid.rows} >= {"power of NC1", "power of NC3"}
+    assert not [row[0].text for row in grid.rows if "NC2" in row[0].text]
 
 
 def test_each_line_of_a_study_with_an_axis_has_its_own_depth(tmp_path, monkeypatch):

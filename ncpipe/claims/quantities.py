@@ -329,7 +329,7 @@ class Value(RunClaim):
 
 @dataclass(frozen=True, kw_only=True)
 class Extreme(RunClaim):
-    """The least or largest value of all runs that ended finite, converged or not; an exact number.
+    """The least or largest value of all runs, a diverged one with its last finite weights; an exact number.
 
     minus: another metric of the same split, which is subtracted from an extreme first.
     """

@@ -71,9 +71,14 @@ def minority_cosine(weight: Tensor, majority: int) -> float:
     label="spread of minority rows", where="last, weights; 0 is minority collapse",
 )  # fmt: skip
 def minority_spread(weight: Tensor, majority: int) -> float:
-    """Return the spread: sqrt((B - 1)/(K - 1)) for a simplex, 0 also where W_B goes to 0; NaN for W = 0."""
+    """Return the spread: sqrt((B - 1)/(K - 1)) for a simplex, 0 also where W_B goes to 0.
+
+    NaN for W = 0, and for fewer than two small classes.
+    """
     rows = scaled(weight)
     small = rows[majority:]
+    if len(small) < 2:
+        return math.nan
     return ((small - small.mean(0)).norm() / rows.norm()).item()
 
 

@@ -77,7 +77,7 @@ def claim_grids(table: pd.DataFrame, csv: bytes) -> list[Grid]:
     grids = [Grid("claims", "Claims", RULE, columns, list(map(_claim_row, rows)), data_uri(csv))]
     if others:
         noun = "claim" if len(others) == 1 else "claims"
-        title = f"{len(others)} more {noun} of claims.yaml, about runs that this sweep lacks"
+        title = f"{len(others)} more {noun} of claims.yaml, without a number here"
         why = [
             [Cell(str(row.statement), note=f"{row.ref} · {row.id}"), Cell(str(row.reason))] for row in others
         ]
@@ -88,8 +88,9 @@ def claim_grids(table: pd.DataFrame, csv: bytes) -> list[Grid]:
 def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list[Grid]:
     """Return a table that compares rates and deepest means of every experiment with those of the first.
 
-    runs: with converged. points: from `points.usable_points`. Empty for one experiment and in a study with an
-    axis. Runs of equal seed are compared as pairs (`compare.difference_interval`).
+    Only of metrics that are headlines of both: NC2 under the squared error may be another one. Empty for one
+    experiment and in a study with an axis. Runs of equal seed are compared as pairs
+    (`compare.difference_interval`). runs: with converged. points: from `points.usable_points`.
     """
     names = list(dict.fromkeys(runs["experiment"]))
     if len(names) < 2 or x_column(runs) != "depth":
@@ -101,17 +102,22 @@ def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list
         )
         for name in names
     }
-    series = headline_series(runs[runs["experiment"] == first], points)
-    titles = {series_name(split, metric): title for title, (metric, split) in series.items()}
-    table = compare_results(sides, together, series.values(), rule)
+    own = {name: headline_series(runs[runs["experiment"] == name], points) for name in names}
+    titles = {
+        name: {series_name(split, metric): title for title, (metric, split) in series.items()}
+        for name, series in own.items()
+    }
+    table = compare_results(sides, together, own[first].values(), rule)
     table = table[table["series"] != ""]
     rows = []
     for _, group in table.groupby(["quantity", "series"], sort=False):
         base = cell(group["value"].iloc[0])
-        what = titles[group["series"].iloc[0]].removeprefix("the ")
+        what = titles[first][group["series"].iloc[0]].removeprefix("the ")
         depth = group["depth"].iloc[0]
         quantity = f"power of {what}" if pd.isna(depth) else f"log10 of {what} at L = {depth}"
         for _, row in group.iloc[1:].iterrows():
+            if row["series"] not in titles[row["revision"]]:
+                continue
             change = estimate(row["difference"], row["difference_low"], row["difference_high"])
             rows.append([Cell(quantity), Cell(str(row["revision"])), cell(row["value"]), base, change])
     columns = ["quantity", "experiment", "value", first, f"value − {first}"]

@@ -87,7 +87,7 @@ def locally_elastic_means() -> Iterator[Point]:
         for time, error in zip(times, errors, strict=True):
             yield Point("etf", f"{other:g}", "found", time, error)
         if other < 0:
-            rate = locally_elastic.etf_slope(4, other)
+            rate = locally_elastic.etf_slope(4, 1.0, other)
             for time in times[6:]:
                 value = errors[-1] * math.exp(rate * (time - times[-1]))
                 yield Point("etf", f"{other:g}", "closed", time, value)

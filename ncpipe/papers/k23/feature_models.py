@@ -139,8 +139,13 @@ def two_linear_logit_numerical(strength: Positive) -> float:
 def two_linear_frame(classes: Classes, strength: Positive) -> float:
     """Return the largest distance from eq. 39 at a numerical minimum of eq. 36, for n = 1 and c = `strength`.
 
-    Distances of F and of A_2 A_1 from an orthogonal frame, and 1 - cos of the two.
+    Distances of F and of A_2 A_1 from an orthogonal frame, and 1 - cos of the two. Raises InputError from the
+    jump on, where the minimum is 0.
     """
+    if strength >= two_linear.JUMP:
+        raise InputError(
+            f"strength: {strength:g}; from {two_linear.JUMP:g} on the minimum is 0, without a frame"
+        )
     decay = strength / classes
 
     def objective(flat: Tensor) -> Tensor:

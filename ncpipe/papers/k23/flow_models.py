@@ -132,8 +132,8 @@ def central_path_spread(kind: central_path.Kind, classes: Classes, per_class: Co
 
 
 def etf_rate(classes: Classes, own: float, other: float) -> float:
-    """Return the slope in t of log NC2 of locally elastic class means, beta/(K-1)."""
-    return locally_elastic.etf_slope(classes, other)
+    """Return the slope in t of log NC2 of locally elastic class means, beta/(K-1) if alpha >= -beta/(K-1)."""
+    return locally_elastic.etf_slope(classes, own, other)
 
 
 def etf_rate_numerical(classes: Classes, own: float, other: float) -> float:

@@ -42,4 +42,5 @@ def supcon_optimum(
     if per_class == 1 and not include_self:
         raise InputError("per_class: 1; without a sample itself its class needs 2 or more")
     odds = (classes - 1) * math.exp(-classes / ((classes - 1) * temperature))
-    return math.log(per_class * (1 + odds) - (0 if include_self else 1))
+    same = per_class - (0 if include_self else 1)
+    return math.log(same) + math.log1p(per_class * odds / same)  # of odds that 1 + odds rounds away too

@@ -49,15 +49,18 @@ def etf_error(means: np.ndarray) -> float:
     return float(np.linalg.norm(gram / np.linalg.norm(gram) - goal))
 
 
-def etf_slope(classes: int, other: float) -> float:
-    """Return the slope in t of log `etf_error`, beta/(K-1): only for beta < 0 do class means go to an ETF.
+def etf_slope(classes: int, own: float, other: float) -> float:
+    """Return the slope in t of log `etf_error`: beta/(K-1), or -(alpha - beta)/K for alpha < -beta/(K-1).
 
-    nu = min(alpha - beta, alpha + (K-1) beta) > 0, K23's condition for separation, does not imply that sign.
-    Raises InputError for any other beta, and for two classes, whose means are always an ETF.
+    Only for beta < 0 and alpha > beta do class means go to an ETF. nu = min(alpha - beta, alpha + (K-1) beta)
+    > 0, K23's condition for separation, does not imply beta < 0. Raises InputError elsewhere, and for two
+    classes, whose means are always an ETF.
     """
-    if classes < 3 or not other < 0:
-        raise InputError(f"classes {classes}, other {other:g}; need at least 3 classes and impacts below 0")
-    return other / (classes - 1)
+    if classes < 3 or not other < min(0, own):
+        raise InputError(
+            f"classes {classes}, own {own:g}, other {other:g}; need at least 3 classes, other below 0 and own"
+        )
+    return (max(own + other / (classes - 1), 0) - (own - other)) / classes
 
 
 def log_separation(classes: int, strength: float, power: float, time: float) -> float:

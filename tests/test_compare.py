@@ -11,6 +11,7 @@ from scipy import stats
 
 from ncpipe.commands.compare import compare, different_parameters, result_rows
 from ncpipe.config.params import Slopes
+from ncpipe.runs.differences import changed_since
 from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import Results, WeightedRuns, compare_results, difference_interval
 from ncpipe.tables.points import usable_points
@@ -227,6 +228,18 @@ def lock_of(level, digest):
         f"    deps:\n    - {{path: data/code/sweep/aggregate.txt, md5: '{digest}'}}\n"
         "    - {path: data/grid, md5: b}\n"
     )
+
+
+def test_tables_are_of_what_aggregate_ran_with():
+    """Red: after `dvc repro code`, or a sweep that ended early, the old tables as those of a new rate."""
+    stages = [
+        f"  {name}:\n    params:\n      params.yaml:\n        experiments: {{x: {{rate: {rate}}}}}\n"
+        "        sweep: {experiments: [x]}\n"
+        for name, rate in (("code", 2), ("aggregate", 1))
+    ]
+    for rate, said in ((1, ""), (2, "experiments.x.rate")):
+        params = {"sweep": {"experiments": ["x"]}, "experiments": {"x": {"rate": rate}}}
+        assert changed_since(params, f"stages:\n{''.join(stages)}") == said
 
 
 def test_results_of_other_parameters_or_code_are_said(files, capsys):

@@ -17,6 +17,7 @@ from pipeline import EPOCHS, ROOT, Clone, Copy, Made, Output, trains
 
 from ncpipe.commands.cli import run_cli
 from ncpipe.commands.compare import FILES, read_revision
+from ncpipe.runs.differences import stale
 from ncpipe.system.errors import InputError
 
 pytestmark = [
@@ -151,6 +152,20 @@ def test_what_cannot_be_compared_is_one_line(
     with pytest.raises(SystemExit, match=f"^ncpipe: {re.escape(message)}.*$") as stop:
         run_cli()
     assert "\n" not in str(stop.value.code)
+
+
+def test_tables_of_another_branch_are_stale(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after git checkout without dvc checkout. Red: tables beside params.yaml of another branch."""
+    monkeypatch.chdir(place.clone.folder)
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", place.clone.environment["DVC_SITE_CACHE_DIR"])
+    lock, path = Path("dvc.lock").read_text(encoding="utf-8"), Path("data/results/rates.txt")
+    assert stale(lock) == ""
+    kept = path.rename("kept.txt")
+    path.write_text("of another branch", encoding="utf-8")
+    for stage in ("aggregate", "claims"):
+        assert stale(lock, [stage]).startswith(f"the stage {stage} is stale: data/results is not")
+    kept.replace(path)
+    assert stale(lock) == ""
 
 
 def plotted(output: Output, name: str) -> list[dict[str, str]]:

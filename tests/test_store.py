@@ -547,6 +547,11 @@ def test_clean_removes_what_nobody_has_used_for_long(
             clean("0h", dry_run, "other")
     clean("0h", True, "one")
     assert len(capsys.readouterr().out.splitlines()) == 2
+    clean("99d", True, "one")  # none as old, which is no mistake
+    assert not capsys.readouterr().out
+    os.utime(stored_runs()[0], (time.time() + 86400,) * 2)  # by a file server whose clock is ahead
+    clean("0h", True, "one")
+    assert len(capsys.readouterr().out.splitlines()) == 2
     assert [len(listed), len([line for line in listed if " run " in line])] == [4, 3]
     for text in ("30", "d", "-3d", "3 d"):
         with pytest.raises(InputError, match="write a number with h, d or w, for example 30d"):

@@ -46,19 +46,22 @@ def clean(
     """
     seconds = 0.0 if older_than is None else _seconds(older_than)
     removes = older_than is not None and not dry_run
-    store, now, rows = store_folder(), time.time(), []
+    store, now, rows, named = store_folder(), time.time(), [], experiment is None
     if dvc_folder() is None and not store.is_dir():
         check_there()
     link_to_dvc_cache()
     for path in store.glob("*"):
-        age, kind = now - _last_use(path), _kind(path)
+        age, kind = max(0.0, now - _last_use(path)), _kind(path)  # a file server's clock may be ahead
         inputs = _inputs(path)
         if experiment is not None and inputs.get("experiment") != experiment:
             continue
+        named = True
         if kind and age >= (max(seconds, HOUR) if kind == "partial" else seconds):
             rows.append((age, path.name, kind, _bytes_freed(path), _run_name(inputs)))
-    if experiment is not None and not rows:
-        raise InputError(f"--experiment {shown(experiment)}: no such runs are stored; ncpipe clean lists all")
+    if not named:
+        raise InputError(
+            f"--experiment {shown(str(experiment))}: no such runs are stored; ncpipe clean lists all"
+        )
     width = max((len(row[4]) for row in rows), default=0)
     for age, name, kind, size, run in sorted(rows, reverse=True):
         days, megabytes = age / UNITS["d"], size / 1e6

@@ -14,7 +14,7 @@ import typer
 from ncpipe.config.params import PARAMS_FILE, Slopes
 from ncpipe.config.records import read
 from ncpipe.config.yaml_file import parse_yaml
-from ncpipe.runs.differences import ABSENT, Tree, changed_since, different_parameters, rules_of
+from ncpipe.runs.differences import ABSENT, Tree, changed_since, different_parameters, rules_of, stale
 from ncpipe.runs.dvc import LOCK
 from ncpipe.system.artifacts import RESULTS
 from ncpipe.system.console import say
@@ -86,6 +86,8 @@ def read_revisions(revisions: Sequence[str]) -> tuple[dict[str, Tree], dict[str,
         if changed := changed_since(tree, locks[revision]):
             line = f"DVC last ran with another {changed} than its {PARAMS_FILE} has; run dvc repro there"
             say(f"compare: {revision}: {line}")
+        elif revision == WORKSPACE and (reason := stale(locks[revision], ["aggregate"])):
+            say(f"compare: {WORKSPACE}: {reason}")
     rules = {revision: rules_of(lock) for revision, lock in locks.items()}
     first = revisions[0]
     for other in revisions[1:]:

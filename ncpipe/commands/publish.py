@@ -16,7 +16,7 @@ from ncpipe.config.yaml_file import read_yaml
 from ncpipe.figures.labels import GAP_COLUMNS
 from ncpipe.figures.save import save_figure
 from ncpipe.figures.sweep import sweep_figures
-from ncpipe.runs.differences import changed_since
+from ncpipe.runs.differences import changed_since, stale
 from ncpipe.runs.dvc import LOCK
 from ncpipe.runs.fingerprint import check_run
 from ncpipe.runs.provenance import provenance
@@ -92,6 +92,8 @@ def _check_current(params: Params) -> None:
         raise InputError(
             f"publish: DVC last ran with another {changed} than {PARAMS_FILE} has; run dvc repro"
         )
+    if reason := stale(lock):
+        raise InputError(f"publish: {reason}")
 
 
 def _tables_of(experiments: Sequence[str], figures: Sequence[str]) -> dict[str, list[str]]:

@@ -1,15 +1,18 @@
 """Compare trees of params.yaml with each other, and with what dvc.lock says that results were made with."""
 
 import json
+import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ncpipe.config.yaml_file import parse_yaml
+from ncpipe.runs.dvc import LOCK
 from ncpipe.system.errors import InputError
 
 ABSENT = "-"
 SHOWN = 3  # keys in a line
+MADE = ("aggregate", "claims")  # the stages whose tables are published
 MADE_BY = ("code", "aggregate")  # the stages that have the parameters of runs, and of what is made of them
 
 Tree = dict[str, Any]
@@ -28,9 +31,10 @@ def different_parameters(trees: Mapping[str, Tree]) -> dict[str, list[str]]:
 
 
 def changed_since(params: Tree, lock: str) -> str:
-    """Name the first dotted keys of a params.yaml with which DVC did not last run `code` or `aggregate`.
+    """Name the first dotted keys of a params.yaml with which DVC did not last run `aggregate`.
 
-    lock: the text of dvc.lock. Empty without one, and for a damaged one, which DVC reports.
+    Or `code`, for keys that a study has of its own. lock: the text of dvc.lock. Empty without one, and for a
+    damaged one, which DVC reports.
     """
     recorded: Tree = {}
     for name in MADE_BY:
@@ -45,6 +49,31 @@ def rules_of(lock: str) -> str:
     """Return the digest of the code that chose and fitted the runs of a dvc.lock; empty without one."""
     deps = {dep.get("path"): dep.get("md5", "") for dep in _stage(lock, "aggregate").get("deps") or []}
     return str(deps.get("data/code/sweep/aggregate.txt", ""))
+
+
+def stale(lock: str, stages: Sequence[str] = MADE) -> str:
+    """Say which of these stages is stale here, as after git checkout without dvc checkout, and by which path.
+
+    lock: the text of dvc.lock. Empty without a project of DVC, and while another command of DVC runs.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    present = [name for name in stages if _stage(lock, name)]
+    logging.disable()  # DVC also logs what it raises
+    try:
+        with Repo() as repo:
+            found = repo.status(targets=present) if present else {}
+    except DvcException:
+        return ""
+    finally:
+        logging.disable(logging.NOTSET)
+    changes = [
+        (name, change) for name, all_of in found.items() for change in all_of if isinstance(change, dict)
+    ]
+    paths = [(name, path) for name, change in changes for kind in change.values() for path in kind]
+    name, path = next((pair for pair in paths if pair[1].startswith("data/")), ("", ""))
+    return f"the stage {name} is stale: {path} is not as {LOCK} has it; run dvc repro" if name else ""
 
 
 def _stage(lock: str, name: str) -> Tree:

@@ -3,8 +3,8 @@
     python benchmarks/gpu_tiles.py
 
 Prints a Markdown table: microseconds both ways of each case, or why a choice does not run. Each choice is
-compiled in a process of its own, all at once, and timed alone; two minutes on 16 cores. No other program
-should use the GPU meanwhile.
+compiled and checked in a process of its own, all at once, and timed alone; two minutes on 16 cores. No other
+program should use the GPU meanwhile.
 """
 
 import fcntl
@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,24 @@ WIDTH = 64
 
 
 def measured(choice: Sequence[int], lock: Path, size: Size = QUICK) -> dict[str, str]:
-    """Return microseconds of a half block both ways by case, or what is wrong."""
+    """Return microseconds of a half block both ways by case, or what is wrong. lock: to time alone."""
     parts, rows, warps = choice
     triton_block.PARTS, triton_block.ROWS, triton_block.WARPS = parts, tl.constexpr(rows), warps
     cuda = torch.device("cuda")
     prepare_device(Compute("cuda", 1, "float32"))
-    found, ready = {}, {}
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        found, ready = _checked(cuda)
+        fcntl.flock(file, fcntl.LOCK_EX)  # when no other process compiles or checks
+        for name, call in ready.items():
+            found[name] = f"{1e6 * captured_seconds(call, cuda, size):.0f}"
+    return {name: found[name] for name in CASES}
+
+
+def _checked(cuda: torch.device) -> tuple[dict[str, str], dict[str, Callable[[], object]]]:
+    """Return what is wrong by case, and the calls of the other cases."""
+    found: dict[str, str] = {}
+    ready: dict[str, Callable[[], object]] = {}
     for name, (part, tokens, norm, runs, rows_of_run) in CASES.items():
         torch.manual_seed(0)
         count = rows_of_run // tokens * tokens
@@ -67,11 +79,7 @@ def measured(choice: Sequence[int], lock: Path, size: Size = QUICK) -> dict[str,
             found[name] = f"wrong: error {off:.1e}, {'the same' if same else 'other bytes'} twice"
             continue
         ready[name] = functools.partial(_gradients, part, tokens, given)
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        for name, call in ready.items():
-            found[name] = f"{1e6 * captured_seconds(call, cuda, size):.0f}"
-    return {name: found[name] for name in CASES}
+    return found, ready
 
 
 def table(rows: dict[tuple[int, ...], dict[str, str]]) -> str:

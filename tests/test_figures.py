@@ -139,7 +139,8 @@ def test_bounds_that_do_not_fall_or_hold_have_no_slope() -> None:
     biased = vision.assign(loss_name="mse", last_bias=True)
     assert reference_slope_of("loss_gap", biased)
     # The least loss with a penalised bias is higher at every depth.
-    assert reference_slope_of("loss_gap", biased.assign(penalty_scope="all")) is None
+    for metric in ("loss_gap", "nc1_trace_ratio"):
+        assert reference_slope_of(metric, biased.assign(penalty_scope="all")) is None
     moving = vision.assign(penalty_rule="over_depth")
     assert reference_slope_of("loss_gap", moving.assign(last_strength=0.005 / moving["depth"])) is None
     assert reference_slope_of("loss_gap", moving).label == "$L^{-2}$"

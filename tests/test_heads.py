@@ -146,7 +146,7 @@ def test_levels_of_a_head_are_those_of_its_features_model() -> None:
     ],
 )
 def test_other_objectives_have_no_levels(changes: dict[str, Any]) -> None:
-    """Red: levels of too narrow a head, which has neither solution, or of a fixed last layer."""
+    """Red: levels of a head narrower than S24's theorem asks for, or of a fixed last layer."""
     labels = torch.arange(10).repeat_interleave(7)
     assert head_levels(headed(WIDE), labels).dnc > 0
     assert math.isnan(head_levels(headed(**{"model": WIDE} | changes), labels).dnc)

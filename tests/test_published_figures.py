@@ -51,6 +51,9 @@ def drawn() -> Iterator[tuple[str, Callable[[], Figure]]]:
     yield "results/transformers_images/images", image_numbers.draw
     yield "results/stationary/continued", continued.draw
     yield "results/trends/forest", trends.forest
+    for panel in trends.panels():
+        if panel.more:
+            yield f"results/trends/{trends.SEEDS}", partial(trends.single_networks, panel)
     for (folder, figure), panels in trends.LINES.items():
         yield f"results/{folder}/{figure}", partial(trends.lines, panels, folder)
     for name, draw in low_rank_figures.figures().items():

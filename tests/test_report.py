@@ -158,12 +158,13 @@ def test_what_was_trained_and_what_comes_next():
     runs, rows = tables()["runs"], rate_rows(*(tables()[name] for name in ("runs", "points", "slopes")), {})
     values = ", ".join(map(str, sorted(set(runs["depth"]))))
     assert trained(runs) == f"12 networks of 2 experiments: L = {values}, 2 seeds at each."
+    assert next_steps(runs, rows)[0] == "1 of 12 runs diverged: lower optimizer.learning_rate."
     moving = runs.assign(reason=runs["reason"].replace("diverged", "loss moving"))
-    assert next_steps(moving, rows)[0].startswith("1 of 12 runs did not converge")
-    clear = next_steps(runs, rows)  # one diverged, which more epochs do not change
+    assert next_steps(moving, rows)[0].startswith("1 of 12 runs ended before they converged: more epochs")
+    clear = next_steps(runs.assign(reason=""), rows)
     assert len(clear) == 1
     assert "only new networks train" in clear[0]
-    assert next_steps(runs.assign(converged=True, seed=0), rows)[0].startswith("Add seeds")
+    assert next_steps(runs.assign(reason="", seed=0), rows)[0].startswith("Add seeds")
 
 
 def test_the_question_has_the_condition_of_two_layer_blocks():
@@ -253,6 +254,9 @@ def test_experiments_stand_side_by_side():
     assert "[" in row[4].text
     assert ("log10 of NC1 at L = 5", "two") in rows
     assert side_by_side(*(tables(("one",))[name] for name in ("runs", "points")), RULE) == []
+    vectors = made["points"]["metric"].where(made["points"]["experiment"] != "two", "nrc1")
+    without = made["runs"].assign(loss_gap=math.nan)
+    assert side_by_side(without, made["points"].assign(metric=vectors), RULE) == []
 
 
 def test_only_metrics_that_are_headlines_of_both_stand_side_by_side():

@@ -208,10 +208,15 @@ def section(panel: PanelOfChoices) -> str:
         if same is not None:
             rows.append(cells(f"published, {same['seed'].nunique()} seeds", panel.inputs, same))
         rows += [cells(choice.text, choice.inputs or panel.inputs, choice.runs) for choice in choices]
+    rows += [cells(panel.more.text, panel.inputs, panel.more.runs)] if panel.more else []
     rows.append(cells(LOWEST, panel.inputs, panel.lowest()))
     head = f"## {panel.panel}: {panel.title}\n\n"
     nothing = "" if panel.choices else "\nNo other choice is published yet.\n"
-    seeds = f"\n![loss, NC1 and NC3 of single networks](trends/{SEEDS}.png)\n" if panel.more else ""
+    seeds = (
+        f"\n![NC1, NC2 and NC3 of single networks against their loss](trends/{SEEDS}.png)\n"
+        if panel.more
+        else ""
+    )
     return f"{head}**{panel.sentence.strip()}**\n\n{table(heads, rows)}\n{seeds}{nothing}"
 
 
@@ -319,19 +324,18 @@ def single_networks(panel: PanelOfChoices) -> Figure:
     """Draw NC1, NC2 and NC3 against the loss, a dot per network, at the depth with more seeds."""
     assert panel.more
     (depth,) = panel.more.depths
-    parts = {
-        panel.base.text: panel.base.runs[panel.base.runs["depth"] == depth],
-        panel.more.text: panel.more.runs,
-    }
+    base = panel.base.runs[panel.base.runs["depth"] == depth]
+    parts = [(f"published, {len(base)} seeds", base), (panel.more.text, panel.more.runs)]
+    colours = metric_colours(len(parts))
     with row_grid(1, len(METRICS), 1.7, 0.4) as (figure, grid):
         for axes, title in zip(grid[0], METRICS, strict=True):
-            for (_, runs), colour in zip(parts.items(), metric_colours(len(parts)), strict=True):
+            for (_, runs), colour in zip(parts, colours, strict=True):
                 axes.plot(runs["loss"], np.log10(runs[title]), "o", color=colour, markersize=3, alpha=0.8)
         labels = [mathtext("\n".join([panel.panel, *panel.title.split(", "), f"L = {depth}"]))]
         label_rows(grid, labels, [rf"$\log_{{10}}$ {title}" for title in METRICS], "regularised loss")
         handles = [
-            key_entry(f"{mathtext(text)}: {len(runs)} seeds", colour, marker="o", markersize=3, linewidth=0)
-            for (text, runs), colour in zip(parts.items(), metric_colours(len(parts)), strict=True)
+            key_entry(text, colour, marker="o", markersize=3, linewidth=0)
+            for (text, _), colour in zip(parts, colours, strict=True)
         ]
         draw_key(figure, handles, 2)
     return figure

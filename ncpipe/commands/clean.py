@@ -46,7 +46,7 @@ def clean(
     """
     seconds = 0.0 if older_than is None else _seconds(older_than)
     removes = older_than is not None and not dry_run
-    store, now, rows, named = store_folder(), time.time(), [], experiment is None
+    store, now, rows, named = store_folder(), time.time(), [], False
     if dvc_folder() is None and not store.is_dir():
         check_there()
     link_to_dvc_cache()
@@ -58,10 +58,8 @@ def clean(
         named = True
         if kind and age >= (max(seconds, HOUR) if kind == "partial" else seconds):
             rows.append((age, path.name, kind, _bytes_freed(path), _run_name(inputs)))
-    if not named:
-        raise InputError(
-            f"--experiment {shown(str(experiment))}: no such runs are stored; ncpipe clean lists all"
-        )
+    if experiment is not None and not named:
+        raise InputError(f"--experiment {shown(experiment)}: no such runs are stored; ncpipe clean lists all")
     width = max((len(row[4]) for row in rows), default=0)
     for age, name, kind, size, run in sorted(rows, reverse=True):
         days, megabytes = age / UNITS["d"], size / 1e6

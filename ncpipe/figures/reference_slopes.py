@@ -53,7 +53,7 @@ def reference_slope_of(metric: str, runs: pd.DataFrame) -> ReferenceSlope | None
     known = entry(metric)
     if known.order is None or known.group not in BOUNDED or runs["last_strength"].nunique() != 1:
         return None
-    scope = runs.get("penalty_scope", "matrices")  # of before it was a key
+    scope = runs.get("penalty_scope", "matrices")  # no column of tables from before the key
     if ((runs["loss_name"] == "mse") & runs["last_bias"].astype(bool) & (scope == "all")).any():
         return None
     two_layers = architecture in TWO_LAYERS

@@ -68,7 +68,7 @@ def minority_cosine(weight: Tensor, majority: int) -> float:
 @metric(
     "minority", "0", "what tells the small classes' rows of weights apart",
     "‖W_B − its mean row‖/‖W‖, W_B the rows of small classes", "[0, 1]", "formula ours", scale="linear",
-    label="spread of minority rows", where="last, weights; 0 is minority collapse",
+    label="spread of minority rows", where="last, weights, of two small classes on; 0 is minority collapse",
 )  # fmt: skip
 def minority_spread(weight: Tensor, majority: int) -> float:
     """Return the spread: sqrt((B - 1)/(K - 1)) for a simplex, 0 also where W_B goes to 0.

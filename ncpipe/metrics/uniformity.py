@@ -72,8 +72,9 @@ def uniformity(directions: Tensor, rounding: Tensor) -> tuple[float, float, floa
 
     energy: the mean, hyperspherical energy; lower is more even, at least -log(2K/(K-1))/2, which only a
     simplex reaches. spread: the standard deviation over the pairs, 0 for a simplex alone; GNC2 of Wu and
-    Papyan. cosine: the largest cosine, in [0, 1] for K > d + 1, 0 up to K = 2d for directions along axes
-    (Rankin 1955). interference: mean of abs(cos + 1/(K-1)), what `nc2_equiangular_*` is for K <= d + 1.
+    Papyan. cosine: the largest cosine, at least -1/(K-1), for K > d + 1 at least 0, which directions along
+    axes reach up to K = 2d (Rankin 1955). interference: mean of abs(cos + 1/(K-1)), what `nc2_equiangular_*`
+    is for K <= d + 1.
     Directions at most rounding_i + rounding_j apart coincide: energy and spread inf, cosine 1, interference
     NaN. All NaN where a direction is.
     """

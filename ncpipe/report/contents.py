@@ -72,9 +72,8 @@ def _contents_with_runs(params: Params, claims: list[Grid], provenance: Provenan
         read_measured(table, params.sweep.experiments) for table in ("measurements", "places")
     )
     runs = runs.assign(reason=runs["reason"].astype(object).fillna(""))  # all are nan if every run converged
-    runs = runs.sort_values(
-        "experiment", key=lambda column: column.map(params.sweep.experiments.index), kind="stable"
-    )
+    places_of = {name: place for place, name in enumerate(params.sweep.experiments)}
+    runs = runs.sort_values("experiment", key=lambda column: column.map(places_of), kind="stable")
     against = "depth L" if x_column(runs) == "depth" else symbol(runs)
     leave_out = read_table(RESULTS / "slopes_leave_out.csv", "aggregate")
     rates = rate_table(slopes, leave_out, runs, slopes)

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from ncpipe.report import words
-from ncpipe.tables.convergence import DIVERGED, NO_HISTORY
+from ncpipe.tables.convergence import ADVICE, DIVERGED, NO_HISTORY
 from ncpipe.tables.headlines import GNC2, headline_series
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
 from ncpipe.tables.points import LAST
@@ -173,9 +173,12 @@ def rate_rows(
 def next_steps(runs: pd.DataFrame, rows: Sequence[RateRow]) -> list[str]:
     """Return what would make the answer surer, and how to go on. rows: of `rate_rows`."""
     steps = []
-    ended = runs["reason"].isin(["", DIVERGED, NO_HISTORY])
-    if moving := int((~ended).sum()):
-        steps.append(f"{moving} of {len(runs)} runs did not converge: more epochs may change what they say.")
+    if diverged := int((runs["reason"] == DIVERGED).sum()):
+        steps.append(f"{diverged} of {len(runs)} runs diverged: {ADVICE[DIVERGED]}.")
+    if moving := int((~runs["reason"].isin(["", DIVERGED, NO_HISTORY])).sum()):
+        steps.append(
+            f"{moving} of {len(runs)} runs ended before they converged: more epochs may change what they say."
+        )
     said = [(rate.word, f"{name} of {row.line}") for row in rows for name, rate in row.rates.items()]
     unclear = [of for word, of in said if word == WORDS["show"]]
     if runs["seed"].nunique() == 1 or any(word == WORDS["go"] for word, _ in said):

@@ -120,6 +120,8 @@ def side_by_side(runs: pd.DataFrame, points: pd.DataFrame, rule: Slopes) -> list
                 continue
             change = estimate(row["difference"], row["difference_low"], row["difference_high"])
             rows.append([Cell(quantity), Cell(str(row["revision"])), cell(row["value"]), base, change])
+    if not rows:
+        return []
     columns = ["quantity", "experiment", "value", first, f"value − {first}"]
     note = f"Differences with {100 * rule.level:g} % intervals; runs of one seed are compared as pairs."
     return [Grid("side-by-side", "Experiments side by side", note, columns, rows, "")]

@@ -33,8 +33,8 @@ def different_parameters(trees: Mapping[str, Tree]) -> dict[str, list[str]]:
 def changed_since(params: Tree, lock: str) -> str:
     """Name the first dotted keys of a params.yaml with which DVC did not last run `aggregate`.
 
-    Or `code`, for keys that a study has of its own. lock: the text of dvc.lock. Empty without one, and for a
-    damaged one, which DVC reports.
+    Or `code`, which runs before, of keys that a dvc.yaml does not list for `aggregate`. lock: the text of
+    dvc.lock. Empty without one, and for a damaged one, which DVC reports.
     """
     recorded: Tree = {}
     for name in MADE_BY:
@@ -54,26 +54,34 @@ def rules_of(lock: str) -> str:
 def stale(lock: str, stages: Sequence[str] = MADE) -> str:
     """Say which of these stages is stale here, as after git checkout without dvc checkout, and by which path.
 
-    lock: the text of dvc.lock. Empty without a project of DVC, and while another command of DVC runs.
+    lock: the text of dvc.lock. Parameters are left to `changed_since`, and what is absent, here or in the
+    cache, makes no stage stale. Empty without a project of DVC.
     """
-    from dvc.exceptions import DvcException
+    present = [name for name in stages if _stage(lock, name)]
+    if not present:
+        return ""
+    from dvc.exceptions import DvcException, NotDvcRepoError
     from dvc.repo import Repo
 
-    present = [name for name in stages if _stage(lock, name)]
     logging.disable()  # DVC also logs what it raises
     try:
         with Repo() as repo:
-            found = repo.status(targets=present) if present else {}
-    except DvcException:
+            found = repo.status(targets=present)
+    except NotDvcRepoError:
         return ""
+    except DvcException as error:  # another command of DVC runs, for example
+        return f"DVC cannot say whether tables are current: {' '.join(str(error).split())}"
     finally:
         logging.disable(logging.NOTSET)
     changes = [
         (name, change) for name, all_of in found.items() for change in all_of if isinstance(change, dict)
     ]
-    paths = [(name, path) for name, change in changes for kind in change.values() for path in kind]
-    name, path = next((pair for pair in paths if pair[1].startswith("data/")), ("", ""))
-    return f"the stage {name} is stale: {path} is not as {LOCK} has it; run dvc repro" if name else ""
+    for name, change in changes:
+        for path, state in (item for kind in change.values() for item in kind.items()):
+            if state in ("modified", "new"):
+                cause = f"{path} is not as {LOCK} has it"
+                return f"the stage {name} is stale: {cause}; run dvc checkout or dvc repro"
+    return ""
 
 
 def _stage(lock: str, name: str) -> Tree:

@@ -132,14 +132,17 @@ def central_path_spread(kind: central_path.Kind, classes: Classes, per_class: Co
 
 
 def etf_rate(classes: Classes, own: float, other: float) -> float:
-    """Return the slope in t of log NC2 of locally elastic class means, beta/(K-1) if alpha >= -beta/(K-1)."""
+    """Return the slope in t of log NC2 of locally elastic class means, beta/(K-1) for large alpha.
+
+    See `locally_elastic.etf_slope`.
+    """
     return locally_elastic.etf_slope(classes, own, other)
 
 
 def etf_rate_numerical(classes: Classes, own: float, other: float) -> float:
-    """Return the slope between t = 30 and 40, by the matrix exponential from a random start."""
-    early, late = (etf_error(classes, own, other, time) for time in (30.0, 40.0))
-    return math.log(late / early) / 10
+    """Return the slope between t = 80 and 120, by the matrix exponential from a random start."""
+    early, late = (etf_error(classes, own, other, time) for time in (80.0, 120.0))
+    return math.log(late / early) / 40
 
 
 def etf_error(classes: Classes, own: float, other: float, time: Positive) -> float:

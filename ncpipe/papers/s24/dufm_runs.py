@@ -18,8 +18,7 @@ from ncpipe.study import Run
 class Levels:
     """L_DNC and L_SRG of a run's problem.
 
-    NaN for K < 6 (SRG), where a lambda is 0, and in layers of fewer than K units, which have neither solution
-    [S24 Theorem 5].
+    NaN for K < 6 (SRG), where a lambda is 0, and in layers of fewer than K units, which Theorem 5 leaves out.
     """
 
     dnc: float

@@ -160,7 +160,7 @@ def test_rounding_is_no_direction_of_the_means(
         measure_model(network.to(kind), str(len(network) - 1), [(inputs.to(kind), labels)])
         for kind in (dtype, torch.float64)
     ]
-    for metric in ("nc1_pinv", "nc1_pinv_rank", "dnc1_trace_pinv"):
+    for metric in ("nc1_pinv", "nc1_pinv_rank", "dnc1_trace_pinv", "nc2_condition"):
         single, double = (value["last", "train", metric] for value in values)
         assert single == pytest.approx(double, rel=error), metric
 

@@ -127,6 +127,7 @@ def test_a_file_is_measured_as_its_arrays_are(tmp_path: Path) -> None:
         nc.measure_file(str(path))
     with warnings.catch_warnings(action="error"):
         assert nc.measure_file(path, classes="present")["classes"] == 3
+        assert nc.measure_file(path, min_per_class=2)["classes"] == 3  # not in silence all classes
     with pytest.raises(nc.InputError, match="classes: 'some' is unknown; take 'all' or 'present'"):
         nc.measure_file(path, classes="some")
 

@@ -375,6 +375,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (model(LOADER, classes="some"), "classes: 'some' is unknown; take 'all', 'present' or a list"),
     (model(LOADER, classes=["a", "b"]), "classes: ['a', 'b'] is unknown; take 'all', 'present' or a list"),
     (model(LOADER, classes=[0.9, 2.1]), "classes: [0.9, 2.1] is unknown; take 'all', 'present' or a list"),
+    (model(LOADER, classes=[True, False, True]), "classes: [True, False, True] is unknown; take 'all', 'pre"),
     (model(LOADER, classes=2), "classes: 2 is unknown; take 'all', 'present' or a list"),
     (model(LOADER, classes=[1]), "classes: 1 of them to measure"),
     (model(LOADER, classes=[1, 1]), "classes: a number is listed twice"),

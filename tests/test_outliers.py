@@ -206,12 +206,31 @@ def test_arrays_files_and_models_have_the_same_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
+def test_scores_of_float32_are_no_rounding_where_features_have_few_axes() -> None:
+    """Behind a bottleneck, and of as many axes as a simplex spans. Red: directions that float32 rounds to."""
+    draw, labels = np.random.default_rng(0), np.arange(400) % 4
+    weight = draw.normal(size=(4, 64))
+    for width, names in ((8, ("vim", "mahalanobis", "neco")), (3, ("vim", "neco"))):
+        centres, up = 3 * draw.normal(size=(4, width)), draw.normal(size=(width, 64))
+        low = [centres[labels] + s * draw.normal(size=(400, width)) for s in (0.1, 0.1, 0.13)]
+        found = []
+        for kind in (np.float64, np.float32):
+            train, test, other = (part.astype(kind) @ up.astype(kind) for part in low)
+            values = nc.measure(train, labels, weight, None, test, labels, ood=other)
+            found.append([values["last", "ood", f"{name}_auroc"] for name in names])
+        assert found[1] == pytest.approx(found[0], abs=1e-3, nan_ok=True)
+        assert math.isnan(found[0][0])
+
+
+@pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")
 def test_other_data_without_labels_are_measured(tmp_path: Path) -> None:
     """-100 and -1 mean nothing there alike. Red: "no sample is left"."""
     *splits, ood = loaders(arrays())
     unlabelled = [(rows, torch.full_like(labels, -100)) for rows, labels in ood]
     expected = nc.measure_model(model(), "0", *splits, ood).records
     assert nc.measure_model(model(), "0", *splits, unlabelled).records == expected
+    of_floats = [(rows, labels.float()) for rows, labels in ood]
+    assert nc.measure_model(model(), "0", *splits, of_floats).records == expected
     collected = nc.collect_features(model(), "0", *splits, unlabelled)["ood_features"]
     assert np.array_equal(collected, arrays()["ood_features"])
 

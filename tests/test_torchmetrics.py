@@ -232,12 +232,14 @@ def test_a_reset_keeps_loaded_means() -> None:
 
 
 def test_forward_goes_on_like_update() -> None:
-    """The value that it gives is the batch's alone. Red: states stacked by every call."""
+    """The value is the batch's alone. Red: states stacked by every call, or lost if one fails."""
     features, labels = samples()
     metric = ClassCollapse(4, 6)
     for start in range(0, 60, 20):
         batch = features[start : start + 20], labels[start : start + 20]
         assert metric(*batch) == pytest.approx(wanted(*batch), rel=1e-9)
+        with pytest.raises(InputError, match="class"):
+            metric(features[:1], labels[:1])
     assert metric.compute() == pytest.approx(wanted(features, labels), rel=1e-9)
 
 

@@ -199,6 +199,18 @@ def test_the_bound_holds_for_whatever_distribution(shots: int, spread: float) ->
     assert bound < 1 or spread > 0.02
 
 
+@pytest.mark.parametrize("exponent", [-560, 520])
+def test_errors_are_the_same_in_any_unit(exponent: int) -> None:
+    """Red: squares that are 0 or infinite, so that all samples go to class 0."""
+    features, labels = clouds(0.8, width=3)
+    scaled = features * 2.0**exponent
+    options: dict[str, Any] = {"shots": 3, "episodes": 4}
+    expected = nc.functional.transfer_ncc_error(features, labels, **options)
+    assert 0 < nc.functional.transfer_ncc_error(scaled, labels, **options) == pytest.approx(expected)
+    expected = nc.functional.transfer_ridge_error(features, labels, ridge=0.1, **options)
+    assert nc.functional.transfer_ridge_error(scaled, labels, ridge=0.1, **options) == pytest.approx(expected)
+
+
 def test_limits() -> None:
     """Collapsed classes are told apart by one shot; of a dead network nothing is; NaN stays NaN."""
     features, labels = clouds(0.0)

@@ -15,6 +15,7 @@ from ncpipe.metrics.catalogue import ENTRIES, TOKENS
 from ncpipe.metrics.study_metrics import entry
 from ncpipe.metrics.table import measure
 from ncpipe.metrics.vocabulary import TokenPass, measure_token_arrays, wilson_interval
+from ncpipe.system.errors import InputError
 
 VOCABULARY, OCCUR, WIDTH = 260, 200, 24
 LEAST = 3
@@ -58,6 +59,15 @@ def test_frequent_tokens_are_measured_as_classes() -> None:
     assert expected["classes"] < OCCUR
     assert {"cdnv_log", "gnc2_spread_means", "unc3_cosine", "nc4_mismatch"} <= set(expected)
     assert {name: values[name] for name in expected} == pytest.approx(expected, rel=1e-9, nan_ok=True)
+
+
+def test_a_rare_test_token_that_is_not_finite_is_named() -> None:
+    features, labels = text()
+    first, second, third = np.argsort(np.bincount(labels))[-3:]
+    test, test_labels = features[:21].copy(), np.repeat([first, second, third], [10, 10, 1])
+    test[20] = np.nan
+    with pytest.raises(InputError, match="features that decisions are taken of hold NaN or inf"):
+        measure_token_arrays(features, labels, None, None, test, test_labels, 5, decisions=None)
 
 
 def test_a_held_out_split_is_about_the_train_means() -> None:

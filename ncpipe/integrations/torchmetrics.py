@@ -36,6 +36,17 @@ class _Float64Metric(Metric):
         super().__init__(**options)
         self.add_state(UNSHARED, torch.tensor(torch.nan, dtype=torch.float64, device="cpu"), _first)
 
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        """Add a batch and return its own values; nothing is added where these cannot be computed."""
+        alone = self.clone()
+        alone.reset()
+        alone.sync_on_compute = alone._to_sync = False
+        alone.update(*arguments, **options)
+        values = alone.compute()
+        self.update(*arguments, **options)
+        self._forward_cache = values  # which Lightning logs
+        return values
+
     def _apply(self, fn: Callable[[Tensor], Tensor], *arguments: Any, **options: Any) -> Self:
         """Move the state to where `fn` puts a tensor; torchmetrics passes `.to(dtype)` on to it."""
 

@@ -63,7 +63,7 @@ def measure_file(
             below data/features do. Of regression: targets (N, t) and test_targets (M, t) in place of labels;
             where a sample may have several classes: tags (N, K) and test_tags (M, K) of 0 and 1.
         classes: `all`, each with a sample; `present` for those with at least `min_per_class` samples, as
-            where classes are tokens of a vocabulary.
+            where classes are tokens of a vocabulary; so too with min_per_class above 1.
         decisions: samples that NC4, `nc3_cosine` and margins are taken on where classes are `present`.
         shots: of each class, for few-shot errors and their bounds, as in `measure`; with all classes alone.
 
@@ -72,7 +72,8 @@ def measure_file(
     """
     if classes not in ("all", "present"):
         raise InputError(f"classes: {classes!r} is unknown; take 'all' or 'present'")
-    measured = measure_named(Path(path), (min_per_class, decisions) if classes == "present" else None, shots)
+    present = classes == "present" or min_per_class != 1
+    measured = measure_named(Path(path), (min_per_class, decisions) if present else None, shots)
     for message in measured.warnings:
         warn(message)
     return measured.values

@@ -28,6 +28,7 @@ from ncpipe.metrics.checks import (
 )
 from ncpipe.metrics.entry import OF_CLASSIFIER, Family
 from ncpipe.metrics.few_shot import decision_axes
+from ncpipe.metrics.powers_of_two import times_two_to, unit_of
 from ncpipe.metrics.sample_statistics import SampleAccumulator
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.table import EPISODES, TEST, TRAIN, episode_generator
@@ -84,7 +85,9 @@ def _few_shot_arguments(
         return arguments
     shots, episodes = options["shots"], options.get("episodes", EPISODES)
     check_shots([shots], episodes, labels)
-    arguments |= {"rows": features.double().cpu(), "labels": labels.long().cpu(), "episodes": episodes}
+    rows = features.double().cpu()
+    rows = times_two_to(rows, -unit_of(rows))
+    arguments |= {"rows": rows, "labels": labels.long().cpu(), "episodes": episodes}
     generator = episode_generator(options.get("seed", 0), shots)
     return {**options, **arguments, "generator": generator}
 

@@ -137,8 +137,9 @@ def nc2_equiangular_means(statistics: ClassStatistics) -> float:
     "[1, ∞]", S24,
 )  # fmt: skip
 def nc2_condition(statistics: ClassStatistics) -> float:
-    """Return S24's DNC2; inf where the means are dependent to float64 rounding."""
-    return condition_number(statistics.singular, statistics.means.shape)
+    """Return S24's DNC2; inf where the means are dependent up to rounding of the features' type."""
+    of_type = max(statistics.rounding, statistics.entry_rounding)
+    return condition_number(statistics.singular, statistics.means.shape, of_type)
 
 
 @metric(

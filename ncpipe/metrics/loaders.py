@@ -133,6 +133,8 @@ class _Reader:
                     f"(n, {self.head.classes}), as the model's outputs are"
                 )
             return rows, torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        if other and labels.dim() == 1:
+            labels = torch.full(labels.shape, self.ignore_index + 1, device=labels.device)
         if labels.dim() not in (1, 2) or labels.is_floating_point():
             shape = tuple(labels.shape)
             hint = "; batches of single samples need a DataLoader" if labels.dim() == 0 else ""
@@ -143,8 +145,6 @@ class _Reader:
         if isinstance(self.mask, str) and not (isinstance(inputs, Mapping) and self.mask in inputs):
             raise InputError(f"mask: the inputs have no {self.mask!r}; name a key or give a function")
         mask = inputs[self.mask] if isinstance(self.mask, str) else self.mask and self.mask(inputs)
-        if other and labels.dim() == 1:
-            labels = torch.full_like(labels, self.ignore_index + 1)
         return labels, measured_entries(labels, self.ignore_index, mask)
 
     @torch.no_grad()

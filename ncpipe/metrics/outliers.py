@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ncpipe.metrics.entry import Metric, families_of, family, metric
 from ncpipe.metrics.pairs import nearest_distances
-from ncpipe.metrics.powers_of_two import EPS
+from ncpipe.metrics.powers_of_two import EPS, rounding_of
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.system.lazy_torch import Tensor, torch
 
@@ -87,7 +87,7 @@ def energy(logits: Tensor) -> Tensor:
     return torch.logsumexp(logits, 1)
 
 
-@score("NCI", "s = W_c(h − μ_G)/‖h − μ_G‖ + 10⁻⁴‖h‖₁, c the decision", "LQ25")
+@score("NCI", "s = W_c(h − m)/‖h − m‖ + 10⁻⁴‖h‖₁, c the decision, m the mean of training features", "LQ25")
 def nci(train: Tensor, rows: Tensor, weight: Tensor, logits: Tensor) -> Tensor:
     """Return w_c (h - m)/|h - m| + 1e-4 |h|_1 (n,) [Liu & Qin 2025, sec. 3].
 
@@ -101,14 +101,20 @@ def nci(train: Tensor, rows: Tensor, weight: Tensor, logits: Tensor) -> Tensor:
 
 @score("ViM", "s = log Σ_k exp(Wh + b)_k − α‖R(h + W⁺b)‖, R off the first axes", "WLFZ22")
 def vim(
-    train: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, logits: Tensor, largest: Tensor
+    train: Tensor,
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    logits: Tensor,
+    largest: Tensor,
+    rounding: float = 0.0,
 ) -> Tensor:
     """Return logsumexp(f) - a |R (h - o)| (n,), f the logits (n, K) [Wang et al. 2022, sec. 4].
 
     o = -W^+ b is the origin, R the projection on all but the first D principal axes of train - o (N, d), not
     centred, and a the mean largest logit over the mean |R (h - o)|, both of train. D is 1000 from d = 2048,
-    512 from 768, and d // 2 below, as in the authors' code. largest (): the mean largest logit of train. NaN
-    where train lies in the first D axes.
+    512 from 768, and d // 2 below, as in the authors' code. largest (): the mean largest logit of train.
+    rounding: the share of a feature that its type rounds. NaN where train lies in the first D axes.
     """
     width = train.shape[1]
     first = 1000 if width >= 2048 else 512 if width >= 768 else width // 2
@@ -116,41 +122,44 @@ def vim(
     train, rows = train - origin, rows - origin
     residual = _principal(train)[1][:, first:]
     length = torch.linalg.vector_norm(train @ residual, dim=1).mean()
-    if length <= max(train.shape) * EPS * torch.linalg.vector_norm(train, dim=1).max():
+    if length <= max(rounding, max(train.shape) * EPS) * torch.linalg.vector_norm(train, dim=1).max():
         return torch.full_like(rows[:, 0], math.nan)
     virtual = largest / length * torch.linalg.vector_norm(rows @ residual, dim=1)
     return torch.logsumexp(logits, 1) - virtual
 
 
 @score("NECO", "s = ‖Ph‖/‖h‖, h standardised, P onto the first K − 1 axes", "BBPMF24")
-def neco(train: Tensor, rows: Tensor, means: Tensor) -> Tensor:
+def neco(train: Tensor, rows: Tensor, means: Tensor, rounding: float = 0.0) -> Tensor:
     """Return |P h|/|h| (n,), P onto the first principal axes of training features [Ben Ammar et al. eq. 6].
 
     train (N, d), rows (n, d), both with each coordinate's mean and deviation of train removed first, as in
     the authors' code. There are K - 1 axes, as many as a simplex spans. A feature that is 0 scores 0. NaN
-    where all rows lie in these axes, as they do for K > d.
+    where all rows lie in these axes, as they do for K > d. rounding: as in `vim`.
     """
     mean, deviation = train.mean(0), train.std(0, correction=0)
     constant = deviation <= len(train) * EPS * mean.abs()
     deviation = torch.where(constant, 1.0, deviation)
+    rounded = rounding * (rows / deviation).norm()
     train, rows = (train - mean) / deviation, (rows - mean) / deviation
     axes, count = _principal(train)[1], len(means) - 1
-    if rows.norm() > 0 and (rows @ axes[:, count:]).norm() <= max(rows.shape) * EPS * rows.norm():
+    outside = (rows @ axes[:, count:]).norm()
+    if rows.norm() > 0 and outside <= max(max(rows.shape) * EPS * rows.norm(), rounded):
         return torch.full_like(rows[:, 0], math.nan)
     inside = torch.linalg.vector_norm(rows @ axes[:, :count], dim=1)
     return _over(inside, torch.linalg.vector_norm(rows, dim=1))
 
 
 @score("Mahalanobis", "s = −min_k (h − μ_k)ᵀΣ_W⁺(h − μ_k)", "LLLS18")
-def mahalanobis(train: Tensor, labels: Tensor, means: Tensor, rows: Tensor) -> Tensor:
+def mahalanobis(train: Tensor, labels: Tensor, means: Tensor, rows: Tensor, rounding: float = 0.0) -> Tensor:
     """Return -min_k (h - mu_k) S^+ (h - mu_k) (n,) [Lee et al. 2018, eq. 2].
 
     S is the covariance (d, d) of train (N, d) about the means (K, d) of its classes, over N. Its eigenvalues
-    up to d 2^-52 of the largest count as 0.
+    up to d 2^-52 of the largest count as 0, and those of what `rounding` of train may be, as in `vim`.
     """
     centred = train - means[labels.to(train.device, torch.int64)]
     sizes, axes = _principal(centred)
     nonzero = sizes.square() > centred.shape[1] * EPS * sizes[0].square()
+    nonzero &= sizes > rounding * train.norm()
     whitener = axes[:, : len(sizes)][:, nonzero] / sizes[nonzero] * len(train) ** 0.5
     return -nearest_distances(rows @ whitener, means @ whitener, 1)[:, -1].square()
 
@@ -196,6 +205,7 @@ def outlier_metrics(
     features (N, d), labels (N,): the training samples, from which scores learn. test, ood (., d): what they
     tell apart. weight (K, d), bias (K,): the classifier; without it there are only scores of features alone.
     """
+    rounding = max(_rounding_of(part) for part in (features, test, ood))
     train = features.double()
     scored = torch.cat([test.to(train), ood.to(train)])
     finite = bool(train.isfinite().all()) and bool(scored.isfinite().all())
@@ -204,7 +214,7 @@ def outlier_metrics(
     weight, bias = (None if tensor is None else tensor.to(train) for tensor in (weight, bias))
     classes = int(labels.max()) + 1 if weight is None else len(weight)
     means = class_statistics(train, labels, classes).in_unit(0).means
-    for name, score in outlier_scores(train, labels, means, scored, weight, bias).items():
+    for name, score in outlier_scores(train, labels, means, scored, weight, bias, rounding).items():
         inside, outside = score[: len(test)], score[len(test) :]
         known = finite and not bool(score.isnan().any())
         for separate, *_ in SEPARATIONS:
@@ -212,14 +222,27 @@ def outlier_metrics(
     yield "nc5_orthogonality", nc5_orthogonality(means, scored[len(test) :]) if finite else math.nan
 
 
+def _rounding_of(features: Tensor) -> float:
+    """Return the share of float32 features that a network rounds; 0 of others, which round single entries."""
+    return rounding_of(features.dtype) if features.dtype == torch.float32 else 0.0
+
+
 def outlier_scores(
-    train: Tensor, labels: Tensor, means: Tensor, rows: Tensor, weight: Tensor | None, bias: Tensor | None
+    train: Tensor,
+    labels: Tensor,
+    means: Tensor,
+    rows: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    rounding: float = 0.0,
 ) -> dict[str, Tensor]:
     """Return the scores (n,) of rows (n, d) by name; all in float64 on one device.
 
-    train (N, d) with labels (N,), and means (K, d) of its classes; weight and bias as above.
+    train (N, d) with labels (N,), and means (K, d) of its classes; weight and bias as above. rounding: the
+    share of a feature that its type rounds.
     """
     values: dict[str, Any] = {"train": train, "labels": labels, "means": means, "rows": rows}
+    values["rounding"] = rounding
     if weight is not None:
         logits, train_logits = (x @ weight.T + (0.0 if bias is None else bias) for x in (rows, train))
         largest = train_logits.max(1).values.mean()

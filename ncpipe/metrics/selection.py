@@ -45,6 +45,8 @@ def select_classes(classes: Classes, total: int) -> Tensor:
     given: Any = classes
     try:
         numbers = [operator.index(number) for number in given]
+        if any(isinstance(number, bool) for number in given):
+            raise TypeError  # a mask
     except TypeError:  # of letters too
         raise InputError(
             f"classes: {classes!r} is unknown; take 'all', 'present' or a list of numbers"

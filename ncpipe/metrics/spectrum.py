@@ -44,9 +44,12 @@ def effective_rank(singular: Tensor) -> float:
     return torch.special.entr(shares).sum().exp().item()
 
 
-def condition_number(singular: Tensor, shape: Sequence[int]) -> float:
-    """Return s_1/s_min: 1 for orthogonal rows of one length, inf where s_min is rounding, NaN for A = 0."""
+def condition_number(singular: Tensor, shape: Sequence[int], of_type: float = 0.0) -> float:
+    """Return s_1/s_min: 1 for orthogonal rows of one length, inf where s_min is rounding, NaN for A = 0.
+
+    of_type: the share of s_1 up to which the entries' type rounds.
+    """
     if singular[0] == 0:
         return math.nan
-    rounding = singular[-1] / singular[0] <= max(shape) * EPS
+    rounding = singular[-1] / singular[0] <= max(max(shape) * EPS, of_type)
     return math.inf if rounding else (singular[0] / singular[-1]).item()

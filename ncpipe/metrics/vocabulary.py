@@ -239,6 +239,7 @@ def _decision_values(
     if not len(labels):
         return {"decisions": 0}
     features = features.double()
+    check_finite("features that decisions are taken of", features)  # of rare tokens too
     about = learned.in_unit(max(learned.exponent, unit_of(features)))  # test features may be far larger
     accumulator = SampleAccumulator(
         _with_wide_spreads(about, features, labels),

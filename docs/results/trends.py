@@ -195,7 +195,7 @@ def cells(text: str, inputs: str, runs: pd.DataFrame) -> list[str]:
         inputs,
         ", ".join(map(str, depths)),
         *(cell(fit(runs, title)) for title in METRICS),
-        f"{short(losses.iloc[0], 3)} → {short(losses.iloc[-1], 3)}",
+        " → ".join(short(loss, 3) for loss in losses.iloc[[0, -1]][-len(losses) :]),
         count,
     ]
 

@@ -220,6 +220,9 @@ def test_scores_of_float32_are_no_rounding_where_features_have_few_axes() -> Non
             found.append([values["last", "ood", f"{name}_auroc"] for name in names])
         assert found[1] == pytest.approx(found[0], abs=1e-3, nan_ok=True)
         assert math.isnan(found[0][0])
+    far = draw.normal(size=(400, 6)).astype(np.float32) + np.float32(1e7)  # of which nothing else is left
+    values = nc.measure(far, labels, None, None, far[::-1], labels, ood=far + np.float32(9))
+    assert math.isnan(values["last", "ood", "mahalanobis_auroc"])
 
 
 @pytest.mark.filterwarnings("ignore::ncpipe.MeasurementWarning")

@@ -154,12 +154,15 @@ def mahalanobis(train: Tensor, labels: Tensor, means: Tensor, rows: Tensor, roun
     """Return -min_k (h - mu_k) S^+ (h - mu_k) (n,) [Lee et al. 2018, eq. 2].
 
     S is the covariance (d, d) of train (N, d) about the means (K, d) of its classes, over N. Its eigenvalues
-    up to d 2^-52 of the largest count as 0, and those of what `rounding` of train may be, as in `vim`.
+    up to d 2^-52 of the largest count as 0, and those of what `rounding` of train may be, as in `vim`. NaN
+    where these are all, unless they are 0.
     """
     centred = train - means[labels.to(train.device, torch.int64)]
     sizes, axes = _principal(centred)
     nonzero = sizes.square() > centred.shape[1] * EPS * sizes[0].square()
     nonzero &= sizes > rounding * train.norm()
+    if sizes[0] > 0 and not bool(nonzero.any()):
+        return torch.full_like(rows[:, 0], math.nan)
     whitener = axes[:, : len(sizes)][:, nonzero] / sizes[nonzero] * len(train) ** 0.5
     return -nearest_distances(rows @ whitener, means @ whitener, 1)[:, -1].square()
 

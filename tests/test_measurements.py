@@ -128,6 +128,10 @@ def test_a_file_is_measured_as_its_arrays_are(tmp_path: Path) -> None:
     with warnings.catch_warnings(action="error"):
         assert nc.measure_file(path, classes="present")["classes"] == 3
         assert nc.measure_file(path, min_per_class=2)["classes"] == 3  # not in silence all classes
+    np.savez(path, features=FEATURES[:4], labels=np.array([0, 0, 5, 9]))
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        nc.measure_file(path, classes="present")
+    assert any("class 5 has one sample" in str(warning.message) for warning in caught)
     with pytest.raises(nc.InputError, match="classes: 'some' is unknown; take 'all' or 'present'"):
         nc.measure_file(path, classes="some")
 

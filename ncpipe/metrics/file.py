@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from ncpipe.datasets.array_files import Names, read_arrays
+from ncpipe.metrics.checks import data_warnings
 from ncpipe.metrics.measurements import Measurements
 from ncpipe.metrics.regression import measure_regression
 from ncpipe.metrics.table import TRAIN, measure
@@ -114,6 +116,10 @@ def measure_named(
         warnings.insert(0, f"ignored {', '.join(ignored)}; the known arrays are {', '.join(NAMES.known)}")
     samples, width = arrays["features"].shape
     if present is not None:
+        labels = arrays["labels"].long()
+        counts = labels[labels >= 0].bincount()
+        numbers = torch.nonzero(counts >= present[0]).flatten()
+        warnings += data_warnings(TRAIN, counts[numbers], width, numbers)
         counted = values.select(split=TRAIN)
         samples, classes = int(counted["tokens"]), int(counted["classes"])
     else:

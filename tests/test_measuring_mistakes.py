@@ -219,6 +219,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (arrays(H, 2 * HOT), "train labels has 2 in row 0 (from 0); tags are 0 or 1"),
     (arrays(H, Y, shots=[0]), "shots: whole numbers, 1 or more, not 0"),
     (arrays(H, Y, shots=5), "shots takes a list of numbers: [5]"),
+    (arrays(H, Y, shots=np.array([2, 2])), "shots: a number is listed twice; list each once"),
     (lambda: check_shots([10], 5, y), "shots: class 0 has 10 samples; 10 shots leave none to decide"),
     (arrays(H, Y, shots=[1], episodes=0), "episodes: a whole number, 1 or more, not 0"),
     (lambda: F.nc2_etf([1.0, 2.0]), "weight must be (classes, width)"),
@@ -382,6 +383,9 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (model(LOADER, classes=[1, 3]), "label 3 is not in 0..2"),
     (model([(h, y % 2)], classes=[0, 2]), "loader: class 2 has no samples; leave it out of `classes`"),
     (model(LOADER, mask="attention_mask"), "mask: the inputs have no 'attention_mask'"),
+    (model(LOADER, mask=3), "mask: the name of an input or a function, not 3"),
+    (model(LOADER, mask=lambda _: [1]), "mask: a tensor of the labels' shape, not list"),
+    (model(LOADER, ignore_index="a"), "ignore_index: a whole number, not 'a'"),
     (model(LOADER, mask=lambda _: torch.ones(3)), "mask is (3,); it must have the labels' shape (30,)"),
     (
         rows(nc.measure_multilabel_model, t[:, 1:]),

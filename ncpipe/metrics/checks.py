@@ -104,6 +104,8 @@ def check_shots(shots: Sequence[int], episodes: int, labels: Tensor) -> None:
     """Raise InputError unless each class has more samples than there are shots, and there are episodes."""
     if is_count(shots):
         raise InputError(f"shots takes a list of numbers: [{shots}]")
+    if len(set(shots)) < len(shots):
+        raise InputError("shots: a number is listed twice; list each once")
     counts = torch.bincount(labels.long())
     least = int(counts.argmin())
     for count in shots:

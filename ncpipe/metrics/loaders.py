@@ -144,6 +144,8 @@ class _Reader:
             )
         if isinstance(self.mask, str) and not (isinstance(inputs, Mapping) and self.mask in inputs):
             raise InputError(f"mask: the inputs have no {self.mask!r}; name a key or give a function")
+        if not (self.mask is None or isinstance(self.mask, str) or callable(self.mask)):
+            raise InputError(f"mask: the name of an input or a function, not {self.mask!r}")
         mask = inputs[self.mask] if isinstance(self.mask, str) else self.mask and self.mask(inputs)
         return labels, measured_entries(labels, self.ignore_index, mask)
 

@@ -5,6 +5,7 @@ n  samples of a batch    T  positions    d  width    K  classes of the classifie
 
 import operator
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -21,9 +22,13 @@ def measured_entries(labels: Tensor, ignore_index: int, mask: Tensor | None = No
 
     An entry is left out where the label is `ignore_index`, or the mask, of the shape of the labels, is 0.
     """
+    if not isinstance(ignore_index, Integral):  # NumPy's too
+        raise InputError(f"ignore_index: a whole number, not {ignore_index!r}")
     kept = widened(labels) != ignore_index
     if mask is None:
         return kept
+    if not isinstance(mask, Tensor):
+        raise InputError(f"mask: a tensor of the labels' shape, not {type(mask).__name__}")
     if mask.shape != labels.shape:
         raise InputError(f"mask is {tuple(mask.shape)}; it must have the labels' shape {tuple(labels.shape)}")
     return kept & mask.to(labels.device, torch.bool)

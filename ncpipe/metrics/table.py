@@ -99,6 +99,7 @@ def measure(
     `values.by_sample()`. Raises InputError on arrays that cannot be measured.
     """
     splits = by_split(features, labels, test_features, test_labels)
+    shots = shots if is_count(shots) else tuple(shots)  # which may be an array
     if not is_count(batch_size):
         raise InputError(f"batch_size: a whole number of samples, 1 or more, not {batch_size!r}")
     train = splits[TRAIN]

@@ -601,24 +601,12 @@ def half_blocks(found: Findings, cuda: torch.device) -> None:
     runs, rows, width = 5, 4 * (found.size.samples // 5), 64
     for part, tokens, norm, precision in found.in_time("half blocks", HALF_BLOCKS):
         prepare_device(Compute("cuda", 1, precision))
-        torch.manual_seed(0)
-        shapes: list[tuple[int, ...]] = [(runs, max(rows // tokens, 1) * tokens, width)] * (
-            1 + (norm == "pre")
-        )
-        shapes += [(runs, width, width), (runs, width) if part == "mlp" else (runs, width, width)]
-        given = [torch.randn(shape, device=cuda) * (0.1 if len(shape) == 2 or shape[1] == width else 1)
-                 for shape in shapes]  # fmt: skip
-        here, again = (_gradients(part, tokens, given) for _ in "ab")
-        exact = _gradients(part, tokens, [tensor.double() for tensor in given])
-        error = max(
-            float((one - other).abs().max() / other.abs().max())
-            for one, other in zip(here, exact, strict=True)
-        )
-        same = all(torch.equal(one, other) for one, other in zip(here, again, strict=True))
+        given = half_block_inputs(part, tokens, norm, runs, rows, width, cuda)
+        error, same = half_block_error(part, tokens, given)
         inputs = [tensor.requires_grad_() for tensor in given]
         forward, both = (
             captured_seconds(functools.partial(call, part, tokens, inputs), cuda, found.size)
-            for call in (_half_block, _gradients)
+            for call in (_half_block, half_block_gradients)
         )
         found.check(
             "half blocks",
@@ -629,7 +617,27 @@ def half_blocks(found: Findings, cuda: torch.device) -> None:
         )
 
 
-def _gradients(part: str, tokens: int, given: Sequence[Tensor]) -> list[Tensor]:
+def half_block_inputs(
+    part: str, tokens: int, norm: str, runs: int, rows: int, width: int, cuda: torch.device
+) -> list[Tensor]:
+    """Random streams of whole samples, and the weights of a half block."""
+    torch.manual_seed(0)
+    streams: list[tuple[int, ...]] = [(runs, max(rows // tokens, 1) * tokens, width)] * (1 + (norm == "pre"))
+    weights = [(runs, width, width), (runs, width) if part == "mlp" else (runs, width, width)]
+    drawn = [torch.randn(shape, device=cuda) for shape in (*streams, *weights)]
+    return [*drawn[: len(streams)], *(0.1 * weight for weight in drawn[len(streams) :])]
+
+
+def half_block_error(part: str, tokens: int, given: Sequence[Tensor]) -> tuple[float, bool]:
+    """The largest difference from float64, of the largest entry, and whether the bytes are the same twice."""
+    here, again = (half_block_gradients(part, tokens, given) for _ in "ab")
+    exact = half_block_gradients(part, tokens, [tensor.double() for tensor in given])
+    pairs = zip(here, exact, strict=True)
+    error = max(float((one - other).abs().max() / other.abs().max()) for one, other in pairs)
+    return error, all(torch.equal(one, other) for one, other in zip(here, again, strict=True))
+
+
+def half_block_gradients(part: str, tokens: int, given: Sequence[Tensor]) -> list[Tensor]:
     """The half block and its gradients, on these inputs."""
     own = [tensor.detach().requires_grad_() for tensor in given]
     found = _half_block(part, tokens, own)

@@ -19,7 +19,15 @@ from typing import Any
 
 import torch
 import triton.language as tl
-from gpu_check import KERNEL_ERROR, QUICK, Size, _gradients, captured_seconds
+from gpu_check import (
+    KERNEL_ERROR,
+    QUICK,
+    Size,
+    captured_seconds,
+    half_block_error,
+    half_block_gradients,
+    half_block_inputs,
+)
 
 from ncpipe.config.run import Compute
 from ncpipe.models import triton_block
@@ -58,27 +66,16 @@ def _checked(cuda: torch.device) -> tuple[dict[str, str], dict[str, Callable[[],
     found: dict[str, str] = {}
     ready: dict[str, Callable[[], object]] = {}
     for name, (part, tokens, norm, runs, rows_of_run) in CASES.items():
-        torch.manual_seed(0)
-        count = rows_of_run // tokens * tokens
-        second = (runs, WIDTH) if part == "mlp" else (runs, WIDTH, WIDTH)
-        streams = [torch.randn(runs, count, WIDTH, device=cuda) for _ in range(1 + (norm == "pre"))]
-        given = [
-            *streams,
-            *(0.1 * torch.randn(shape, device=cuda) for shape in ((runs, WIDTH, WIDTH), second)),
-        ]
+        given = half_block_inputs(part, tokens, norm, runs, rows_of_run, WIDTH, cuda)
         try:
-            here, again = (_gradients(part, tokens, given) for _ in "ab")
+            off, same = half_block_error(part, tokens, given)
         except Exception as error:  # more shared memory than the card has, for example
             found[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:60]}"
             continue
-        exact = _gradients(part, tokens, [tensor.double() for tensor in given])
-        pairs = zip(here, exact, strict=True)
-        off = max(float((one - other).abs().max() / other.abs().max()) for one, other in pairs)
-        same = all(torch.equal(one, other) for one, other in zip(here, again, strict=True))
         if not off <= KERNEL_ERROR["float32"] or not same:
             found[name] = f"wrong: error {off:.1e}, {'the same' if same else 'other bytes'} twice"
             continue
-        ready[name] = functools.partial(_gradients, part, tokens, given)
+        ready[name] = functools.partial(half_block_gradients, part, tokens, given)
     return found, ready
 
 

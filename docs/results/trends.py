@@ -99,10 +99,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class PanelOfChoices:
-    """Holds a panel of S25 with the choices that it is compared with.
-
-    more: further seeds of the panel at one depth.
-    """
+    """Holds a panel of S25 with the choices that it is compared with."""
 
     panel: str
     title: str
@@ -110,19 +107,24 @@ class PanelOfChoices:
     sentence: str
     base: Choice
     choices: tuple[Choice, ...]
-    more: Choice | None = None
+
+    @property
+    def more(self) -> Choice | None:
+        """Further seeds of the panel at one depth, if they are among the choices."""
+        return next((each for each in self.choices if not {*each.seeds} & {*self.base.seeds}), None)
 
     def groups(self) -> Iterator[tuple[pd.DataFrame | None, list[Choice]]]:
         """Yield the choices with the same depths and seeds together, after the panel's runs at those.
 
-        These runs are None where they are all of the panel's.
+        These runs are None where they are all of the panel's, or none.
         """
         whole = (self.base.depths, self.base.seeds)
         found: dict[Any, list[Choice]] = {}
         for choice in self.choices:
             found.setdefault((choice.depths, choice.seeds), []).append(choice)
         for key in sorted(found, key=lambda key: key != whole):
-            yield None if key == whole else self.base.over(found[key][0]), found[key]
+            same = self.base.over(found[key][0])
+            yield None if key == whole or same.empty else same, found[key]
 
     def lowest(self) -> pd.DataFrame:
         """Return at each depth the run of least loss, of the panel's and all choices' with its objective."""
@@ -131,7 +133,6 @@ class PanelOfChoices:
             for choice in self.choices
             if choice.further or (not choice.inputs and choice.penalty == self.base.penalty)
         ]
-        same += [self.more.runs] if self.more else []
         runs = pd.concat([self.base.runs, *same], ignore_index=True).dropna(subset=METRICS)
         return runs.loc[runs.groupby("depth")["loss"].idxmin()]
 
@@ -144,7 +145,6 @@ def panels() -> list[PanelOfChoices]:
             row["panel"], row["title"], row["inputs"], row["sentence"],
             Choice(row["base"], row["folder"], row.get("experiment", "")),
             tuple(Choice(**choice) for choice in row["choices"]),
-            Choice(**row["more"]) if "more" in row else None,
         )
         for row in rows
     ]  # fmt: skip
@@ -188,6 +188,7 @@ def cells(text: str, inputs: str, runs: pd.DataFrame) -> list[str]:
     """Return a row of a panel's table."""
     depths = sorted(runs["depth"].unique())
     losses = runs["loss"].groupby(runs["depth"]).mean()
+    ends = losses if len(losses) == 1 else losses.iloc[[0, -1]]
     settled = runs["converged"].sum() if runs["converged"].notna().all() else math.nan
     count = f"{len(runs)}" if math.isnan(settled) else f"{int(settled)} of {len(runs)}"
     return [
@@ -195,7 +196,7 @@ def cells(text: str, inputs: str, runs: pd.DataFrame) -> list[str]:
         inputs,
         ", ".join(map(str, depths)),
         *(cell(fit(runs, title)) for title in METRICS),
-        " → ".join(short(loss, 3) for loss in losses.iloc[[0, -1]][-len(losses) :]),
+        " → ".join(short(loss, 3) for loss in ends),
         count,
     ]
 
@@ -208,7 +209,6 @@ def section(panel: PanelOfChoices) -> str:
         if same is not None:
             rows.append(cells(f"published, {same['seed'].nunique()} seeds", panel.inputs, same))
         rows += [cells(choice.text, choice.inputs or panel.inputs, choice.runs) for choice in choices]
-    rows += [cells(panel.more.text, panel.inputs, panel.more.runs)] if panel.more else []
     rows.append(cells(LOWEST, panel.inputs, panel.lowest()))
     head = f"## {panel.panel}: {panel.title}\n\n"
     nothing = "" if panel.choices else "\nNo other choice is published yet.\n"

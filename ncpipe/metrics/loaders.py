@@ -58,6 +58,8 @@ def passes(
     """
     if targets != "classes" and mask is not None:
         raise InputError(f"mask: does not apply to {targets}; leave it out")
+    if not (mask is None or isinstance(mask, str) or callable(mask)):
+        raise InputError(f"mask: the name of an input or a function, not {mask!r}")
     given: dict[str, Any] = {s: loader for s, loader in loaders.items() if loader is not None or s == TRAIN}
     for split, loader in given.items():
         check_loader(names[split], loader)
@@ -144,8 +146,6 @@ class _Reader:
             )
         if isinstance(self.mask, str) and not (isinstance(inputs, Mapping) and self.mask in inputs):
             raise InputError(f"mask: the inputs have no {self.mask!r}; name a key or give a function")
-        if not (self.mask is None or isinstance(self.mask, str) or callable(self.mask)):
-            raise InputError(f"mask: the name of an input or a function, not {self.mask!r}")
         mask = inputs[self.mask] if isinstance(self.mask, str) else self.mask and self.mask(inputs)
         return labels, measured_entries(labels, self.ignore_index, mask)
 

@@ -244,8 +244,9 @@ def outlier_scores(
     train (N, d) with labels (N,), and means (K, d) of its classes; weight and bias as above. rounding: the
     share of a feature that its type rounds.
     """
-    values: dict[str, Any] = {"train": train, "labels": labels, "means": means, "rows": rows}
-    values["rounding"] = rounding
+    values: dict[str, Any] = {
+        "train": train, "labels": labels, "means": means, "rows": rows, "rounding": rounding,
+    }  # fmt: skip
     if weight is not None:
         logits, train_logits = (x @ weight.T + (0.0 if bias is None else bias) for x in (rows, train))
         largest = train_logits.max(1).values.mean()

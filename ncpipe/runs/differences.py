@@ -73,15 +73,16 @@ def stale(lock: str, stages: Sequence[str] = MADE) -> str:
         return f"DVC cannot say whether tables are current: {' '.join(str(error).split())}"
     finally:
         logging.disable(logging.NOTSET)
-    changes = [
-        (name, change) for name, all_of in found.items() for change in all_of if isinstance(change, dict)
+    changed = [
+        f"the stage {name} is stale: {path} is not as {LOCK} has it; run dvc checkout or dvc repro"
+        for name, changes in found.items()
+        for change in changes
+        if isinstance(change, dict)
+        for states in change.values()
+        for path, state in states.items()
+        if state in ("modified", "new")
     ]
-    for name, change in changes:
-        for path, state in (item for kind in change.values() for item in kind.items()):
-            if state in ("modified", "new"):
-                cause = f"{path} is not as {LOCK} has it"
-                return f"the stage {name} is stale: {cause}; run dvc checkout or dvc repro"
-    return ""
+    return next(iter(changed), "")
 
 
 def _stage(lock: str, name: str) -> Tree:

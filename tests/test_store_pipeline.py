@@ -85,6 +85,7 @@ def test_a_stage_for_an_experiment_and_back(small: Clone, whole_first: Made, own
     assert clone.digests("data/runs", "data/features").items() >= whole.items()  # seed 5 stays behind
 
 
+@pytest.mark.long
 def test_a_kill_at_the_end_of_a_temporary_experiment_loses_nothing(small: Clone, own_copy: Copy) -> None:
     """It is killed when its runs are stored, before DVC has them. Red: a store in the copy that DVC made."""
     clone = own_copy(small)

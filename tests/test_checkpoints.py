@@ -131,6 +131,22 @@ def test_a_checkpoint_of_another_torch_is_dropped(
     assert read_checkpoint(tmp_path / "0") is None
 
 
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), MemoryError()])
+def test_one_that_cannot_be_read_now_stays(
+    error: Exception, stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: hours of training deleted for want of memory or of a free descriptor."""
+
+    def fail(file: Path) -> bytes:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", fail)
+        with pytest.raises(type(error)):
+            read_checkpoint(tmp_path / "0")
+    assert read_checkpoint(tmp_path / "0") is not None
+
+
 WRITES = ((torch, "save"), (checkpoints, "reach_disk"), (os, "replace"))
 
 

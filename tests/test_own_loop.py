@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import multiprocessing
 import re
@@ -11,6 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -31,13 +33,14 @@ from ncpipe.config.params import load_params
 from ncpipe.config.reading import at_start
 from ncpipe.config.run import Run
 from ncpipe.config.study import load_study
-from ncpipe.datasets.own_loaders import store_loaders
+from ncpipe.datasets.own_loaders import _add, store_loaders
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.features.layer_samples import measure_samples
 from ncpipe.features.own_metrics import own_measurements
 from ncpipe.features.own_network import extract_own, roles
 from ncpipe.features.run_metrics import measure_run
 from ncpipe.features.trained_run import TrainedRun
+from ncpipe.integrations import notebook as results
 from ncpipe.metrics.few_shot import transfer_ncc_error
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.measurements import Measurements
@@ -418,6 +421,26 @@ def test_it_runs_to_its_report(study: Path) -> None:
     data = data_checksum(Path("data/prepared/plain"))
     stored = read_state(RUNS / run.path, fingerprint_of(run, data, load_params().compute))
     assert all(torch.equal(value, stored[name]) for name, value in trained.state.items())
+    before = torch.get_rng_state()
+    networks = TrainedRun(run, stored).network, results.load().run("plain", depth=2, seed=0).model()
+    assert torch.equal(torch.get_rng_state(), before)
+    for network in networks:
+        assert all(torch.equal(value, stored[name]) for name, value in network.state_dict().items())
+    with pytest.raises(InputError, match=r"a loop of study\.py trained it; take the data of its loaders"):
+        results.load().run("plain", depth=2, seed=0).inputs()
+
+
+def test_every_number_of_an_array_counts_in_the_digest_of_a_batch() -> None:
+    """Red: one by repr, which leaves out most of an array of more than a thousand."""
+    batch = np.zeros(5000), np.ones(2, int)
+    other = batch[0].copy(), batch[1]
+    other[0][2500] = 1
+    digests = [hashlib.sha256() for _ in "abc"]
+    for digest, value in zip(digests, (batch, other, (batch[0].copy(), batch[1])), strict=True):
+        _add(digest, value)
+    first, second, third = (digest.hexdigest() for digest in digests)
+    assert first != second
+    assert first == third
 
 
 PIPELINE = """\

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -145,6 +146,9 @@ def _add(digest: Any, value: Any) -> None:
         digest.update(
             value.view(torch.uint8).numpy().tobytes() if value.dim() else repr(value.item()).encode()
         )
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:  # whose repr leaves most values out
+        digest.update(f"{value.dtype} {value.shape}".encode())
+        digest.update(value.tobytes())
     elif isinstance(value, Mapping):
         for key, part in value.items():
             digest.update(str(key).encode())

@@ -26,6 +26,22 @@ from ncpipe.system.randomness import global_generators
 from ncpipe.training.own_loop import build_own
 
 
+def own_network(run: Run, state: dict[str, Tensor] | None = None) -> nn.Module:
+    """Return the network that `build` of study.py gives for a run, with trained weights where there are such.
+
+    Raises InputError if the weights are not of this network.
+    """
+    with global_generators(run.seed, "training"):
+        model = build_own(run)
+    if state is not None:
+        try:
+            model.load_state_dict(state)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{run.name}: weights do not fit what build gives ({reason})") from None
+    return model
+
+
 @contextlib.contextmanager
 def own_passes(
     run: Run,
@@ -37,18 +53,10 @@ def own_passes(
 ) -> Iterator[tuple[nn.Module, Classifier, dict[str, KeptPass]]]:
     """Yield a run's network, its classifier, and by split a function that passes through all of its samples.
 
-    state: trained weights; None for those that the network has. most: batches of each split; None for all.
-    keep: as in `KeptPass`. model: the network, in place of a new one of `build`.
+    state: trained weights, of `own_network`. most: batches of each split; None for all. keep: as in
+    `KeptPass`. model: the network, in place of `own_network`.
     """
-    if model is None:
-        with global_generators(run.seed, "training"):
-            model = build_own(run)
-    if state is not None:
-        try:
-            model.load_state_dict(state)
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"{run.name}: weights do not fit what build gives ({reason})") from None
+    model = own_network(run, state) if model is None else model
     loaders, measure, entry = measured_loaders(run, most), run.spec.measure, run.spec.training.study_entry
     layers = {name: entry.select_of(name) for name in measure.layers}
     with global_generators(run.seed, "loaders"):

@@ -19,14 +19,13 @@ from ncpipe.config.run import Compute, Run, as_json
 from ncpipe.datasets.prepared import Prepared, Split, read_prepared
 from ncpipe.features.extraction import Features, extract
 from ncpipe.features.forward import load_network
-from ncpipe.features.own_network import extract_own
+from ncpipe.features.own_network import extract_own, own_network
 from ncpipe.features.run_metrics import describe, last_layer_metrics, layer_metrics
 from ncpipe.models.build import prepare_split
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.errors import InputError
 from ncpipe.training.device import prepare_device
 from ncpipe.training.loop import train_batch
-from ncpipe.training.own_loop import build_own
 from ncpipe.training.session import HistoryRow
 
 ON_CPU = Compute("cpu", 1, "float64")
@@ -73,9 +72,7 @@ class TrainedRun:
         device = self._device()
         if not self.run.spec.training:
             return load_network(self.run, self.weights, self.data, device)
-        model = build_own(self.run)
-        model.load_state_dict(self.weights)
-        return model.to(device).eval()
+        return own_network(self.run, self.weights).to(device).eval()
 
     @functools.cached_property
     def features(self) -> Features:

@@ -28,11 +28,10 @@ from ncpipe.tables.keys import run_keys
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from ncpipe.datasets.prepared import Prepared
     from ncpipe.features.extraction import Features
-    from ncpipe.models.network import Network
 
 
 def load(folder: str | Path = ".") -> "StudyResults":
@@ -134,18 +133,21 @@ class RunResults:
 
     @cached_property
     def data(self) -> "Prepared":
-        """Return the prepared data set: inputs and labels of both splits."""
+        """The prepared data set: inputs and labels of both splits; InputError for a loop of study.py."""
         from ncpipe.datasets.prepared import read_prepared
 
+        if self.spec.training:
+            raise InputError(f"{self.run.name}: a loop of study.py trained it; take the data of its loaders")
         return read_prepared(self.study.folder / PREPARED / self.run.data)
 
-    def model(self) -> "Network":
-        """Return the network with its final weights, on the CPU and in evaluation mode.
+    def model(self) -> "nn.Module":
+        """Return the network with its final weights, on the CPU and in evaluation mode, as it was trained.
 
         Raises InputError if the run's folder is missing, damaged, or the result of other parameters or data.
         """
         from safetensors.torch import load_file
 
+        from ncpipe.features.own_network import own_network
         from ncpipe.models.build import build_uninitialised_network
 
         folder = self.study.folder / RUNS / self.run.path
@@ -154,8 +156,11 @@ class RunResults:
         verify_run(folder)
         checksum = data_checksum(self.study.folder / PREPARED / self.run.data)
         check_run(folder, RunFingerprint(self.run, checksum, self.study.params.compute))
+        weights = load_file(folder / "model.safetensors")
+        if self.spec.training:
+            return own_network(self.run, weights).eval()
         network = build_uninitialised_network(self.run, self.data)
-        network.load_state_dict(load_file(folder / "model.safetensors"))
+        network.to(next(iter(weights.values())).dtype).load_state_dict(weights)
         return network.eval()
 
     def inputs(self, split: Literal["train", "test"] = "train") -> "Tensor":

@@ -111,7 +111,8 @@ def copy_to(value: Any, device: torch.device) -> Any:
 def read_checkpoint(file: Path) -> State | None:
     """Return a run's state, or None if there is none.
 
-    A file that is not a valid checkpoint of the run is deleted, with a line on the terminal.
+    A file that is not a valid checkpoint of the run is deleted, with a line on the terminal. Raises OSError
+    or MemoryError if it cannot be read now.
     """
     if not os.path.lexists(file):
         return None
@@ -119,6 +120,8 @@ def read_checkpoint(file: Path) -> State | None:
         _, body = _read(file)
         state: State = torch.load(io.BytesIO(body), weights_only=True)
     except Exception as error:  # whatever it is, the run can train without it
+        if isinstance(error, OSError | MemoryError) and file.is_file():  # it may be good: say what is wrong
+            raise
         remove(file)
         reason = cut(str(error).partition("\n")[0])
         say(f"{file}: {reason}; deleted it, its run trains from the beginning")

@@ -19,6 +19,7 @@ from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.metrics.losses import logits_of, unregularised_loss
 from ncpipe.metrics.table import measure
 from ncpipe.models.build import build_model, input_shape
+from ncpipe.models.layers import layer_norm
 from ncpipe.papers.s25.calls import biases_excess
 from ncpipe.papers.s25.constructions.assumptions import distinct_samples
 from ncpipe.papers.s25.constructions.blocks import (
@@ -237,7 +238,7 @@ def test_contexts_are_written_in_binary() -> None:
     network = build_model(model, input_shape(contexts(), model), 2, run.depth, 0).double()
     network.load_state_dict(built.state)
     ids = contexts().train.inputs
-    rows = network.norm(network.embedding(ids)).view(6, 3, 8)
+    rows = layer_norm(network.embedding(ids), network.eps).view(6, 3, 8)
     for sample in range(6):
         for place in range(3):
             entries = rows[sample, place, :3]

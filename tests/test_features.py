@@ -18,6 +18,7 @@ from ncpipe.features import forward
 from ncpipe.features.extraction import extract
 from ncpipe.features.files import read_features, write_features
 from ncpipe.models.build import build_model, input_shape, prepare_split
+from ncpipe.models.layers import layer_norm
 from ncpipe.models.transformer import Transformer, at_last_token
 from ncpipe.system.errors import InputError
 
@@ -95,7 +96,7 @@ def test_pre_activations_are_what_enters_the_relu(name: str) -> None:
     prefix = "blocks.1.mlp." if attention else "blocks.1."
     lin = prefix + ("lin" if name.endswith("1") else "lin1")
     weight, bias = state[f"{lin}.weight"].double(), state[f"{lin}.bias"].double()
-    entering = network.norm(layers["A2"]) if attention else layers["X2"]
+    entering = layer_norm(layers["A2"], network.eps) if attention else layers["X2"]
     expected = naive_means(entering @ weight.T + bias, data.train.labels)
     torch.testing.assert_close(features.layers["Z2"]["train"].statistics.means, expected)
     assert [key for key in features.layers if key not in features.metadata.positions] == [

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ from ncpipe.config.sources.reviews import TextData
 from ncpipe.datasets.facts import describe
 from ncpipe.datasets.prepared import Prepared, Split, draw_balanced
 from ncpipe.datasets.review_tokens import Tokenizer, encode, id_count, load_tokenizer, tokenizer_facts
-from ncpipe.datasets.sources import download, first_existing, progress_bar, read_members, require_md5
+from ncpipe.datasets.sources import find_official, progress_bar, read_members
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 
@@ -33,10 +33,7 @@ Reviews = Mapping[str, bytes]
 
 def prepare_imdb(spec: TextData, raw: Path, mirror: Path | None, progress: bool) -> Prepared:
     """Return tokens (N, context) int64, with label 0 for negative and 1 for positive reviews."""
-    place = _locate(raw, mirror, progress)
-    reviews = read_reviews(place, progress)
-    for split in DIGESTS:
-        _verify(reviews, split, place)
+    reviews = _official_reviews(raw, mirror, progress, DIGESTS)
     corpus = texts_of(reviews, "train") if spec.tokenizer == "corpus" else []
     tokenizer = load_tokenizer(spec, corpus, progress)
     # Before anything is encoded: encoding writes the truncation into the tokenizer's JSON.
@@ -53,23 +50,18 @@ def prepare_imdb(spec: TextData, raw: Path, mirror: Path | None, progress: bool)
 
 def read_training_reviews(raw: Path, mirror: Path | None, progress: bool) -> tuple[list[str], dict[str, str]]:
     """Return the texts of the official training reviews, and their checksum."""
-    place = _locate(raw, mirror, progress)
-    reviews = read_reviews(place, progress)
-    _verify(reviews, "train", place)
+    reviews = _official_reviews(raw, mirror, progress, ["train"])
     return texts_of(reviews, "train"), {f"{FOLDER}/train": f"sha256:{DIGESTS['train']}"}
 
 
-def _locate(raw: Path, mirror: Path | None, progress: bool) -> Path:
-    """Return the archive or folder that holds the reviews; download it where there is neither."""
-    archive = raw / ARCHIVE
-    if archive.is_file():
-        require_md5(archive, ARCHIVE_MD5)
-    elif mirror is not None:
-        repacked = sorted(mirror.glob("aclImdb_v1*.tar.xz")) or [mirror / "aclImdb_v1*.tar.xz"]
-        return first_existing(mirror, [mirror / FOLDER, mirror / ARCHIVE, *repacked])
-    else:
-        download([URL], archive, ARCHIVE_MD5, progress)
-    return archive
+def _official_reviews(raw: Path, mirror: Path | None, progress: bool, splits: Iterable[str]) -> Reviews:
+    """Return the labelled reviews, of which those of some splits are compared with the official ones."""
+    names = [FOLDER, ARCHIVE, "aclImdb_v1*.tar.xz"]
+    place = find_official(raw / ARCHIVE, ARCHIVE_MD5, [URL], mirror, names, progress)
+    reviews = read_reviews(place, progress)
+    for split in splits:
+        _verify(reviews, split, place)
+    return reviews
 
 
 def read_reviews(place: Path, progress: bool) -> Reviews:

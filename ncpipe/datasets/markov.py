@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ncpipe.config.sources.next_tokens import MarkovData
-from ncpipe.datasets.next_tokens import check_every_token, next_token_facts
+from ncpipe.datasets.next_tokens import next_token_data
 from ncpipe.datasets.prepared import Prepared, TokenSplit
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
@@ -28,12 +28,9 @@ def prepare_markov(spec: MarkovData, *_: object) -> Prepared:
     pairs = stationary_pairs(follow)
     train = _draw(spec, follow, pairs, spec.sequences, "train")
     test = _draw(spec, follow, pairs, spec.test_sequences, "test")
-    check_every_token(spec.words, train, test)
     rate = entropy_rate(follow, pairs)
     least = (first_entropy(pairs) + (spec.context - 1) * rate) / spec.context
-    facts = next_token_facts(spec.source, spec.words, spec.seed, train, test, {})
-    facts |= {"entropy_rate": rate, "least_loss": least}
-    return Prepared("next_tokens", spec.words, spec.words, train, test, facts)
+    return next_token_data(spec, spec.words, train, test, {}, entropy_rate=rate, least_loss=least)
 
 
 def transitions(spec: MarkovData) -> Tensor:

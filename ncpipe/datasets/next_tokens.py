@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ncpipe.config.sources.next_tokens import NextTokenData
+from ncpipe.config.sources.next_tokens import MarkovData, NextTokenData
 from ncpipe.datasets.prepared import Prepared, TokenSplit
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
@@ -38,9 +38,7 @@ def prepare_text(spec: NextTokenData, raw: Path, mirror: Path | None, progress: 
         TokenSplit(part[:, :-1].contiguous(), part[:, 1:].contiguous())
         for part in drawn.split([spec.sequences, spec.test_sequences])
     )
-    check_every_token(classes, train, test)
-    facts = next_token_facts(spec.source, classes, spec.seed, train, test, checksums)
-    return Prepared("next_tokens", classes, classes, train, test, facts | {"rare": rare})
+    return next_token_data(spec, classes, train, test, checksums, rare=rare)
 
 
 def common_tokens(windows: Tensor, train: int, vocabulary: int, least: int) -> tuple[Tensor, int]:
@@ -69,33 +67,29 @@ def common_tokens(windows: Tensor, train: int, vocabulary: int, least: int) -> t
     return numbers, int((used & ~common).sum())
 
 
-def next_token_facts(
-    source: str, classes: int, seed: int, train: TokenSplit, test: TokenSplit, raw: Mapping[str, str]
-) -> dict[str, object]:
-    """Return the facts that are recorded of every such data set.
+def next_token_data(
+    spec: NextTokenData | MarkovData,
+    classes: int,
+    train: TokenSplit,
+    test: TokenSplit,
+    raw: Mapping[str, str],
+    **more: float,
+) -> Prepared:
+    """Return a data set with its facts and `more` of them; counts: positions of each class.
 
-    counts: positions of each class.
+    Raises InputError that names a token which never is the next one, and the keys to change.
     """
-    splits = {"train": train, "test": test}
-    return {
-        "source": source,
-        "seed": seed,
-        "raw": dict(raw),
-        "counts": {
-            name: torch.bincount(split.targets, minlength=classes).tolist() for name, split in splits.items()
-        },
-    }
-
-
-def check_every_token(classes: int, train: TokenSplit, test: TokenSplit) -> None:
-    """Raise InputError that names a token which never is the next one, and the keys to change."""
+    counts = {}
     for name, split in (("train", train), ("test", test)):
-        counts = torch.bincount(split.targets, minlength=classes)
-        if len(missing := torch.nonzero(counts == 0)):
+        of_split = torch.bincount(split.targets, minlength=classes)
+        if len(missing := torch.nonzero(of_split == 0)):
             raise InputError(
                 f"data: token {int(missing[0])} of {classes} never follows another in the {name} split; make "
                 "sequences or test_sequences larger, or the vocabulary smaller"
             )
+        counts[name] = of_split.tolist()
+    facts = {"source": spec.source, "seed": spec.seed, "raw": dict(raw), "counts": counts, **more}
+    return Prepared("next_tokens", classes, classes, train, test, facts)
 
 
 def _texts(

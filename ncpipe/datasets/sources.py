@@ -51,28 +51,33 @@ def require_md5(path: Path, md5: str) -> None:
         )
 
 
-def first_existing(mirror: Path, candidates: Sequence[Path]) -> Path:
-    """Return the first of `candidates` (all below `mirror`) that exists."""
-    for path in candidates:
-        if path.exists():
-            return path
-    names = ", ".join(str(path.relative_to(mirror)) for path in candidates)
-    raise InputError(f"{mirror}: the mirror holds none of {names}; put one there or go without the mirror")
+def find_official(
+    target: Path, md5: str, urls: Sequence[str], mirror: Path | None, names: Sequence[str], progress: bool
+) -> Path:
+    """Return an official file: `target`, downloaded unless it is there, or what a mirror has in its place.
 
-
-def fetch_verified(
-    target: Path, md5: str, urls: Sequence[str], mirror: Path | None, names: Sequence[Path], progress: bool
-) -> None:
-    """Put an official file in its place unless it is there: a mirror's, by one of its names, or a download.
-
-    Raises InputError if its bytes are not the official ones.
+    names: of files and folders in the mirror, or patterns of these; the first that exists is taken. Raises
+    InputError if the bytes of `target` are not the official ones.
     """
     if target.is_file():
         require_md5(target, md5)
-    elif mirror is not None:
-        copy_verified(first_existing(mirror, [mirror / name for name in names]), target, md5)
-    else:
+    elif mirror is None:
         download(urls, target, md5, progress)
+    elif paths := [path for name in names for path in sorted(mirror.glob(name))]:
+        return paths[0]
+    else:
+        raise InputError(
+            f"{mirror}: the mirror holds none of {', '.join(names)}; put one there or go without the mirror"
+        )
+    return target
+
+
+def fetch_verified(
+    target: Path, md5: str, urls: Sequence[str], mirror: Path | None, names: Sequence[str], progress: bool
+) -> None:
+    """Put an official file in its place unless it is there; see `find_official`."""
+    if (source := find_official(target, md5, urls, mirror, names, progress)) != target:
+        copy_verified(source, target, md5)
 
 
 def copy_verified(source: Path, target: Path, md5: str) -> None:

@@ -16,14 +16,7 @@ from torchvision.datasets import CIFAR10, CIFAR100, KMNIST, MNIST, SVHN, Fashion
 from ncpipe.config.sources.images import ImageData
 from ncpipe.datasets.images import Pool, from_splits
 from ncpipe.datasets.prepared import Prepared
-from ncpipe.datasets.sources import (
-    copy_verified,
-    download,
-    fetch_verified,
-    first_existing,
-    require_md5,
-    unpack_verified,
-)
+from ncpipe.datasets.sources import copy_verified, fetch_verified, find_official, require_md5, unpack_verified
 from ncpipe.system.errors import InputError
 
 LARGEST = 255
@@ -46,11 +39,11 @@ def _mnist(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> P
 
 
 def _fetch_mnist(official: Official, raw: Path, mirror: Path | None, progress: bool) -> None:
-    place = Path(official.__name__) / "raw"
+    place = f"{official.__name__}/raw"
     for name, md5 in official.resources:
         target, urls = raw / place / name, [f"{url}{name}" for url in official.mirrors]
         # All of them have the same names: only MNIST's may lie about.
-        names = [place / name, *([Path(name)] if official is MNIST else [])]
+        names = [f"{place}/{name}", *([name] if official is MNIST else [])]
         fetch_verified(target, md5, urls, mirror, names, progress)
         # Only the archives have checksums; a leftover from an interrupted unpacking would be believed.
         target.with_suffix("").unlink(missing_ok=True)
@@ -81,7 +74,9 @@ def _fetch_cifar(
         require_md5(folder / name, files[name])
     if not missing:
         return
-    source = _cifar_source(official, raw, mirror, progress)
+    names = [official.base_folder, official.filename, f"{official.base_folder}.tar.xz"]
+    archive = raw / official.filename
+    source = find_official(archive, official.tgz_md5, [official.url], mirror, names, progress)
     if source.is_file():
         unpack_verified(source, official.base_folder, missing, folder, progress)
         return
@@ -89,19 +84,6 @@ def _fetch_cifar(
         if not (source / name).is_file():
             raise InputError(f"{source / name}: not found; put the official file there")
         copy_verified(source / name, folder / name, md5)
-
-
-def _cifar_source(official: Official, raw: Path, mirror: Path | None, progress: bool) -> Path:
-    """Return the folder or archive that has the batches; download it where there is neither."""
-    archive = raw / official.filename
-    if archive.is_file():
-        require_md5(archive, official.tgz_md5)
-    elif mirror is not None:
-        names = (official.base_folder, official.filename, f"{official.base_folder}.tar.xz")
-        return first_existing(mirror, [mirror / name for name in names])
-    else:
-        download([official.url], archive, official.tgz_md5, progress)
-    return archive
 
 
 def _read_cifar(official: Official, raw: Path, train: bool, classes: int) -> Pool:
@@ -118,7 +100,7 @@ def _svhn(spec: ImageData, raw: Path, mirror: Path | None, progress: bool) -> Pr
     files = {split: SVHN.split_list[split] for split in ("train", "test")}
     folder = raw / "SVHN"
     for url, name, md5 in files.values():
-        fetch_verified(folder / name, md5, [url], mirror, [Path("SVHN", name), Path(name)], progress)
+        fetch_verified(folder / name, md5, [url], mirror, [f"SVHN/{name}", name], progress)
     train, test = (_read_svhn(folder, split) for split in files)
     return from_splits(spec, train, test, LARGEST, {name: f"md5:{md5}" for _, name, md5 in files.values()})
 

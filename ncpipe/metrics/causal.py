@@ -17,7 +17,7 @@ from ncpipe.metrics.eval_mode import eval_mode
 from ncpipe.metrics.loaders import Forward, batches_of, call, check_loader, to_device
 from ncpipe.metrics.measurements import Measurements
 from ncpipe.metrics.selection import IGNORE_INDEX
-from ncpipe.metrics.vocabulary import DECISIONS, TokenPass, check_memory, measure_vocabulary
+from ncpipe.metrics.vocabulary import DECISIONS, TokenPass, measure_vocabulary
 from ncpipe.models.hook_points import is_linear, linear_layers, unwrapped, with_article
 from ncpipe.system.errors import InputError
 
@@ -87,11 +87,10 @@ def measure_causal_lm(
         read = _Reader(
             called, head, labels_key, given, ignore_index, attention_mask, forward or call, shift is None
         )
-        check_memory(head.classes, head.width, read.device)
-        train = _token_pass(read, "loader", loader, decisions, seed, progress)
+        train = read.whole("loader", loader, decisions, seed, progress)
         test = None
         if test_loader is not None:
-            test = _token_pass(read, "test_loader", test_loader, decisions, seed, progress)
+            test = read.whole("test_loader", test_loader, decisions, seed, progress)
         return measure_vocabulary(train, test, head.weight, head.bias, min_per_class)
 
 
@@ -113,6 +112,19 @@ class _Reader:
         """Device of the statistics: that of the head, or the CPU for Apple's GPUs, which have no float64."""
         device = self.head.device(self.model)
         return torch.device("cpu") if device.type == "mps" else device
+
+    def whole(
+        self, name: str, loader: Iterable[Any], decisions: int | None, seed: int, progress: bool | None
+    ) -> TokenPass:
+        """Return a pass over a loader, an argument by this name."""
+        positions = TokenPass(self.head.classes, self.head.width, self.device, decisions, seed)
+        empty = True
+        for inputs, labels in batches_of(loader, self.model, self.labels_key, name, progress):
+            positions.update(*self.read(inputs, labels))
+            empty = False
+        if empty:
+            raise InputError(f"{name}: it gave no samples; there is nothing to measure")
+        return positions
 
     @torch.no_grad()
     def read(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor, int, int]:
@@ -172,24 +184,6 @@ class _Reader:
         if mask is not None and mask.shape != labels.shape:
             shapes = f"is {tuple(mask.shape)} and labels are {tuple(labels.shape)}"
             raise InputError(f"{self.attention_mask} {shapes}; they must agree")
-
-
-def _token_pass(
-    read: _Reader,
-    name: str,
-    loader: Iterable[Any],
-    decisions: int | None,
-    seed: int,
-    progress: bool | None,
-) -> TokenPass:
-    positions = TokenPass(read.head.classes, read.head.width, read.device, decisions, seed)
-    empty = True
-    for inputs, labels in batches_of(loader, read.model, read.labels_key, name, progress):
-        positions.update(*read.read(inputs, labels))
-        empty = False
-    if empty:
-        raise InputError(f"{name}: it gave no samples; there is nothing to measure")
-    return positions
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from ncpipe.metrics.pairs import tiles
 from ncpipe.metrics.powers_of_two import (
@@ -147,26 +148,16 @@ class ClassStatistics:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the fields by name, for a file; `from_tensors(**tensors)` reads them back."""
-        fields = {"counts": self.counts, "means": self.means, "squares": self.squares}
-        numbers = {
-            "exponent": self.exponent,
-            "rounding": self.rounding,
-            "entry_rounding": self.entry_rounding,
-        }
-        given = {name: number for name, number in numbers.items() if number}
-        return fields | {name: torch.tensor(x, device=self.means.device) for name, x in given.items()}
+        tensors = {"counts": self.counts, "means": self.means, "squares": self.squares}
+        for name in ("exponent", "rounding", "entry_rounding"):
+            if number := getattr(self, name):
+                tensors[name] = torch.tensor(number, device=self.means.device)
+        return tensors
 
     @staticmethod
-    def from_tensors(
-        counts: Tensor,
-        means: Tensor,
-        squares: Tensor,
-        exponent: Tensor | int = 0,
-        rounding: Tensor | float = 0.0,
-        entry_rounding: Tensor | float = 0.0,
-    ) -> ClassStatistics:
-        shares = float(rounding), float(entry_rounding)
-        return ClassStatistics(counts, means, squares, int(exponent), *shares)
+    def from_tensors(**tensors: Tensor) -> ClassStatistics:
+        fields: dict[str, Any] = {name: x if x.dim() else x.item() for name, x in tensors.items()}
+        return ClassStatistics(**fields)
 
 
 class StatisticsAccumulator:
@@ -218,32 +209,20 @@ class StatisticsAccumulator:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return copies of the state by name, of fixed shapes; `from_tensors` restores it."""
-        return {
-            "counts": self._counts.clone(),
-            "origins": self._origins.clone(),
-            "sums": self._sums.clone(),
-            "squares": self._squares.clone(),
-            "size": torch.tensor(self._size, dtype=torch.float64, device=self.device),
-            "rounding": torch.tensor(self._rounding, dtype=torch.float64, device=self.device),
-            "entry_rounding": torch.tensor(self._entry_rounding, dtype=torch.float64, device=self.device),
+        tensors = {
+            name: getattr(self, f"_{name}").clone() for name in ("counts", "origins", "sums", "squares")
         }
+        for name in ("size", "rounding", "entry_rounding"):
+            number = getattr(self, f"_{name}")
+            tensors[name] = torch.tensor(number, dtype=torch.float64, device=self.device)
+        return tensors
 
     @staticmethod
-    def from_tensors(
-        counts: Tensor,
-        origins: Tensor,
-        sums: Tensor,
-        squares: Tensor,
-        size: Tensor,
-        rounding: Tensor,
-        entry_rounding: Tensor | float = 0.0,
-    ) -> StatisticsAccumulator:
-        classes, width = origins.shape
-        accumulator = StatisticsAccumulator(classes, width, origins.device)
-        accumulator._counts, accumulator._origins = counts.clone(), origins.clone()
-        accumulator._sums, accumulator._squares = sums.clone(), squares.clone()
-        accumulator._size = size.item()
-        accumulator._rounding, accumulator._entry_rounding = rounding.item(), float(entry_rounding)
+    def from_tensors(**tensors: Tensor) -> StatisticsAccumulator:
+        classes, width = tensors["origins"].shape
+        accumulator = StatisticsAccumulator(classes, width, tensors["origins"].device)
+        for name, tensor in tensors.items():
+            setattr(accumulator, f"_{name}", tensor.clone() if tensor.dim() else tensor.item())
         accumulator._exponent = unit_exponent(size_exponent(accumulator._size))
         return accumulator
 

@@ -46,8 +46,7 @@ FAMILIES: Mapping[type[Architecture], Family] = MappingProxyType(
 
 
 def _family(model: Architecture) -> Family:
-    family: Family = model.study_entry or FAMILIES[type(model)]
-    return family
+    return model.study_entry or FAMILIES[type(model)]
 
 
 def reshape_inputs(inputs: Tensor, kind: str, model: Architecture) -> Tensor:
@@ -93,7 +92,8 @@ def build_uninitialised(model: Architecture, shape: InputShape, classes: int, de
     if model.study_entry:
         _check_own(network, model)
     if model.has_fixed_classifier:
-        check_simplex_fits(classes, network.last.weight.shape[1])
+        if problem := too_narrow(classes, network.last.weight.shape[1]):
+            raise InputError(problem)
         network.fixed_last = True
     return network
 
@@ -114,7 +114,8 @@ def build_model(model: Architecture, shape: InputShape, classes: int, depth: int
         network = build_uninitialised(model, shape, classes, depth)
         network.initialise(seeded_generator(seed, "weights"))
     if model.classifier is not None and model.classifier.length is not None:
-        set_simplex(network, model.classifier.length, seeded_generator(seed, "classifier"))
+        weight, generator = network.last.weight.detach(), seeded_generator(seed, "classifier")
+        weight.copy_(simplex_rows(classes, weight.shape[1], model.classifier.length, generator))
     return network
 
 
@@ -140,20 +141,12 @@ def configure_for_loss(network: Network, loss: Loss) -> Network:
     return network
 
 
-@torch.no_grad()
-def set_simplex(network: Network, length: float, generator: torch.Generator) -> None:
-    """Set the last layer's rows to a simplex ETF (`simplex_rows`)."""
-    weight = network.last.weight
-    weight.copy_(simplex_rows(weight.shape[0], weight.shape[1], length, generator))
-
-
 def simplex_rows(classes: int, width: int, length: float, generator: torch.Generator) -> Tensor:
     """Return A = a sqrt(K/(K-1)) V U^T (K, d) float64: rows of length a = `length`, cosines -1/(K-1).
 
     V (K, K-1): Helmert's orthonormal columns, orthogonal to 1. U (d, K-1): orthonormal columns, uniformly
-    oriented. A A^T = a^2 K/(K-1) (I - 11^T/K) [K23 3.1.6]. Raises InputError where d < K - 1.
+    oriented. A A^T = a^2 K/(K-1) (I - 11^T/K) [K23 3.1.6].
     """
-    check_simplex_fits(classes, width)
     drawn = torch.randn(width, classes - 1, dtype=torch.float64, generator=generator)
     orientation, upper = torch.linalg.qr(drawn)
     orientation = orientation * upper.diagonal().sign()  # uniform only so
@@ -161,9 +154,3 @@ def simplex_rows(classes: int, width: int, length: float, generator: torch.Gener
     helmert = torch.ones(classes, classes - 1, dtype=torch.float64).triu() - torch.diag(steps, -1)[:, :-1]
     rows: Tensor = helmert / (steps * (steps + 1)).sqrt() @ orientation.T
     return length * (classes / (classes - 1)) ** 0.5 * rows
-
-
-def check_simplex_fits(classes: int, width: int) -> None:
-    """Raise InputError unless a simplex of K rows fits into d dimensions, d >= K - 1."""
-    if problem := too_narrow(classes, width):
-        raise InputError(problem)

@@ -35,8 +35,7 @@ class Affine(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         stacked = self.weight.dim() == 3
         if stacked and x.is_cuda:
-            mapped: Tensor = _LongAffine.apply(x, self.weight, self.bias)
-            return mapped
+            return _LongAffine.apply(x, self.weight, self.bias)
         if stacked and x.dim() == 2:  # inputs shared by the runs
             x = x.expand(self.weight.shape[0], *x.shape)
         if self.bias is None:
@@ -86,25 +85,13 @@ def weight_gradient(g: Tensor, x: Tensor) -> Tensor:
     return torch.bmm(g.mT, x).unflatten(0, (runs, parts)).sum(1)
 
 
-class LayerNorm(nn.Module):
-    """x (..., d) -> (x - mean)/sqrt(variance + eps) over d [S25 sec. 3]; population variance.
-
-    Nothing is learned. The result has mean 0 and, up to eps, norm sqrt(d).
-    """
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.width, self.eps = width, eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return layer_norm(x, self.eps)
-
-
 def layer_norm(x: Tensor, eps: float) -> Tensor:
-    """Return (x - mean)/sqrt(variance + eps) over the last dimension; population variance."""
+    """Return (x - mean)/sqrt(variance + eps) (..., d) over d [S25 sec. 3]; population variance.
+
+    The result has mean 0 and, up to eps, norm sqrt(d).
+    """
     if x.is_cuda and _kernel_normalises(x):
-        normalised: Tensor = _ShortLayerNorm.apply(x, eps)
-        return normalised
+        return _ShortLayerNorm.apply(x, eps)
     # With a weight of ones PyTorch takes another kernel, which is nearly twice as fast on a CPU.
     weight = None if x.is_cuda else x.new_ones(x.shape[-1])
     return F.layer_norm(x, x.shape[-1:], weight, eps=eps)
@@ -238,14 +225,12 @@ class OneMatrixAttention(nn.Module):
         self.vo = Affine(width, width, bias=False)
 
     def forward(self, z: Tensor, tokens: int) -> Tensor:
-        attended: Tensor = self.vo(attend(self.qk(z), z, z, tokens))
-        return attended
+        return self.vo(attend(self.qk(z), z, z, tokens))
 
     def of_last(self, z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
         """Return the rows (N, d) of the tokens that samples predict from, at the cost of these alone."""
         query = self.qk(at_last_token(z, tokens, lengths))
-        attended: Tensor = self.vo(attend_from_last(query, z, z, tokens, lengths))
-        return attended
+        return self.vo(attend_from_last(query, z, z, tokens, lengths))
 
 
 class TwoMatrixAttention(nn.Module):
@@ -259,14 +244,12 @@ class TwoMatrixAttention(nn.Module):
         self.o = Affine(width, width, bias=False)
 
     def forward(self, z: Tensor, tokens: int) -> Tensor:
-        attended: Tensor = self.o(attend(self.q(z), self.k(z), self.v(z), tokens))
-        return attended
+        return self.o(attend(self.q(z), self.k(z), self.v(z), tokens))
 
     def of_last(self, z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
         """Return the rows (N, d) of the tokens that samples predict from: their queries and outputs alone."""
         query = self.q(at_last_token(z, tokens, lengths))
-        attended: Tensor = self.o(attend_from_last(query, self.k(z), self.v(z), tokens, lengths))
-        return attended
+        return self.o(attend_from_last(query, self.k(z), self.v(z), tokens, lengths))
 
 
 Attention = OneMatrixAttention | TwoMatrixAttention
@@ -285,8 +268,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, tokens: int) -> Tensor:
 
 def attend_by_products(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Compute causal attention (..., C, d) in three steps; keeps the C x C weights for the backward pass."""
-    attended: Tensor = _Attention.apply(query, key, value)[0]
-    return attended
+    return _Attention.apply(query, key, value)[0]
 
 
 class _Attention(torch.autograd.Function):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ncpipe.config.architectures.paper import ResNetModel
 from ncpipe.models.inputs import InputShape
-from ncpipe.models.layers import Affine, LayerNorm, OneLayerMLP, TwoLayerMLP, mlp
+from ncpipe.models.layers import Affine, OneLayerMLP, TwoLayerMLP, layer_norm, mlp
 from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role, init_weights
 from ncpipe.models.residual_block import add_mlp, mlp_is_compiled
 
@@ -22,8 +22,7 @@ class ResNet(Network):
     def __init__(self, spec: ResNetModel, shape: InputShape, classes: int, depth: int) -> None:
         super().__init__()
         self.pre_norm, self.gain, self.uniform = spec.norm == "pre", spec.gain, spec.uniform
-        width = spec.width
-        self.norm = LayerNorm(width, spec.layer_norm_eps)
+        width, self.eps = spec.width, spec.layer_norm_eps
         self.lin0 = Affine(shape.size, width)
         self.blocks = nn.ModuleList(mlp(width, spec.mlp_width) for _ in range(depth - 1))
         self.last = Affine(width, classes, spec.last_bias)
@@ -45,16 +44,16 @@ class ResNet(Network):
 
         A compiled pass of the training yields no Z, which only measurements read.
         """
-        x = self.norm(self.lin0(x))
-        x, stream = (self.norm(x), x) if self.pre_norm else (x, None)
+        x = layer_norm(self.lin0(x), self.eps)
+        x, stream = (layer_norm(x, self.eps), x) if self.pre_norm else (x, None)
         for index, block in enumerate(self.blocks, start=1):
             assert isinstance(block, OneLayerMLP | TwoLayerMLP)
             yield Layer(f"X{index}", self.positions[index - 1], x if stream is None else stream)
             if mlp_is_compiled(block, x):
-                x, stream = add_mlp(x, stream, block, self.norm.eps)
+                x, stream = add_mlp(x, stream, block, self.eps)
                 continue
             z = block.pre_activation(x)
             yield Layer(f"Z{index}", None, z)
             total = (x if stream is None else stream) + block.post_activation(z)
-            x, stream = self.norm(total), total if self.pre_norm else None
+            x, stream = layer_norm(total, self.eps), total if self.pre_norm else None
         yield Layer("last", self.positions[-1], x)

@@ -12,12 +12,12 @@ from ncpipe.models.layers import (
     MLP,
     Affine,
     Attention,
-    LayerNorm,
     OneMatrixAttention,
     PatchEmbedding,
     TokenEmbedding,
     TwoMatrixAttention,
     at_last_token,
+    layer_norm,
     mlp,
 )
 from ncpipe.models.network import Layer, ModuleOrParameter, Network, Role, init_weights
@@ -51,8 +51,7 @@ class Transformer(Network):
         assert shape.tokens is not None
         self.every_position = shape.every_position
         self.pre_norm, self.gain, self.uniform = spec.norm == "pre", spec.gain, spec.uniform
-        width = spec.width
-        self.norm = LayerNorm(width, spec.layer_norm_eps)
+        width, self.eps = spec.width, spec.layer_norm_eps
         self.embedding = (
             PatchEmbedding(shape.size, shape.tokens, width)
             if shape.vocabulary is None
@@ -88,14 +87,14 @@ class Transformer(Network):
         tokens = x.shape[-1] if isinstance(self.embedding, TokenEmbedding) else x.shape[-2]
         z = self.embedding(x)
         if self.pre_norm:
-            z = self.norm(z)
+            z = layer_norm(z, self.eps)
         yield Layer("embedding", self.positions[0], self._predicting(z, tokens, lengths))
         x, stream = self._normalise(z)
         for index, block in enumerate(self.blocks, start=1):
             assert isinstance(block, Block)
             last = index == len(self.blocks) and not self.every_position
             if not last and attention_is_compiled(block.attention, x, tokens):
-                x, stream = add_attention(x, stream, block.attention, tokens, self.norm.eps)
+                x, stream = add_attention(x, stream, block.attention, tokens, self.eps)
             else:
                 z = x if stream is None else stream
                 if last:  # nothing reads the other tokens any more
@@ -106,7 +105,7 @@ class Transformer(Network):
                 yield Layer(f"A{index}", self.positions[2 * index - 1], self._predicting(z, tokens, lengths))
                 x, stream = self._normalise(z)
             if mlp_is_compiled(block.mlp, x):
-                x, stream = add_mlp(x, stream, block.mlp, self.norm.eps)
+                x, stream = add_mlp(x, stream, block.mlp, self.eps)
             else:
                 z = block.mlp.pre_activation(x)
                 yield Layer(f"Z{index}", None, self._predicting(z, tokens, lengths))
@@ -128,7 +127,7 @@ class Transformer(Network):
 
     def _normalise(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return LN(z) and the residual stream, which is z pre-LN; post-LN it is LN(z), given as None."""
-        return self.norm(z), z if self.pre_norm else None
+        return layer_norm(z, self.eps), z if self.pre_norm else None
 
     def _predicting(self, z: Tensor, tokens: int, lengths: Tensor | None) -> Tensor:
         """Return the rows (N, d) that predict, or all rows (N*C, d)."""

@@ -51,15 +51,6 @@ class Decay:
         return math.sqrt(self.weight * self.features)
 
 
-@dataclass(frozen=True)
-class _Logits:
-    """A F = contrast E_K + common 11^T/K for one sample of each class, and b = offset 1."""
-
-    contrast: float
-    common: float
-    offset: float
-
-
 def kappa(classes: int, per_class: int, decay: Decay) -> float:
     """Return K sqrt(n lambda_A lambda_F); from 1 on the optimum is A = 0, F = 0."""
     return classes * per_class**0.5 * decay.nuclear
@@ -79,50 +70,41 @@ def optimum(loss: Loss, classes: int, per_class: int, width: int, decay: Decay) 
             f"{classes} classes of {per_class}; the features model needs 2 classes and a sample of each"
         )
     ratio = kappa(classes, per_class, decay)
-    logits = _ce_logits(classes, ratio) if loss == "ce" else _mse_logits(classes, ratio, decay.bias)
-    factor = _square_root(logits, classes, width)
+    contrast, common, offset, fit = _solve(loss, classes, ratio, decay.bias)
+    factor = _square_root(contrast, common, classes, width)
     balance = (per_class * decay.features / decay.weight) ** 0.25  # lambda_A |A|^2 = lambda_F |F|^2
-    offset = torch.full((classes,), logits.offset, dtype=torch.float64)
-    penalty = ratio / classes * ((classes - 1) * logits.contrast + logits.common)
+    penalty = ratio / classes * ((classes - 1) * contrast + common)
     return Optimum(
-        _ce_fit(classes, logits) if loss == "ce" else _mse_fit(classes, logits),
-        penalty + (decay.bias or 0.0) / 2 * classes * logits.offset**2,
+        fit,
+        penalty + (decay.bias or 0.0) / 2 * classes * offset**2,
         balance * factor,
         factor / balance,
-        None if decay.bias is None else offset,
+        None if decay.bias is None else torch.full((classes,), offset, dtype=torch.float64),
     )
 
 
-def _ce_logits(classes: int, ratio: float) -> _Logits:
-    contrast = math.log(classes / ratio - classes + 1) if ratio < 1 else 0.0
-    return _Logits(contrast, 0.0, 0.0)
+def _solve(loss: Loss, classes: int, ratio: float, bias: float | None) -> tuple[float, float, float, float]:
+    """Return contrast, common, offset and fit: A F = contrast E_K + common 11^T/K, b = offset 1."""
+    if loss == "ce":
+        contrast = math.log(classes / ratio - classes + 1) if ratio < 1 else 0.0
+        return contrast, 0.0, 0.0, math.log1p((classes - 1) * math.exp(-contrast))
+    contrast = common = max(1 - ratio, 0.0)
+    offset = 0.0
+    if bias is not None:
+        share = bias / (1 + bias)  # of the common part, which the bias would fit alone, that is left to A F
+        common = 1 - ratio / share if ratio < share else 0.0
+        offset = (1 - common) / (1 + bias) / classes
+    rest = common + classes * offset - 1
+    return contrast, common, offset, ((classes - 1) * (contrast - 1) ** 2 + rest**2) / (2 * classes)
 
 
-def _mse_logits(classes: int, ratio: float, bias: float | None) -> _Logits:
-    contrast = max(1 - ratio, 0.0)
-    if bias is None:
-        return _Logits(contrast, contrast, 0.0)
-    share = bias / (1 + bias)  # of the common part, which the bias would fit alone, that is left to A F
-    common = 1 - ratio / share if ratio < share else 0.0
-    return _Logits(contrast, common, (1 - common) / (1 + bias) / classes)
-
-
-def _ce_fit(classes: int, logits: _Logits) -> float:
-    return math.log1p((classes - 1) * math.exp(-logits.contrast))
-
-
-def _mse_fit(classes: int, logits: _Logits) -> float:
-    common = logits.common + classes * logits.offset - 1
-    return ((classes - 1) * (logits.contrast - 1) ** 2 + common**2) / (2 * classes)
-
-
-def _square_root(logits: _Logits, classes: int, width: int) -> Tensor:
+def _square_root(contrast: float, common: float, classes: int, width: int) -> Tensor:
     """Return P (K, m) with P P^T = contrast E_K + common 11^T/K."""
     parts = []
-    if logits.contrast > 0:
-        parts.append(logits.contrast**0.5 * zero_sum_basis(classes).T)
-    if logits.common > 0:
-        parts.append(torch.full((classes, 1), (logits.common / classes) ** 0.5, dtype=torch.float64))
+    if contrast > 0:
+        parts.append(contrast**0.5 * zero_sum_basis(classes).T)
+    if common > 0:
+        parts.append(torch.full((classes, 1), (common / classes) ** 0.5, dtype=torch.float64))
     rank = sum(part.shape[1] for part in parts)
     if width < rank:
         raise InputError(f"width: {width} is below {rank}, the rank of the optimal logits")

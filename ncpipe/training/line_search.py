@@ -60,8 +60,7 @@ class LineSearch:
 
     def state_dict(self) -> State:
         """Return the optimizer's curvature pairs and counters; empty after a restart."""
-        state: State = copy_to(dict(self.search.state[self.weights]), CPU)
-        return state
+        return copy_to(dict(self.search.state[self.weights]), CPU)
 
     def load_state_dict(self, state: State) -> None:
         self.search.state[self.weights] = copy_to(state, self.weights.device)

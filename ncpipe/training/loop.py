@@ -36,41 +36,32 @@ def train_batch(
     returns the last logged loss; it must not keep that function. starts: initial weights by name, in place of
     random ones. Raises Stopped, after a last checkpoint, when stop() is true at the end of an epoch.
     """
+
+    def trained() -> list[Trained]:
+        """Train in a frame of its own, the only one that holds the session: see CudaGraphStep."""
+        session = Session(runs, data, device, DTYPES[precision])
+        if starts:
+            session.load_weights(starts)
+        spec = runs[0].spec
+        if checkpoints and (saved := checkpoints.read()):
+            session.restore(saved)
+        snapshots = spec.snapshot_epochs()
+        for epoch in session.epochs():
+            logged = epoch % spec.log_every == 0 or epoch == spec.epochs or epoch in snapshots
+            if logged and not session.is_recorded():
+                session.record()
+                if epoch in snapshots:
+                    session.take_snapshot()
+            stopped = stop()
+            if checkpoints and (stopped or checkpoints.due()):
+                checkpoints.write(session.states())
+            if stopped:
+                raise Stopped
+            on_epoch(epoch, session.last_loss)
+        return session.results()
+
     with own_stream(device):
-        return _train(runs, data, device, precision, on_epoch, checkpoints, stop, starts)
-
-
-def _train(
-    runs: Sequence[Run],
-    data: Prepared,
-    device: torch.device,
-    precision: str,
-    on_epoch: Callable[[int, Callable[[], float]], None],
-    checkpoints: Checkpoints | None,
-    stop: Callable[[], bool],
-    starts: Sequence[Mapping[str, Tensor]] | None,
-) -> list[Trained]:
-    session = Session(runs, data, device, DTYPES[precision])
-    if starts:
-        session.load_weights(starts)
-    spec = runs[0].spec
-    saved = checkpoints.read() if checkpoints else []
-    if saved:
-        session.restore(saved)
-    snapshots = spec.snapshot_epochs()
-    for epoch in session.epochs():
-        logged = epoch % spec.log_every == 0 or epoch == spec.epochs or epoch in snapshots
-        if logged and not session.is_recorded():
-            session.record()
-            if epoch in snapshots:
-                session.take_snapshot()
-        stopped = stop()
-        if checkpoints and (stopped or checkpoints.due()):
-            checkpoints.write(session.states())
-        if stopped:
-            raise Stopped
-        on_epoch(epoch, session.last_loss)
-    return session.results()
+        return trained()
 
 
 def starts_of(runs: Sequence[Run], data: Prepared) -> list[Mapping[str, Tensor]] | None:

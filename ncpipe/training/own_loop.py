@@ -81,7 +81,7 @@ class Log:
         self._tried = False  # whether what it keeps can be read back
         self._saved = checkpoints.read() if checkpoints else []
         for saved in self._saved:
-            self.rows = [HistoryRow(int(row[0]), *row[1:]) for row in saved["rows"]]
+            self.rows = [HistoryRow(*row) for row in saved["rows"]]
             self.snapshots, self.finite = saved["snapshots"], saved["finite"]
 
     def __call__(
@@ -141,7 +141,7 @@ class Log:
             saved: State = {
                 "epoch": self.epoch,
                 "own": state,
-                "rows": [[row.epoch, *list(vars(row).values())[1:]] for row in self.rows],
+                "rows": [list(vars(row).values()) for row in self.rows],
                 "snapshots": self.snapshots,
                 "finite": self.finite,
                 "generators": generator_states(),

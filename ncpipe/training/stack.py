@@ -192,8 +192,7 @@ class Stack:
         self, parameters: Tensors, buffers: Tensors, x: Tensor, lengths: Tensor | None = None
     ) -> ForwardOutput:
         state = {f"network.{name}": tensor for name, tensor in {**parameters, **buffers}.items()}
-        output: ForwardOutput = functional_call(self._callable, state, (x, lengths))
-        return output
+        return functional_call(self._callable, state, (x, lengths))
 
     def _share_parameters(self) -> None:
         """Replace the network's parameters and buffers by the stacked ones."""

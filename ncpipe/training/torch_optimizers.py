@@ -59,11 +59,9 @@ class TorchState(OptimizerState):
 
 def make_optimizer(spec: TorchOptimizer, weights: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     """Return the optimizer of torch.optim that a spec names; InputError for a wrong class or argument."""
-    arguments = {"lr": spec.learning_rate, **(spec.arguments or {})}
+    kind, arguments = optimizer_class(spec.class_), {"lr": spec.learning_rate, **(spec.arguments or {})}
     try:
-        return optimizer_class(spec.class_)(weights, **arguments)
-    except InputError:
-        raise
+        return kind(weights, **arguments)
     except Exception as error:  # PyTorch checks few of its arguments: any error may be theirs
         raise _mistake(f"torch.optim.{spec.class_}", error) from None
 

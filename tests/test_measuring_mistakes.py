@@ -218,7 +218,8 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (arrays(H, HOT[1:]), "30 train features and 29 labels; they belong together"),
     (arrays(H, 2 * HOT), "train labels has 2 in row 0 (from 0); tags are 0 or 1"),
     (arrays(H, Y, shots=[0]), "shots: whole numbers, 1 or more, not 0"),
-    (arrays(H, Y, shots=5), "shots takes a list of numbers: [5]"),
+    (arrays(H, Y, shots=5), "shots: a list of numbers, as (1, 5), not 5"),
+    (arrays(H, Y, shots=None), "shots: a list of numbers, as (1, 5), not None"),
     (arrays(H, Y, shots=np.array([2, 2])), "shots: a number is listed twice; list each once"),
     (lambda: check_shots([10], 5, y), "shots: class 0 has 10 samples; 10 shots leave none to decide"),
     (arrays(H, Y, shots=[1], episodes=0), "episodes: a whole number, 1 or more, not 0"),
@@ -301,7 +302,7 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
             lambda shape=shape: nc.measure_tokens(torch.zeros(shape), y),
             f"tokens are {shape}; they must be (samples, tokens, width), none of them 0: all tokens",
         )
-        for shape in ((30, 5), (30, 0, 5))
+        for shape in ((30, 5), (30, 0, 5), (0, 4, 5), ())
     ),
     *(
         (
@@ -312,6 +313,14 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: nc.measure_tokens(h.unsqueeze(1), 0 * y), "labels name 1 class; collapse needs at least 2"),
     (lambda: measure_batches(iter(LOADER), 3), "measure_batches: train and test are functions that start"),  # type: ignore[arg-type]
+    *(
+        (batches(batch), "measure_batches: give batches (features, labels) of (B, d) and (B,)")  # type: ignore[arg-type]
+        for batch in ((h, y, y), (h, None), h)
+    ),
+    (
+        tokens(weight=np.float64(1)),
+        "weight must have a row per output and a column per feature, (3, 5), not ()",
+    ),
     (lambda: nc.measure_tokens(NAN[:, None], y), "tokens hold NaN or inf, first in row 7"),
     (lambda: nc.measure_tokens(h.unsqueeze(1), y[1:]), "labels must be 30 integers"),
     (lambda: nc.measure_tokens(h.unsqueeze(1), 2 * y), "class 1 has no samples"),

@@ -9,7 +9,7 @@ from torch import nn
 
 from ncpipe.metrics.catalogue import one_of_a_spectrum
 from ncpipe.metrics.causal import measure_causal_lm
-from ncpipe.metrics.checks import is_count
+from ncpipe.metrics.checks import check_count
 from ncpipe.metrics.hooks import measure_model
 from ncpipe.metrics.loaders import Forward
 from ncpipe.metrics.measurements import Measurements
@@ -45,7 +45,7 @@ class CollapseMonitor:
         prefix: str = "nc",
         **options: Any,
     ) -> None:
-        check_period("every", every, "epochs")
+        check_count("every", every, "epochs")
         self.prefix = prefix
         self.classifier, self.loader, self.test_loader = classifier, loader, test_loader
         self.every, self.measure, self.options = every, measure, options
@@ -106,7 +106,7 @@ class CausalCollapseMonitor(CollapseMonitor):
     ) -> None:
         super().__init__("", loader, test_loader, every, _measure_next_tokens, **options)
         if steps is not None:
-            check_period("steps", steps, "training steps")
+            check_count("steps", steps, "training steps")
         self.steps = steps
 
     def due(self, epoch: float) -> bool:
@@ -126,12 +126,6 @@ def _measure_next_tokens(
     **options: Any,
 ) -> Measurements:
     return measure_causal_lm(model, loader, test_loader, **options)
-
-
-def check_period(name: str, value: object, unit: str) -> None:
-    """Raise InputError unless the argument `name` is a whole number above 0."""
-    if not is_count(value):
-        raise InputError(f"{name}: a whole number of {unit}, 1 or more, not {shown(value)}")
 
 
 def check_prefixes(monitors: Iterable[CollapseMonitor]) -> None:

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import has_length
 
-from ncpipe.integrations.monitor import CausalCollapseMonitor, CollapseMonitor, check_period, check_prefixes
+from ncpipe.integrations.monitor import CausalCollapseMonitor, CollapseMonitor, check_prefixes
+from ncpipe.metrics.checks import check_count
 from ncpipe.system.errors import InputError
 
 
@@ -113,7 +114,7 @@ def sample_subset(data: Dataset, samples: int | None, seed: int) -> Dataset:
     size = len(data)  # type: ignore[arg-type]
     if samples is None:
         return data
-    check_period("samples", samples, "sequences")
+    check_count("samples", samples, "sequences")
     if samples >= size:
         return data
     order = torch.randperm(size, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")

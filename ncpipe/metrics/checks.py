@@ -11,7 +11,7 @@ from ncpipe.datasets.tensors import Array, as_tensor
 from ncpipe.metrics.geometry import simplex_fits
 from ncpipe.metrics.sample_statistics import check_classifier
 from ncpipe.metrics.statistics import REGRESSION, check_batch, check_every_class
-from ncpipe.system.errors import InputError
+from ncpipe.system.errors import InputError, shown
 
 # Metrics whose value at collapse is that of the optimum for classes of equal size.
 BALANCED = "nc2_*, nc3_*"
@@ -27,6 +27,12 @@ OF_SIMPLEX = "nc2_etf, nc2_identity, nc2_means, nc2_equiangular_*, nc3_duality"
 def is_count(value: object) -> bool:
     """Return whether a value is a whole number above 0, of Python or NumPy; True is none."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
+
+
+def check_count(name: str, value: object, of: str = "") -> None:
+    """Raise InputError unless the argument `name` is a whole number above 0. of: what it counts."""
+    if not is_count(value):
+        raise InputError(f"{name}: a whole number{' of ' * bool(of)}{of}, 1 or more, not {shown(value)}")
 
 
 def as_tensors(**arrays: Array | None) -> Iterator[Tensor | None]:
@@ -102,8 +108,6 @@ def check_outliers(ood: Array, features: Array, test: Array | None) -> Tensor:
 
 def check_shots(shots: Sequence[int], episodes: int, labels: Tensor) -> None:
     """Raise InputError unless each class has more samples than there are shots, and there are episodes."""
-    if is_count(shots):
-        raise InputError(f"shots takes a list of numbers: [{shots}]")
     if len(set(shots)) < len(shots):
         raise InputError("shots: a number is listed twice; list each once")
     counts = torch.bincount(labels.long())
@@ -115,8 +119,7 @@ def check_shots(shots: Sequence[int], episodes: int, labels: Tensor) -> None:
             raise InputError(
                 f"shots: class {least} has {int(counts[least])} samples; {count} shots leave none to decide"
             )
-    if not is_count(episodes):
-        raise InputError(f"episodes: a whole number, 1 or more, not {episodes!r}")
+    check_count("episodes", episodes)
 
 
 def check_integers(labels: Tensor) -> None:
@@ -159,7 +162,7 @@ def check_finite(title: str, array: Tensor | None) -> None:
     """Raise InputError that names the first row (of a matrix or a vector) with a NaN or an infinity."""
     if array is None:
         return
-    step = max(1, 2**22 // max(1, array[0].numel()))
+    step = max(1, 2**22 // max(1, math.prod(array.shape[1:])))
     for start in range(0, len(array), step):
         part = array[start : start + step]
         part = part.float() if part.element_size() == 1 else part  # float8 has no sums

@@ -19,12 +19,12 @@ from ncpipe.metrics.checks import (
     as_tensors,
     by_split,
     check_arrays,
+    check_count,
     check_finite,
     check_outliers,
     check_shots,
     check_widths,
     count_classes,
-    is_count,
 )
 from ncpipe.metrics.collapse import between_trace
 from ncpipe.metrics.entry import Family
@@ -47,7 +47,7 @@ from ncpipe.metrics.sample_statistics import SampleStatistics
 from ncpipe.metrics.statistics import REGRESSION, ClassStatistics, class_statistics
 from ncpipe.metrics.token_collapse import TokenMeans
 from ncpipe.metrics.uniformity import alignments
-from ncpipe.system.errors import InputError
+from ncpipe.system.errors import InputError, shown
 from ncpipe.system.randomness import seeded_generator
 
 LAST_LAYER = "last"
@@ -99,9 +99,10 @@ def measure(
     `values.by_sample()`. Raises InputError on arrays that cannot be measured.
     """
     splits = by_split(features, labels, test_features, test_labels)
-    shots = shots if is_count(shots) else tuple(shots)  # which may be an array
-    if not is_count(batch_size):
-        raise InputError(f"batch_size: a whole number of samples, 1 or more, not {batch_size!r}")
+    if not isinstance(shots, Iterable):
+        raise InputError(f"shots: a list of numbers, as (1, 5), not {shown(shots)}")
+    shots = tuple(shots)  # which may be an array
+    check_count("batch_size", batch_size, "samples")
     train = splits[TRAIN]
     weight, bias = as_tensors(weight=weight, bias=bias)
     if train[1].ndim == 2:
@@ -167,11 +168,11 @@ def measure_tokens(
     that cannot be measured.
     """
     tokens, labels = as_tensor(tokens, "tokens"), as_tensor(labels, "labels")
-    check_finite("tokens", tokens)
     if (classes := count_classes(labels)) < 2:
         raise InputError(f"labels name {classes} class; collapse needs at least 2")
     means = TokenMeans(classes)
     means.update(tokens, labels, None if lengths is None else as_tensor(lengths, "lengths"))
+    check_finite("tokens", tokens)
     return Measurements(rows_of(layer, TRAIN, means.values()))
 
 
@@ -252,8 +253,7 @@ def measure_batches(
         raise InputError(
             "measure_batches: train and test are functions that start a pass, as lambda: batches"
         )
-    if not is_count(num_classes):
-        raise InputError(f"num_classes: a whole number, 1 or more, not {num_classes!r}")
+    check_count("num_classes", num_classes)
     passes = {
         split: KeptPass(functools.partial(_layer_batches, layer, batches), f"{split}()", keep)
         for split, batches in ((TRAIN, train), (TEST, test))
@@ -350,9 +350,12 @@ def values_of(
 
 def _layer_batches(layer: str, batches: Batches) -> Iterator[Batch]:
     """Yield the batches of one layer, as the passes take them."""
-    for features, labels in batches():
-        if len(labels):
-            yield {layer: as_tensor(features, "features")}, as_tensor(labels, "labels")
+    for batch in batches():
+        if not isinstance(batch, tuple | list) or len(batch) != 2 or batch[1] is None:
+            raise InputError("measure_batches: give batches (features, labels) of (B, d) and (B,)")
+        features, labels = as_tensor(batch[0], "features"), as_tensor(batch[1], "labels")
+        if labels.numel():
+            yield {layer: features}, labels
 
 
 def _batches_of(features: Tensor, labels: Tensor, batch_size: int) -> Batches:

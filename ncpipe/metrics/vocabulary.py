@@ -15,7 +15,15 @@ import torch
 from torch import Tensor
 
 from ncpipe.datasets.tensors import Array
-from ncpipe.metrics.checks import as_tensors, by_split, check_finite, check_integers, check_widths, is_count
+from ncpipe.metrics.checks import (
+    as_tensors,
+    by_split,
+    check_count,
+    check_finite,
+    check_integers,
+    check_widths,
+    is_count,
+)
 from ncpipe.metrics.measurements import Measurement, Measurements, rows_of
 from ncpipe.metrics.powers_of_two import times_two_to, unit_of
 from ncpipe.metrics.sample_statistics import SampleAccumulator, check_classifier
@@ -122,8 +130,7 @@ def measure_vocabulary(
     Raises InputError where fewer than two tokens are left, a feature or weight is not finite, or the
     unembedding is not of the vocabulary.
     """
-    if not is_count(min_per_class):
-        raise InputError(f"min_per_class: a whole number, 1 or more, not {min_per_class!r}")
+    check_count("min_per_class", min_per_class)
     counts = train.accumulator.counts
     check_classifier(len(counts), train.accumulator.width, weight, bias)
     for title, tensor in (("weight", weight), ("bias", bias)):
@@ -182,9 +189,9 @@ def measure_token_arrays(
         check_integers(tokens)
     check_widths([inputs for inputs, _ in splits.values()])
     largest = max(int(tokens.max()) for _, tokens in splits.values())
-    vocabulary = max(largest + 1, 1) if weight is None else len(weight)
-    passes = {name: _pass_over(*pair, vocabulary, decisions, ignore_index) for name, pair in splits.items()}
     weight, bias = as_tensors(weight=weight, bias=bias)
+    rows = max(largest + 1, 1) if weight is None or not weight.dim() else len(weight)
+    passes = {name: _pass_over(*pair, rows, decisions, ignore_index) for name, pair in splits.items()}
     return measure_vocabulary(passes[TRAIN], passes.get(TEST), weight, bias, min_per_class)
 
 

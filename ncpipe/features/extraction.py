@@ -4,6 +4,7 @@ N  samples    K  classes    d  width
 """
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -60,6 +61,12 @@ class Features:
     target: Split | None = None
     ranks: dict[str, MatrixRank] = field(default_factory=dict)
     ood: Split | None = None
+
+    def splits(self) -> Iterator[tuple[str, Split]]:
+        """Yield `train`, and `test` where there is such a split, with their last layer's features."""
+        yield TRAIN, self.train
+        if self.test is not None:
+            yield TEST, self.test
 
 
 def last_layer_of(features: Features) -> Features:

@@ -107,7 +107,7 @@ def _logits(features: Features, split: str) -> dict[str, Tensor]:
 
     Labels are (N, K) where the targets are vectors or tags. Classes of the split `target` have no logits.
     """
-    samples = {TRAIN: features.train, "test": features.test}.get(split)
+    samples = dict(features.splits()).get(split)
     if samples is None:
         return {}
     logits = logits_of(samples.inputs, features.weight, features.bias)

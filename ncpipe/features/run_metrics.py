@@ -49,6 +49,7 @@ from ncpipe.system.errors import InputError
 from ncpipe.theory.gap import ROUNDING, Gap, Objective, TrainedState, gap_to_optimum
 from ncpipe.theory.regression import regression_optimum
 
+PENALTY = ("rule", "value", "last_layer", "biases", "scope")  # its keys that are columns of runs.csv
 OWN_LOOP = "own loop"  # in place of what only a packaged run is known by
 
 
@@ -71,8 +72,7 @@ def measure_run(trained: Trained) -> Iterator[Measurement]:
 
 
 def _measure(features: Features, state: dict[str, Tensor]) -> Iterator[Measurement]:
-    both = {TRAIN: features.train, TEST: features.test}
-    given = {name: (split.inputs, split.labels) for name, split in both.items() if split is not None}
+    given = {name: (split.inputs, split.labels) for name, split in features.splits()}
     if isinstance(features.train, VectorSplit):
         of_rows = measure_tags if isinstance(features.train, TagSplit) else measure_vectors
         yield from of_rows(given, features.weight, features.bias)
@@ -163,11 +163,10 @@ def _of_tokens(run: Run, features: Features) -> Iterator[Measurement]:
         yield from rows_of(LAST_LAYER, WEIGHTS, of_weight)
     if isinstance(run.spec.data, MarkovData) and run.spec.loss == "ce":
         least = read_facts(PREPARED / run.data)["facts"]["least_loss"]
-        for split, samples in ((TRAIN, features.train), (TEST, features.test)):
-            if samples is not None:
-                layer = (features.weight, features.bias)
-                loss = unregularised_loss(samples.inputs, samples.labels, *layer, "ce")
-                yield Measurement(LAST_LAYER, split, "excess_loss", loss - least)
+        for split, samples in features.splits():
+            layer = (features.weight, features.bias)
+            loss = unregularised_loss(samples.inputs, samples.labels, *layer, "ce")
+            yield Measurement(LAST_LAYER, split, "excess_loss", loss - least)
 
 
 def ranks_of(features: Features) -> Iterator[Measurement]:
@@ -188,12 +187,10 @@ def _by_size(run: Run, features: Features) -> Iterator[Measurement]:
         values = values_of(MINORITY, weight=weight, majority=imbalance.majority)
         yield from rows_of(LAST_LAYER, WEIGHTS, values)
     groups, counts = size_groups(len(weight), imbalance.majority), layer[TRAIN].statistics.counts
-    for name, split in ((TRAIN, features.train), (TEST, features.test)):
-        if split is not None:
-            wrong = split.misses(logits_of(split.inputs, weight, bias))
-            seen = layer[name].statistics
-            values = metrics_by_size(groups, counts, seen, weight, wrong, split.labels)
-            yield from rows_of(LAST_LAYER, name, values)
+    for name, split in features.splits():
+        wrong = split.misses(logits_of(split.inputs, weight, bias))
+        values = metrics_by_size(groups, counts, layer[name].statistics, weight, wrong, split.labels)
+        yield from rows_of(LAST_LAYER, name, values)
 
 
 GRAM_COLUMNS = ("matrix", "row", "column", "value")  # of `gram_rows`
@@ -252,11 +249,7 @@ def describe(run: Run, features: Features, outcome: Mapping[str, Any]) -> dict[s
         "source": run.spec.data.source,
         "loss_name": run.spec.loss_name,
         "last_bias": run.spec.model.last_bias,
-        "penalty_rule": run.spec.penalty.rule,
-        "penalty_value": run.spec.penalty.value,
-        "penalty_last_layer": run.spec.penalty.last_layer,
-        "penalty_biases": run.spec.penalty.biases,
-        "penalty_scope": run.spec.penalty.scope,
+        **{f"penalty_{key}": getattr(run.spec.penalty, key) for key in PENALTY},
         "finished": outcome["finished"],
         "diverged_at_epoch": outcome["diverged_at_epoch"],
         "last_strength": run.spec.penalty.last_strength(run.depth),
@@ -324,10 +317,8 @@ def _describe_own(name: str, features: Features, outcome: Mapping[str, Any]) -> 
 
 def _errors(features: Features) -> dict[str, float]:
     """Return the shares of wrong predictions; NaN of no split, and where the targets are vectors."""
-    layer = features.weight, features.bias
-    return {
-        f"{name}_error": math.nan
-        if split is None
-        else split.misses(logits_of(split.inputs, *layer)).double().mean().item()
-        for name, split in ((TRAIN, features.train), (TEST, features.test))
-    }
+    errors = {f"{name}_error": math.nan for name in (TRAIN, TEST)}
+    for name, split in features.splits():
+        wrong = split.misses(logits_of(split.inputs, features.weight, features.bias))
+        errors[f"{name}_error"] = wrong.double().mean().item()
+    return errors

@@ -873,7 +873,7 @@ EARLY = {"metric": METRIC, "at_most": 1}
     ("change", "line"),
     [
         ({"quantity": "slop"}, "quantity: 'slop' is unknown; did you mean 'slope'?"),
-        ({"quantity": "value", "along": "tcv"}, "along: belongs to spearman; remove it"),
+        ({"quantity": "value", "along": "tcv"}, "along: unknown key; "),
         ({"experiment": "b"}, "experiment: unknown 'b'; allowed: a, a2"),
         ({"metric": "nc1"}, "metric: unknown 'nc1'"),
         ({"metric": ...}, "metric: missing; add it"),

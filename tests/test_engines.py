@@ -57,11 +57,6 @@ def test_what_is_wrong_with_an_engine_is_named(text: str, message: str, tmp_path
         load_options(path=file)
 
 
-def test_an_unknown_engine_is_refused_by_a_line_with_all_engines(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^--engine: 'ray' is unknown; allowed: local, slurm$"):
-        load_options("ray", path=tmp_path / "engine.yaml")
-
-
 def test_options_of_sbatch_that_only_look_reserved_pass() -> None:
     """Red: an option refused because another one begins alike."""
     given = ("--gpus=a100:1", "--mem-per-cpu=2G", "--wait-all-nodes=1", "--exclusive", "--no-requeue")

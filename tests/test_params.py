@@ -65,7 +65,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("sweep.seeds", [2**32 - 1, 2**32], "sweep.seeds[1]: 4294967296 is out of range"),
         ("about", {"onne": {"question": "?"}}, "about.onne: no experiment has this name; did you mean 'one'"),
         ("experiments.one.optimizer.learning_rat", 1, "did you mean 'learning_rate'? allowed: name,"),
-        ("experiments.one.optimizer.learning_rate", "1e-3", "got text ('1e-3'); write the number"),
+        ("experiments.one.optimizer.learning_rate", "1e-3", "expected a number, got text ('1e-3')"),
         ("experiments.one.optimizer.name", "adamm", "name: 'adamm' is unknown; did you mean 'adam'"),
         ("experiments.one.model.mlp_width", 4, "model: mlp_width does not apply: L-RN1 has one-layer MLPs"),
         ("experiments.one.model.architecture", "L-RN2", "mlp_width is needed: L-RN2 has two-layer MLPs"),

@@ -122,7 +122,7 @@ def check_bytes(some: list[RunFingerprint], tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(PREPARED, elsewhere / PREPARED)
     with contextlib.chdir(elsewhere):
-        assert fill(some, Settings(some[0].compute, 1, 600.0, True, 0)) == {}
+        assert fill(some, Settings(some[0].compute, 1, 600.0, True, 0)) == set()
     for fingerprint in some:
         verify_stored(ALONE / fingerprint.key(), fingerprint.key())
         assert contents(ALONE / fingerprint.key()) == contents(elsewhere / ALONE / fingerprint.key())

@@ -558,6 +558,8 @@ def test_clean_removes_what_nobody_has_used_for_long(
             clean(text, False)
     clean("30d", False)
     assert stored_runs() == [one]
+    (store_folder() / f"{64 * 'c'}-cpu.checkpoint").symlink_to("nowhere")  # as one that is renamed meanwhile
+    clean(None, False)
     clean("0h", False)
     assert sorted(path.name for path in store_folder().iterdir()) == [".half", "claims", VERSION_FILE]
     assert (RUN / MANIFEST).is_file()

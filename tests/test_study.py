@@ -24,8 +24,7 @@ from ncpipe.config.params import load_params
 from ncpipe.config.study import load_study
 from ncpipe.datasets.prepare import prepare
 from ncpipe.metrics.study_metrics import entry, own_metrics
-from ncpipe.runs.batches import train_batches
-from ncpipe.runs.plan import plan
+from ncpipe.runs.batches import plan, train_batches
 from ncpipe.runs.pool import executor
 from ncpipe.runs.store import sweep_fingerprints
 from ncpipe.system.artifacts import CLAIMS
@@ -66,6 +65,12 @@ def test_names_of_study_py_are_known_in_params_yaml_and_only_there() -> None:
     assert (type(spec.model).__name__, type(spec.data).__name__) == ("SquareModel", "RingsData")
     assert load_params().experiments["own"] == spec  # read again, still the same classes
     assert entry("spread").group == "NC1"
+    Path("dvc.yaml").write_text("- a list")
+    load_study(Path())  # DVC says what is wrong with it
+    Path("dvc.yaml").write_text("stages: {")
+    with pytest.raises(InputError, match=r"dvc\.yaml: not valid YAML: line 2"):
+        load_study(Path())
+    Path("dvc.yaml").unlink()
     Path("study.py").unlink()
     with pytest.raises(InputError, match=r"'square' is unknown"):
         load_params()
@@ -152,7 +157,7 @@ def test_a_kind_that_no_array_has_is_one_line() -> None:
         prepare(load_params().experiments["own"].data, Path("raw"), None, progress=False)
 
 
-def test_a_network_that_fails_is_one_line(command: Command) -> None:
+def test_a_network_that_fails_is_one_line(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     """By `ncpipe train` and in a sweep, below PyTorch's own calls too. Red: a traceback; the line of another
     file; what went wrong in one experiment that takes a sweep's others with it."""
     text = WHOLE.replace("self.first(x).square()", "self.first(x[:, :1]).square()")
@@ -165,12 +170,9 @@ def test_a_network_that_fails_is_one_line(command: Command) -> None:
     fingerprints = sweep_fingerprints(params, params.compute_on(None))
     planned, failures = plan(fingerprints, torch.device("cpu"), 1, keep_going=True)
     assert planned == []
-    [failed] = set(failures.values())
-    assert re.fullmatch(mistake, str(failed))
-    errors = train_batches([fingerprints], 1, 60.0, Progress("train", 2, 1.0), keep_going=True)
-    assert errors.keys() == {fingerprint.key() for fingerprint in fingerprints}
-    [error] = set(errors.values())
-    assert re.fullmatch(mistake, str(error))
+    assert failures == {fingerprint.key() for fingerprint in fingerprints}
+    assert train_batches([fingerprints], 1, 60.0, Progress("train", 2, 1.0), keep_going=True) == failures
+    assert re.fullmatch(f"(.*\n)*ncpipe: {mistake}\n(.*\n)*ncpipe: {mistake}\n", capsys.readouterr().err)
 
 
 # --- what has to be told of it -------------------------------------------------------------------------

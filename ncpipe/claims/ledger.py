@@ -14,14 +14,12 @@ from ncpipe.claims.quantities import AnyClaim, Trend
 from ncpipe.config.bounds import Number
 from ncpipe.config.params import Params, load_params
 from ncpipe.config.records import check
-from ncpipe.config.unions import records_of, values_of
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.metrics.catalogue import CATALOGUE, TRANSFERS
 from ncpipe.metrics.study_metrics import own_metrics
 from ncpipe.system.artifacts import CLAIMS_FILE
 from ncpipe.system.errors import InputError, cut, shown, suggest
 
-RECORDS = {word: record for record in records_of(AnyClaim) for word in values_of(record, "quantity")}
 RUN_NUMBERS = (  # columns of runs.csv and effective_depth.csv that can be a claim's metric
     "loss", "fit", "last_penalty", "inner_penalty", "loss_optimum", "loss_gap", "gap_gufm", "gap_fit",
     "gap_last_penalty", "train_error", "test_error", "last_train_error", "gradient_norm", "effective_depth",
@@ -39,11 +37,7 @@ def load_claims(
     """
     if not path.is_file():
         raise InputError(f"{path}: not found; run this in a folder with a claims.yaml (see docs/claims.md)")
-    try:
-        tree = read_yaml(path)
-    except InputError as error:
-        raise InputError(cut(f"{path}: {error}")) from None
-    claims, mistakes = parse_claims(tree)
+    claims, mistakes = parse_claims(read_yaml(path))
     if any(isinstance(claim, RunClaim) for claim in claims):
         study = params()
         metrics = _known_metrics(study)
@@ -64,19 +58,24 @@ def load_claims(
 
 
 def parse_claims(tree: object) -> tuple[tuple[Claim, ...], list[str]]:
-    """Return the valid claims in the file's order, and a line for each mistake."""
+    """Return the valid claims in the file's order, and a line for each mistake.
+
+    Keys without a value are left out.
+    """
     if not isinstance(tree, list):
         return (), ["expected a list of claims"]
     claims: list[Claim] = []
     mistakes: list[str] = []
     paths: set[str] = set()
     for index, entry in enumerate(tree):
+        if isinstance(entry, dict):
+            entry = {key: value for key, value in entry.items() if value is not None}
         name = entry.get("id") if isinstance(entry, dict) else None
         path = name if isinstance(name, str) and name.isprintable() and name else f"claim {index + 1}"
         if path in paths:
             mistakes.append(f"{path}: another claim has the same id; rename one")
         paths.add(path)
-        claim, problems = _read(entry, path)
+        claim, problems = check(AnyClaim, entry, path)
         mistakes += problems
         if isinstance(name, str) and name != path:  # ids appear in tables and on the terminal
             mistakes.append(f"{path}.id: {shown(name)} is empty or not printable; rename it")
@@ -84,27 +83,6 @@ def parse_claims(tree: object) -> tuple[tuple[Claim, ...], list[str]]:
             mistakes += [f"{path}.{line}" for line in claim.mistakes()]
             claims.append(claim)
     return tuple(claims), mistakes
-
-
-def _read(entry: Any, path: str) -> tuple[Claim | None, list[str]]:
-    """Return a claim and no mistakes, or None and its mistakes. Keys without a value are left out."""
-    if not isinstance(entry, dict):
-        return check(AnyClaim, entry, path)
-    keys = {key: value for key, value in entry.items() if value is not None}
-    record = RECORDS.get(str(keys.get("quantity")))
-    if record is None:
-        return check(AnyClaim, keys or entry, path)
-    mistakes = []
-    for key in [key for key in keys if key not in _keys(record)]:
-        if quantities := [quantity for quantity, other in RECORDS.items() if key in _keys(other)]:
-            mistakes.append(f"{path}.{key}: belongs to {', '.join(quantities)}; remove it")
-            del keys[key]
-    claim, problems = check(record, keys, path)
-    return (None if mistakes else claim), mistakes + problems
-
-
-def _keys(record: Any) -> set[str]:
-    return {field.name for field in fields(record)}
 
 
 def _by_experiment(claim: Claim, experiments: Iterable[str]) -> list[Claim]:
@@ -142,7 +120,8 @@ def _unknown(claim: RunClaim, params: Params, metrics: list[str]) -> Iterator[st
 
 def _key_of(claim: RunClaim, name: str) -> str:
     """Return the key of a claim that names this experiment or metric."""
-    keys = {key: value for key, value in asdict(claim).items() if key not in _keys(Claim)}
+    of_all = {field.name for field in fields(Claim)}
+    keys = {key: value for key, value in asdict(claim).items() if key not in of_all}
     keys |= {f"versus.{key}": value for key, value in keys.pop("versus", {}).items()}
     return next(key for key, value in keys.items() if value == name or (key == "over" and name in value))
 

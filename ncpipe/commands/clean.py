@@ -1,6 +1,9 @@
 """List and remove runs of the store by the time of their last use (`ncpipe clean`)."""
 
+import contextlib
+import math
 import re
+import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,8 +99,12 @@ def _run_name(inputs: Mapping[str, Any]) -> str:
 
 
 def _last_use(path: Path) -> float:
+    """Return a time of the clock; infinity for what has gone since it was listed."""
     run = path.parent / path.name.partition(".")[0]
-    return (run if MEASURED.fullmatch(path.name) and run.is_dir() else path).stat().st_mtime
+    try:
+        return (run if MEASURED.fullmatch(path.name) and run.is_dir() else path).stat().st_mtime
+    except FileNotFoundError:
+        return math.inf
 
 
 def _kind(path: Path) -> str:
@@ -112,5 +119,9 @@ def _kind(path: Path) -> str:
 
 def _bytes_freed(path: Path) -> int:
     """Return the bytes of files without another hard link, in a result or in DVC's cache."""
-    files = [file.stat() for file in (path, *path.rglob("*")) if file.is_file()]
-    return sum(status.st_size for status in files if status.st_nlink == 1)
+    freed = 0
+    for file in (path, *path.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):  # renamed meanwhile, by a run that trains
+            status = file.stat()
+            freed += status.st_size * (status.st_nlink == 1 and stat.S_ISREG(status.st_mode))
+    return freed

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
 
-from ncpipe.config.yaml_file import read_yaml
 from ncpipe.runs.dvc import LOCK, dvc_folder
 from ncpipe.runs.dvc_repair import DATA, dvc_locked, remove_damaged, repair_cache, repair_run_cache
 from ncpipe.system.console import say
@@ -42,17 +42,15 @@ def repair(
 
 def _check_lock() -> None:
     """Raise InputError for a dvc.lock that a kill has cut, or a merge has left with conflicts."""
-    if not LOCK.is_file():
-        return
     try:
-        problem = "" if isinstance(read_yaml(LOCK), dict) else "not a mapping"
-    except InputError as error:
-        problem = str(error)
-    if problem:
-        raise InputError(
-            f"{LOCK}: damaged ({problem}); run git checkout HEAD {LOCK}, or rm {LOCK} if no whole one is "
-            "committed; then run dvc repro"
-        )
+        if not LOCK.is_file() or isinstance(yaml.load(LOCK.read_bytes(), yaml.CSafeLoader), dict):
+            return
+    except yaml.YAMLError:
+        pass
+    raise InputError(
+        f"{LOCK}: damaged; run git checkout HEAD {LOCK}, or rm {LOCK} if no whole one is committed; then run "
+        "dvc repro"
+    )
 
 
 def _check_result(path: Path) -> None:

@@ -11,7 +11,7 @@ from ncpipe.config.params import Params, check_there, load_params
 from ncpipe.config.run import Compute
 from ncpipe.runs.dvc import dvc
 from ncpipe.runs.engines.arrays import Array, read_arrays
-from ncpipe.runs.engines.options import LOCAL, Options, Settings, load_options
+from ncpipe.runs.engines.options import LOCAL, EngineName, Options, Settings, load_options
 from ncpipe.runs.engines.slurm import dry_run as slurm_dry_run
 from ncpipe.runs.engines.slurm import remove_finished, train_by_slurm
 from ncpipe.runs.engines.slurm_commands import active_arrays
@@ -41,11 +41,8 @@ def sweep(
     workers: Workers = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
     engine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="local|slurm",
-            help="Where to train; overrides `engine` in engine.yaml (docs/clusters.md).",
-        ),
+        EngineName | None,
+        typer.Option(help="Where to train; overrides `engine` in engine.yaml (docs/clusters.md)."),
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Submit jobs to Slurm and exit; the jobs continue.")
@@ -56,42 +53,23 @@ def sweep(
 ) -> None:
     """Bring the pipeline up to date: train missing runs in parallel, then run `dvc repro`.
 
-    Or print what that would train, or cancel its jobs.
+    Or print what that would train, or cancel its jobs. Missing runs train in batches into the store, from
+    which `dvc repro` takes them. If a batch fails, the finished runs are kept. Jobs of an earlier sweep are
+    waited for.
     """
     if dry_run + detach + cancel > 1:
         raise InputError("sweep: give one of --dry-run, --detach and --cancel")
     options = load_options(engine)
-    if dry_run:
-        params = load_params()
-        print_plan(params, params.compute_on(device), workers, options)
-    elif cancel:
+    if cancel:
         cancel_jobs()
-    else:
-        announce("sweep")
-        bring_up_to_date(device, workers, checkpoint_seconds, keep_going, options, detach)
-
-
-def bring_up_to_date(
-    device: Device,
-    workers: int | None,
-    checkpoint_seconds: float,
-    keep_going: bool,
-    options: Options,
-    detach: bool,
-) -> None:
-    """Train all missing runs in parallel, then run `dvc repro`.
-
-    Missing runs train in batches into the store, from which `dvc repro` takes them. If a batch fails, the
-    finished runs are kept. Jobs of an earlier sweep are waited for.
-
-    Args:
-        keep_going: whether to train the other batches after an error, and let DVC run all stages that it can.
-        options: where the batches train.
-        detach: whether to leave the runs to jobs of Slurm and return.
-    """
+        return
+    params = load_params()
+    if dry_run:
+        print_plan(params, params.compute_on(device), workers, options)
+        return
+    announce("sweep")
     if detach and options.engine != "slurm":
         raise InputError(f"--detach: the engine {options.engine} ends with the sweep; use --engine slurm")
-    params = load_params()
     for spec in params.experiments.values():
         code_digest(spec, params.study)  # of study.py as it was loaded, however long the data take
     check_metrics(params)

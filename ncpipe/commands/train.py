@@ -5,7 +5,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -18,7 +17,7 @@ from ncpipe.config.run import Run
 from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.engines.slurm_commands import check_no_jobs
-from ncpipe.runs.fingerprint import RunFingerprint, fingerprint_of
+from ncpipe.runs.fingerprint import fingerprint_of
 from ncpipe.runs.store import missing_of, take
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import plural, say
@@ -39,7 +38,8 @@ def train(
 
     The path is data/runs/EXPERIMENT/L<depth>/s<seed>, in a study with an axis L<depth>/x<value>/s<seed>.
     Stored runs are taken without torch. Stopped runs resume from their checkpoint. A run that diverges is
-    stored too. Raises InputError in a stage of DVC if params.yaml was edited after the stage `code` ran.
+    stored too. Raises InputError in a stage of DVC if params.yaml was edited after the stage `code` ran, and
+    if one of the runs is left to jobs of Slurm.
     """
     params = load_params()
     runs = _select_runs(params, experiment, depth, seed, value)
@@ -49,7 +49,12 @@ def train(
     fingerprints = [fingerprint_of(run, data_checksum(PREPARED / run.data), compute) for run in runs]
     missing = missing_of(fingerprints)
     if missing:
-        _train(missing, Settings(compute, workers, checkpoint_seconds, False, len(missing)))
+        check_no_jobs([fingerprint.key() for fingerprint in missing])
+        name = missing[0].run.name
+        say(f"train {name}: {plural(len(missing), 'run')} to train, loading PyTorch")
+        from ncpipe.runs.fill import fill  # imports torch
+
+        fill(missing, Settings(compute, workers, checkpoint_seconds, False, len(missing), name))
     for fingerprint in fingerprints:
         if not take(fingerprint):
             raise InputError(f"{fingerprint.run.name}: its folder was removed from the store; train it again")
@@ -74,14 +79,3 @@ def _select_runs(
         text = " ".join([experiment, *(f"{name}={setting}" for name, setting in settings.items())])
         raise InputError(f"train {text}: no such runs in the sweep of params.yaml")
     return runs
-
-
-def _train(missing: list[RunFingerprint], settings: Settings) -> None:
-    """Train runs into the store. Raises InputError if one of them is left to jobs of Slurm."""
-    check_no_jobs([fingerprint.key() for fingerprint in missing])
-    name = missing[0].run.name
-    say(f"train {name}: {plural(len(missing), 'run')} to train, loading PyTorch")
-
-    from ncpipe.runs.fill import fill  # imports torch
-
-    fill(missing, replace(settings, name=name))

@@ -254,10 +254,7 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
     """
     check_there(path)
     kind = params_type(load_study(path.parent))
-    try:
-        tree = read_yaml(path)
-    except InputError as error:
-        raise InputError(cut(f"{path}: {error}")) from None
+    tree = read_yaml(path)
     try:
         return parse_params(tree, kind)
     except InputError as error:

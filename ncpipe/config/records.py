@@ -7,7 +7,6 @@ strictly: a list becomes a tuple and a whole number a float, but no text becomes
 
 import functools
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -87,8 +86,7 @@ def _mistake(kind: Any, value: object, path: str, error: dict[str, Any]) -> tupl
     if name == "finite_number":
         return where, f"{shown(wrong)} is out of range; it must be finite"
     expected = EXPECTED.get(name, "keys with values")
-    hint = "; write the number without quotes, as 0.001 or 1e-3" if _is_quoted(expected, wrong) else ""
-    return where or "the file", f"expected {expected}, got {kind_of(wrong)}{hint}"
+    return where or "the file", f"expected {expected}, got {kind_of(wrong)}"
 
 
 def _path(path: str, location: Iterable[Any], value: Any) -> str:
@@ -104,14 +102,6 @@ def _path(path: str, location: Iterable[Any], value: Any) -> str:
 def _quoted(names: str) -> list[str]:
     """Return the names of pydantic's list of them: 'ce' or 'mse'."""
     return re.findall(r"'([^']*)'", names)
-
-
-def _is_quoted(expected: str, wrong: object) -> bool:
-    """Return whether a text is a number in quotes where a number is expected."""
-    try:
-        return "number" in expected and isinstance(wrong, str) and math.isfinite(float(wrong))
-    except ValueError:
-        return False
 
 
 def kind_of(value: object) -> str:

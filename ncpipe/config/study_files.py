@@ -38,7 +38,8 @@ def stages(folder: Path = Path()) -> dict[str, Any]:
         return {}
     from ncpipe.config.yaml_file import read_yaml  # slow, and only needed with a study.py
 
-    return (read_yaml(folder / PIPELINE) or {}).get("stages") or {}
+    tree = read_yaml(folder / PIPELINE)
+    return (tree.get("stages") if isinstance(tree, dict) else None) or {}  # DVC says what is wrong
 
 
 def dependencies(stage: str, folder: Path = Path()) -> list[str]:

@@ -120,13 +120,13 @@ def keys_at(kind: Any, location: Iterable[Any]) -> list[str]:
     """Return the keys of the record of a type that a location in pydantic's terms leads to."""
     records = records_of(kind)
     for step in location:
-        hints = {record: typing.get_type_hints(record, include_extras=True) for record in records}
         tagged = [
             record
-            for record, kinds in hints.items()
-            if step == record.__name__ or any(step in typing.get_args(kind) for kind in kinds.values())
+            for record in records
+            if step == record.__name__ or step in values_of(record, fields(record)[0].name)
         ]
-        below = [kind for kinds in hints.values() for key, kind in kinds.items() if key_of(key) == step]
+        hints = (typing.get_type_hints(record, include_extras=True) for record in records)
+        below = [kind for kinds in hints for key, kind in kinds.items() if key_of(key) == step]
         if tagged and len(records) > 1:
             records = tuple(tagged)
         elif below:

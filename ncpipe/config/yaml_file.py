@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn
 
 import yaml
 
-from ncpipe.system.errors import InputError, shown, word
+from ncpipe.system.errors import InputError, cut, shown, word
 
 DEEPEST = 100  # levels of lists and keys
 MOST_VALUES = 100_000  # with every alias counted as what it stands for
@@ -51,12 +51,13 @@ for tag, form, first in RESOLVERS:
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the values of a YAML file; raise InputError, with the line's number, if it is invalid."""
+    """Return the values of a YAML file; raise InputError, with its path and the line, if it is invalid."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        return parse_yaml(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise InputError(f"not valid YAML: byte {error.start} is not UTF-8") from None
-    return parse_yaml(text)
+        raise InputError(f"{path}: not valid YAML: byte {error.start} is not UTF-8") from None
+    except InputError as error:
+        raise InputError(cut(f"{path}: {error}")) from None
 
 
 def parse_yaml(text: str) -> Any:

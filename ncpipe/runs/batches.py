@@ -1,6 +1,6 @@
 """Train batches of runs into the store, several batches at the same time if there are cores.
 
-`ncpipe.runs.plan` decides on the batches; `ncpipe.runs.engines` starts this on other machines.
+`plan` decides on the batches; `ncpipe.runs.engines` starts this on other machines.
 """
 
 import concurrent.futures
@@ -22,8 +22,8 @@ from ncpipe.runs.own_runs import train_elsewhere
 from ncpipe.runs.pool import completed, process_count
 from ncpipe.runs.results import store_results
 from ncpipe.runs.run_claims import ClaimWriter, claimed
-from ncpipe.runs.store import checkpoint_of, has
-from ncpipe.runs.training_log import FINISHED, STOPPED, log_failures, log_time
+from ncpipe.runs.store import checkpoint_of, lacking, saved_epochs
+from ncpipe.runs.training_log import FINISHED, STOPPED, failure_log, log_failure, log_time
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.console import Progress, plural, say
 from ncpipe.system.device_memory import free_bytes
@@ -35,6 +35,7 @@ from ncpipe.training.loop import starts_of, train_batch
 from ncpipe.training.session import Trained
 
 MEMORY_SHARE = 0.7  # of the free memory, for all runs that train at the same time
+BATCHES_PER_WORKER = 2  # of several jobs, so that few are idle while the last batches end
 BATCHES_PER_GPU = 4  # at the same time, each on a stream of its own: one small batch leaves a GPU idle
 
 Batch = list[RunFingerprint]
@@ -109,6 +110,43 @@ def split_batch(fingerprints: Batch, device: torch.device, workers: int, parts: 
     return batches_that_fit(fingerprints, need, device, workers, parts)
 
 
+def plan(
+    missing: Sequence[RunFingerprint],
+    device: torch.device,
+    workers: int,
+    keep_going: bool,
+    jobs: int | None = None,
+) -> tuple[list[Batch], set[str]]:
+    """Return batches that fit into memory, those with most work first so that workers end at similar times.
+
+    And the fingerprints of runs that fail; unless keep_going, the first error is raised. jobs: processes that
+    share these runs, if they are started together, each with as many workers.
+    """
+    planned, failed = list[Batch](), set[str]()
+    shapes = groups(missing)
+    parts = parts_of_each(shapes, workers, device)
+    if jobs is not None:
+        parts = -(-BATCHES_PER_WORKER * jobs * workers // max(1, len(shapes)))
+    for group in shapes:
+        try:
+            with study_errors():
+                planned += split_batch(group, device, workers, parts)
+        except InputError as error:
+            if not keep_going:
+                raise
+            say(f"ncpipe: {error}")
+            log_failure(group, error)
+            failed |= {fingerprint.key() for fingerprint in group}
+    return sorted(planned, key=lambda batch: -work_of(batch)[1]), failed
+
+
+def work_of(batch: Batch) -> tuple[int, int]:
+    """Return the work of a batch that is done, by its checkpoints, and that is left."""
+    done = sum(saved_epochs(fingerprint) * work_per_epoch(fingerprint) for fingerprint in batch)
+    whole = sum(fingerprint.run.spec.epochs * work_per_epoch(fingerprint) for fingerprint in batch)
+    return done, whole - done
+
+
 def train_batches(
     batches: Sequence[Batch],
     workers: int,
@@ -116,19 +154,19 @@ def train_batches(
     progress: Progress,
     keep_going: bool = False,
     stop: threading.Event | None = None,
-) -> dict[str, InputError]:
+) -> set[str]:
     """Train every batch, `workers` at the same time, and put the runs' folders into the store.
 
     Runs that another process trains, or has trained by now, are left out. progress: by `work_per_epoch`.
-    keep_going: whether to train the other batches after an error and return the errors, by the fingerprints
-    of the runs. Otherwise the first error is raised, after the batches in training have written checkpoints.
+    keep_going: whether to print an error, train the other batches and return the fingerprints of the runs
+    that failed. Otherwise the first error is raised, after the batches in training have written checkpoints.
     stop: when it is set, batches write checkpoints and Stopped is raised. Ctrl-C does the same.
     """
     stop = stop or threading.Event()
     if any(batch[0].run.spec.training for batch in batches):  # each takes a GPU for itself
         device = prepare_device(batches[0][0].compute)
         workers = min(workers, gpu_count(device)) if device.type != "cpu" else workers
-    errors: dict[str, InputError] = {}
+    failed, said = set[str](), set[str]()
     trainer = _Trainer(checkpoint_seconds, progress, stop)
     numbers = itertools.count()
 
@@ -144,18 +182,15 @@ def train_batches(
                 except InputError as error:
                     if not keep_going:
                         raise
-                    if str(error) not in map(str, errors.values()):  # an edit of the code ends every batch
+                    if str(error) not in said:  # an edit of the code ends every batch
                         say(f"ncpipe: {error}")
-                    errors |= {
-                        fingerprint.key(): error
-                        for fingerprint in futures[future]
-                        if not has(fingerprint.key())
-                    }
+                    said.add(str(error))
+                    failed |= {fingerprint.key() for fingerprint in lacking(futures[future])}
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
-    return errors
+    return failed
 
 
 @dataclass(frozen=True)
@@ -171,8 +206,16 @@ class _Trainer:
         with claimed(batch) as claim:
             todo = [fingerprint for fingerprint in batch if fingerprint.key() in claim.claim.keys]
             while todo:
-                with log_failures([fingerprint.run for fingerprint in todo], Stopped), study_errors():
-                    todo = self._train_some(todo, claim)
+                tried = todo
+                try:
+                    with study_errors():
+                        todo = self._train_some(todo, claim)
+                except Exception as error:
+                    if not isinstance(error, Stopped):
+                        log_failure(tried, error)
+                    raise
+                for fingerprint in tried:
+                    failure_log(fingerprint.run).unlink(missing_ok=True)
 
     def _train_some(self, fingerprints: Batch, claim: ClaimWriter) -> Batch:
         """Train the runs, or half of them while the device runs out of memory; return those left to train."""

@@ -9,14 +9,12 @@ from collections.abc import Collection, Sequence
 
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Device
-from ncpipe.runs.batches import train_batches, worker_count
+from ncpipe.runs.batches import plan, train_batches, work_of, worker_count
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.fingerprint import RunFingerprint
-from ncpipe.runs.plan import plan, work_of
 from ncpipe.runs.run_claims import FOLDER, claimed_keys
 from ncpipe.runs.store import lacking, missing_of, sweep_fingerprints
 from ncpipe.runs.store_layout import store_folder
-from ncpipe.runs.training_log import log_failure
 from ncpipe.system.console import Progress, plural, say
 from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Stopped
@@ -30,15 +28,15 @@ def fill(
     settings: Settings,
     wait: bool = True,
     stop: threading.Event | None = None,
-) -> dict[str, InputError]:
-    """Train the runs that the store lacks; return the errors by the fingerprints of the runs that failed.
+) -> set[str]:
+    """Train the runs that the store lacks; return the fingerprints of those that failed.
 
     Runs that another process trains, in any clone that shares the store, are waited for; without `wait`, they
     are left to it. Raises InputError at the first failure, unless the settings say to keep going, and Stopped
     after `stop` is set and checkpoints are written.
     """
     stop = stop or threading.Event()
-    failed: dict[str, InputError] = {}
+    failed = set[str]()
     left, waits = missing_of(fingerprints), False
     while left:
         claimed = claimed_keys()
@@ -58,16 +56,11 @@ def fill(
     return failed
 
 
-def _train(
-    fingerprints: Sequence[RunFingerprint], settings: Settings, stop: threading.Event
-) -> dict[str, InputError]:
+def _train(fingerprints: Sequence[RunFingerprint], settings: Settings, stop: threading.Event) -> set[str]:
     """Train what nobody else claims, the batches with most work first, with one bar."""
     device = prepare_device(settings.compute)
     workers = worker_count(settings.compute, device, settings.workers)
     planned, failed = plan(fingerprints, device, workers, settings.keep_going, settings.jobs)
-    for fingerprint in fingerprints:
-        if error := failed.get(fingerprint.key()):
-            log_failure([fingerprint.run], error)
     if planned:
         runs = plural(sum(map(len, planned)), "run")
         batches = plural(len(planned), "batch")

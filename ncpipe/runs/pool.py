@@ -48,7 +48,7 @@ def share(do: Callable[[Task], Result], tasks: Sequence[Task], most: int = 1) ->
     seconds = 0.0
     for index, task in enumerate(tasks):
         if (count := _worth(seconds / max(index, 1) * (len(tasks) - index), most)) > 1:
-            yield from _share_among(count, do, tasks[index:])
+            yield from share_among(count, do, tasks[index:])
             return
         begin = time.monotonic()
         result = do(task)
@@ -64,7 +64,8 @@ def _worth(seconds: float, most: int) -> int:
     return min(count, int(MEMORY_SHARE * free_memory() / psutil.Process().memory_info().rss))
 
 
-def _share_among(count: int, do: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+def share_among(count: int, do: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+    """Yield `do(task)` for each task in order, or raise its exception, by so many other processes."""
     code = files_digest()
     with executor(count) as others:
         try:

@@ -129,7 +129,7 @@ def import_runs() -> int:
 
 
 def remove_unwanted(params: Params) -> None:
-    """Remove results of runs and experiments that the sweep no longer has, after storing the runs.
+    """Remove results of runs and experiments that the sweep no longer has, after storing all runs.
 
     Stages that depend on the folders above them would otherwise be stale in a fresh clone, which lacks them.
     """
@@ -137,10 +137,7 @@ def remove_unwanted(params: Params) -> None:
     wanted = {RUNS / run.path for run in runs} | {PREPARED / run.data for run in runs}
     wanted |= {METRICS / run.experiment for run in runs}
     wanted |= {parent for folder in wanted for parent in folder.parents}
-    for folder in _run_folders():
-        if folder not in wanted:
-            with contextlib.suppress(InputError):  # damaged
-                import_run(folder)
+    import_runs()
     folders = [folder for above in (RUNS, METRICS, PREPARED) for folder in above.glob("*")]
     for folder in (*_run_folders(), *folders, *PREPARED.glob("*/x*")):
         if folder not in wanted and folder.is_dir() and not folder.name.startswith("."):

@@ -6,7 +6,6 @@ This is what a stage of a study's own begins with; `ncpipe.study` offers it.
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from ncpipe.config.params import load_params
@@ -15,10 +14,9 @@ from ncpipe.datasets.prepare import prepare_data
 from ncpipe.features.trained_run import TrainedRun, train
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
-from ncpipe.runs.pool import executor, process_count
+from ncpipe.runs.pool import process_count, share_among
 from ncpipe.runs.run_folder import read_state
 from ncpipe.system.artifacts import RUNS, digest_of
-from ncpipe.system.errors import InputError
 
 Result = TypeVar("Result")
 
@@ -51,14 +49,8 @@ def train_runs(
         groups.setdefault(RunFingerprint(run, data, compute).batch_key(), []).append(run)
     parts = [part for group in groups.values() for start in range(count) if (part := group[start::count])]
     task = functools.partial(_trained, compute, do)
-    if len(parts) == 1 or count == 1:
-        results = [task(part) for part in parts]
-    else:
-        with executor(min(count, len(parts))) as pool:
-            try:
-                results = [*pool.map(task, parts)]
-            except BrokenProcessPool:
-                raise InputError(f"{runs[0].experiment}: a process was killed; run dvc repro again") from None
+    several = min(count, len(parts))
+    results = share_among(several, task, parts) if several > 1 else map(task, parts)
     by_name = dict(zip((run.name for part in parts for run in part), itertools.chain(*results), strict=True))
     return [by_name[run.name] for run in runs]
 

@@ -6,7 +6,7 @@ No stage reads these files: results hold no times, so that they have the same by
 import contextlib
 import csv
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,29 +75,10 @@ def failure_log(run: Run) -> Path:
     return LOGS / f"failed-{'-'.join(run.path.parts)}.log"
 
 
-def log_failure(runs: Iterable[Run], error: Exception) -> None:
+def log_failure(fingerprints: Iterable[RunFingerprint], error: Exception) -> None:
     """Write an error to each run's log; skip logs that cannot be written, as on a full disk."""
     text = "".join(traceback.format_exception(error))
-    for run in runs:
+    for run in (fingerprint.run for fingerprint in fingerprints):
         with contextlib.suppress(OSError):
             LOGS.mkdir(parents=True, exist_ok=True)
             failure_log(run).write_text(f"{run.name}: {error}\n\n{text}", encoding="utf-8")
-
-
-@contextlib.contextmanager
-def log_failures(runs: Iterable[Run], stopped: type[Exception]) -> Iterator[None]:
-    """Write an error of the block to each run's log; without an error, remove the runs' older logs.
-
-    stopped: the exception for training that was stopped on request, which is not logged. The error is raised
-    anyway.
-    """
-    runs = list(runs)
-    try:
-        yield
-    except stopped:
-        raise
-    except Exception as error:
-        log_failure(runs, error)
-        raise
-    for run in runs:
-        failure_log(run).unlink(missing_ok=True)

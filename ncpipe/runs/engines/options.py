@@ -5,15 +5,15 @@ import os
 import re
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
 from ncpipe.config.bounds import Bound
-from ncpipe.config.records import read
+from ncpipe.config.records import check
 from ncpipe.config.run import Compute
 from ncpipe.config.yaml_file import read_yaml
-from ncpipe.system.errors import InputError, cut, shown, suggest
+from ncpipe.system.errors import InputError, cut, shown
 
 ENGINE_FILE = Path("engine.yaml")
 EngineName = Literal["local", "slurm"]
@@ -177,22 +177,14 @@ class Settings:
             raise InputError("NCPIPE_CHECKPOINT_SECONDS or --checkpoint-seconds: nan; give 0 or more")
 
 
-def load_options(engine: str | None = None, path: Path = ENGINE_FILE) -> Options:
+def load_options(engine: EngineName | None = None, path: Path = ENGINE_FILE) -> Options:
     """Return the options of engine.yaml, with the engine of the command line if that names one.
 
     Raises InputError with one line per mistake.
     """
-    tree: Any = {}
-    if path.is_file():
-        try:
-            if (content := read_yaml(path)) is not None:  # None: the file has nothing but comments
-                tree = content
-            read(Options, tree)
-        except InputError as error:
-            raise InputError("\n".join(cut(f"{path}: {line}") for line in str(error).splitlines())) from None
-    if engine is not None:
-        if engine not in (engines := get_args(EngineName)):
-            raise InputError(f"--engine: {shown(engine)} is unknown; {suggest(engine, engines)}")
-        tree["engine"] = engine
-    options: Options = read(Options, tree)
-    return options
+    options = LOCAL
+    if path.is_file() and (tree := read_yaml(path)) is not None:  # None: nothing but comments
+        options, mistakes = check(Options, tree)
+        if mistakes:
+            raise InputError("\n".join(cut(f"{path}: {line}") for line in mistakes))
+    return options if engine is None else replace(options, engine=engine)

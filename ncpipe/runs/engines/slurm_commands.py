@@ -4,7 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def array_states(arrays: Sequence[Array]) -> States:
     states: States = {array.id: dict.fromkeys(range(array.jobs), (GONE, "")) for array in arrays}
     ids = {f"ncpipe-{array.name}": array.id for array in arrays}
     options = ["--me", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%r"]
-    for cluster in _by_cluster(arrays):
+    for cluster in dict.fromkeys(map(_on_cluster, arrays)):
         queue = run_command(["squeue", *cluster, *options])
         if queue.returncode:
             raise InputError(f"slurm: squeue: {last_line(queue.stderr)}; jobs continue, try again later")
@@ -69,12 +69,9 @@ def array_states(arrays: Sequence[Array]) -> States:
     return states
 
 
-def _by_cluster(arrays: Sequence[Array]) -> dict[tuple[str, ...], list[Array]]:
-    """Return arrays by the option that names their cluster to Slurm's commands."""
-    groups: dict[tuple[str, ...], list[Array]] = {}
-    for array in arrays:
-        groups.setdefault((f"--clusters={array.cluster}",) if array.cluster else (), []).append(array)
-    return groups
+def _on_cluster(array: Array) -> tuple[str, ...]:
+    """Return the option that names an array's cluster to Slurm's commands."""
+    return (f"--clusters={array.cluster}",) if array.cluster else ()
 
 
 def has_ended(array: Array, states: States) -> bool:
@@ -123,11 +120,11 @@ def cancel(arrays: Sequence[Array]) -> tuple[int, str]:
     Slurm does not answer, raises InputError and keeps all records.
     """
     active, error = list[Array](), ""
-    for command, cancelled in _cancelling(_active_arrays(arrays)):
-        result = run_command(command)
+    for array in _active_arrays(arrays):
+        result = run_command(_cancelling(array))
         if result.returncode:
             error = last_line(result.stderr) or f"exit code {result.returncode}"
-            active += _active_arrays(cancelled)
+            active += _active_arrays([array])
     for array in arrays:
         if array not in active:
             array.remove()
@@ -135,21 +132,13 @@ def cancel(arrays: Sequence[Array]) -> tuple[int, str]:
         return len(arrays), ""
     return len(arrays) - len(active), (
         f"{plural(len(active), 'array')} may still run (scancel: {error}); run ncpipe sweep --cancel again, "
-        f"or {' && '.join(shlex.join(command) for command, _ in _cancelling(active))}"
+        f"or {' && '.join(shlex.join(_cancelling(array)) for array in active)}"
     )
 
 
-def _cancelling(arrays: Sequence[Array]) -> Iterator[tuple[list[str], list[Array]]]:
-    """Yield the commands that cancel arrays, each with its arrays.
-
-    An array without a number is cancelled by its name, alone: scancel ends jobs that suit all it is given.
-    """
-    for cluster, in_cluster in _by_cluster(arrays).items():
-        if numbered := [array for array in in_cluster if array.number]:
-            yield ["scancel", *cluster, *(array.number for array in numbered)], numbered
-        for array in in_cluster:
-            if not array.number:
-                yield ["scancel", *cluster, f"--jobname=ncpipe-{array.name}"], [array]
+def _cancelling(array: Array) -> list[str]:
+    """Return the command that cancels an array, by its name, which it has before its number is known."""
+    return ["scancel", *_on_cluster(array), f"--jobname=ncpipe-{array.name}"]
 
 
 def _active_arrays(arrays: Sequence[Array]) -> list[Array]:

@@ -174,7 +174,7 @@ def test_parameters_that_differ_and_no_others():
 def files(monkeypatch):
     """By revision: the texts of params.yaml, points.csv and runs.csv, and of dvc.lock where there is one."""
     texts = {}
-    monkeypatch.setattr("ncpipe.commands.compare.read_revision", lambda revision, *_: texts[revision])
+    monkeypatch.setattr("ncpipe.commands.compare.read_revision", lambda revision: [*texts[revision], ""][:4])
     return texts
 
 

@@ -16,7 +16,7 @@ import pytest
 from pipeline import EPOCHS, ROOT, Clone, Copy, Made, Output, trains
 
 from ncpipe.commands.cli import run_cli
-from ncpipe.commands.compare import FILES, read_revision
+from ncpipe.commands.compare import read_revision
 from ncpipe.runs.differences import stale
 from ncpipe.system.errors import InputError
 
@@ -199,7 +199,7 @@ def test_push_and_pull_into_a_second_clone(
     second = Clone(tmp_path / "second")
     monkeypatch.chdir(second.folder)
     with pytest.raises(InputError, match=r"^HEAD: data/results/points\.csv: not .*; .*dvc pull"):
-        read_revision("HEAD", FILES)
+        read_revision("HEAD")
     for repository in (clone, second):
         repository.run("dvc", "remote", "add", "--default", "folder", str(tmp_path / "remote"))
     pushed, pulled = clone.run("dvc", "push"), second.run("dvc", "pull")

@@ -64,18 +64,9 @@ def write_code() -> None:
     with publish_folder(CODE) as folder:
         (folder / CODE_FILES.name).write_text(files_digest(), encoding="utf-8")
         for stage, text in _digest_files(params, study).items():
-            path = folder / _relative_path(stage)
+            path = folder / _path(*stage)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-
-
-def _edited_stages(params: Params | None, study: Study) -> set[Stage]:
-    """Return the stages whose code has changed since the stage code ran; all stages if it never ran."""
-    return {
-        stage
-        for stage, text in _digest_files(params, study).items()
-        if not (path := CODE / _relative_path(stage)).is_file() or path.read_text(encoding="utf-8") != text
-    }
 
 
 def check_unedited(address: str) -> None:
@@ -90,7 +81,8 @@ def check_unedited(address: str) -> None:
     (params, study), experiment = load_params_and_study([PIPELINE]), item.partition("-")[0] or None
     if name == TRAIN and params and experiment:
         check_params_unedited(params, [experiment])
-    if (name, experiment) in _edited_stages(params, study):
+    text, path = _digest_files(params, study).get((name, experiment)), CODE / _path(name, experiment)
+    if text is not None and not (path.is_file() and path.read_text(encoding="utf-8") == text):
         raise InputError(f"{PACKAGE}: code of {name} was edited after the stage code had run; run dvc repro")
 
 
@@ -100,7 +92,7 @@ def check_params_unedited(params: Params, experiments: Iterable[str]) -> None:
     DVC would store the runs as results of the parameters before the edit.
     """
     for name in experiments:
-        path = CODE / _relative_path((TRAIN, name))
+        path = CODE / _path(TRAIN, name)
         if path.is_file() and not path.read_text(encoding="utf-8").endswith(_parameters(params, name)):
             raise InputError(
                 f"{PARAMS_FILE}: parameters of {name} were edited after the stage code had run; run dvc repro"
@@ -141,8 +133,7 @@ def _parameters(params: Params, experiment: str) -> str:
     return json_text(shared_inputs(experiment, spec, params.sweep.axis, params.compute))
 
 
-def _relative_path(stage: Stage) -> Path:
-    name, experiment = stage
+def _path(name: str, experiment: str | None) -> Path:
     return Path("sweep" if experiment is None else f"experiments/{experiment}") / f"{name}.txt"
 
 

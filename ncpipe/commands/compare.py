@@ -25,7 +25,7 @@ from ncpipe.tables.files import read_keyed
 from ncpipe.tables.headlines import paper_series
 from ncpipe.tables.keys import symbol
 
-FILES = [PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv"]
+FILES = (PARAMS_FILE, RESULTS / "points.csv", RESULTS / "runs.csv", LOCK)
 GAP = ("loss_gap", "train")
 MOST_DECIMALS = 6
 WORKSPACE = "workspace"  # DVC's name for the files in the working directory
@@ -98,7 +98,7 @@ def read_revisions(revisions: Sequence[str]) -> tuple[dict[str, Tree], dict[str,
 
 def _read(revision: str) -> tuple[Tree, Results, str]:
     """Return a revision's params.yaml, its results and its dvc.lock, which may be missing."""
-    params, points, runs, *lock = read_revision(revision, FILES, LOCK)
+    params, points, runs, lock = read_revision(revision)
     try:
         tree = parse_yaml(params)
     except InputError as error:
@@ -111,22 +111,19 @@ def _read(revision: str) -> tuple[Tree, Results, str]:
     names = (tree.get("sweep") or {}).get("experiments") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{revision}: {PARAMS_FILE}: sweep.experiments: not a list of names")
-    return tree, Results(parse_table(revision, points), parse_table(revision, runs)), "".join(lock)
+    return tree, Results(parse_table(revision, points), parse_table(revision, runs)), lock
 
 
-def read_revision(revision: str, paths: Sequence[Path], optional: Path | None = None) -> list[str]:
-    """Return the text of each path in a revision, from git or from DVC's cache (or remote).
+def read_revision(revision: str) -> list[str]:
+    """Return the texts of FILES in a revision, from git or from DVC's cache (or remote).
 
-    revision: a git revision (branch, tag, HEAD~1, hash), the name of a DVC experiment, or `workspace`.
-    optional: a further path, left out if it is missing. Raises InputError for an unknown revision
-    or a missing file.
+    revision: a git revision (branch, tag, HEAD~1, hash), the name of a DVC experiment, or `workspace`. A
+    missing dvc.lock is empty. Raises InputError for an unknown revision or another missing file.
     """
-    last = [] if optional is None else [optional]
     if revision == WORKSPACE:
-        if missing := next((path for path in paths if not path.is_file()), None):
+        if missing := next((path for path in FILES if path != LOCK and not path.is_file()), None):
             raise InputError(f"{WORKSPACE}: {missing} not found; run dvc repro")
-        found = [*paths, *(path for path in last if path.is_file())]
-        return [path.read_text(encoding="utf-8") for path in found]
+        return [path.read_text(encoding="utf-8") if path.is_file() else "" for path in FILES]
     from dvc.exceptions import DvcException, NotDvcRepoError
     from dvc.repo import Repo
     from dvc.scm import RevError
@@ -134,8 +131,7 @@ def read_revision(revision: str, paths: Sequence[Path], optional: Path | None = 
     logging.disable()  # DVC also logs what it raises
     try:
         with Repo() as repo, repo.switch(revision):
-            found = [*paths, *(path for path in last if repo.dvcfs.exists(f"/{path.as_posix()}"))]
-            return [_read_from_revision(repo, revision, path) for path in found]
+            return [_read_from_revision(repo, revision, path) for path in FILES]
     except RevError:
         raise InputError(
             f"{revision}: neither a git revision nor a DVC experiment (see dvc exp list --all-commits)"
@@ -154,6 +150,8 @@ def _read_from_revision(repo: Any, revision: str, path: Path) -> str:
     try:
         return repo.dvcfs.read_text(f"/{path.as_posix()}", encoding="utf-8")
     except (FileNotFoundError, DataIndexError):  # the latter, of the folder that holds it
+        if path == LOCK:
+            return ""
         raise InputError(
             f"{revision}: {path}: not in the revision or not in DVC's cache; run dvc repro there and commit "
             "dvc.lock, or get the results: dvc pull, or another clone's cache by dvc cache dir"

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from ncpipe.report import words
+from ncpipe.system.console import plural
 from ncpipe.tables.convergence import ADVICE, DIVERGED, NO_HISTORY
 from ncpipe.tables.headlines import GNC2, headline_series
 from ncpipe.tables.keys import distinct, line_keys, name_of, rows_at, symbol, x_column
@@ -46,7 +47,8 @@ def trained(runs: pd.DataFrame) -> str:
     values = ", ".join(f"{value:g}" for value in sorted(runs[column].unique()))
     many = runs["experiment"].nunique()
     of = f" of {many} experiments" if many > 1 else ""
-    return f"{len(runs)} networks{of}: {symbol(runs)} = {values}, {seeds} seed{'s' * (seeds > 1)} at each."
+    networks, each = plural(len(runs), "network"), plural(seeds, "seed")
+    return f"{networks}{of}: {symbol(runs)} = {values}, {each} at each."
 
 
 def findings(runs: pd.DataFrame, points: pd.DataFrame, slopes: pd.DataFrame) -> list[str]:

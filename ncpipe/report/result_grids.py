@@ -23,7 +23,6 @@ from ncpipe.tables.rates import p_text, power
 
 VERDICTS = ("disagrees", "undecided", "agrees")  # in the order of the table
 CLAIM_TEXTS = ["ref", "author", "statement", "about", "quantity", "expected", "runs", "scale", "reason"]
-SCALES = {"full": "stated settings"}  # other words than claims.yaml has
 RULE = (
     "A claim is a sentence that a number can answer. It agrees only if its whole interval, or a test of its "
     "sign (p), is as expected."
@@ -157,7 +156,7 @@ def _claim_row(row: Any) -> list[Cell]:
         Cell(row.statement, note=f"{of} · {source} · {row.id}"),
         dataclasses.replace(number, note=row.reason),
         Cell(row.expected),
-        Cell(row.runs.replace(" runs", ""), note=SCALES.get(row.scale, row.scale)),
+        Cell(row.runs.replace(" runs", ""), note=row.scale),
     ]
 
 

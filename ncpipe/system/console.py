@@ -97,10 +97,7 @@ class Progress:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a number with its noun for a message: 1 run, 2 runs, 3 batches, 4 entries, 5 arrays.
-
-    Not for results: the digests of stages leave out this module.
-    """
+    """Return a number with its noun: 1 run, 2 runs, 3 batches, 4 entries, 5 arrays."""
     if count == 1:
         return f"1 {noun}"
     if re.search("[^aeiou]y$", noun):

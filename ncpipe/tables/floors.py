@@ -38,5 +38,4 @@ def float32_level_of(name: str) -> float:
     Weights that should cancel, such as the two opposite rows of two classes, do so up to rounding.
     """
     metric = entry(name)
-    known = metric.order is not None and metric.rounding != "none" and metric.rounding != "loss"
-    return FLOAT32_LEVEL**metric.order if known and metric.order is not None else 0.0
+    return 0.0 if metric.order is None or metric.rounding in ("none", "loss") else FLOAT32_LEVEL**metric.order

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from ncpipe.system.text_table import aligned
 from ncpipe.tables.headlines import headline_series
 from ncpipe.tables.keys import distinct, line_keys, rows_at, symbol
 from ncpipe.tables.points import LAST
@@ -53,10 +54,7 @@ def rate_table(
 
 def in_columns(table: pd.DataFrame) -> list[str]:
     """Return the lines of a table of texts, from its header on, with aligned columns."""
-    cells = [list(table.columns), *table.to_numpy().tolist()]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)) for row in cells]
-    return [line.rstrip() for line in lines]
+    return aligned([list(table.columns), *table.to_numpy().tolist()])
 
 
 def short_answer(line: Mapping[str, Any], slopes: pd.DataFrame, runs: pd.DataFrame, series: Titles) -> str:

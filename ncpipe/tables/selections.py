@@ -14,13 +14,7 @@ from ncpipe.tables.slopes import FIT, loglog_slopes
 
 TOLERANCES = (0.005, 0.01, 0.02)  # of the regularised loss, over `convergence.window`
 ALL = "all that fit"
-ADDED = [
-    "converged",
-    "selected",
-    "log10",
-    "used",
-    "reason",
-]  # by `usable_points`
+ADDED = ["converged", "selected", "log10", "used", "reason"]  # by `usable_points`
 
 
 def selections(runs: pd.DataFrame) -> dict[str, pd.Series]:

@@ -327,8 +327,9 @@ ON_REQUEST = {"attack", "long", "slurm"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Those that run DVC first: they are few and long, and two workers are to end at the same time. Of them,
-    files without `swept` come first, so that the second worker need not wait for the first one to make it.
+    """Those that run DVC first: they are few and long, and workers are to end at the same time.
+
+    One of them makes `swept` at once, and those without it come next, so that no worker waits for it.
 
     The long forms of attacks, and what else takes long or needs a cluster, are left out unless an
     expression of -m names one of their markers.
@@ -344,7 +345,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item in selected]
     waits = {item.path for item in items if "swept" in item.fixturenames}
     items.sort(key=lambda item: (item.get_closest_marker("pipeline") is None, item.path in waits))
-    items.sort(key=lambda item: item.path.name != "test_triton_block.py")  # half a minute, in one test
+    items.sort(key=lambda item: item.path.name != "test_triton_block.py")  # a minute, in one test
+    items.sort(key=lambda item: item.path.name != "test_shell_words.py")  # one test, with `swept`
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -210,8 +210,10 @@ def test_push_and_pull_into_a_second_clone(
 
 
 def test_a_study_takes_what_the_root_has_trained(swept: Clone, own_copy: Copy) -> None:
-    """Without `dvc init`, and apart from the root. Red: a file below .dvc that git does not keep; a cache
-    that is not the root's; a stage that differs; a command that reads the root's params.yaml."""
+    """Without `dvc init`, and apart from the root; its experiments keep the link to the package.
+
+    Red: a file below .dvc that git does not keep; a cache that is not the root's; a stage that differs; a
+    command that reads the root's params.yaml; a commit of DVC's with a copy of what the link leads to."""
     clone = own_copy(swept)
     study = clone.study("smoke")
     study.write_params(clone.params())
@@ -224,3 +226,6 @@ def test_a_study_takes_what_the_root_has_trained(swept: Clone, own_copy: Copy) -
     assert clone.run("dvc", "stage", "list", "--all", "--name-only").out.count("grid") == 1
     assert clone.run("git", "status", "--porcelain").out == "?? stages/smoke/dvc.lock\n"
     assert clone.stale() == []
+    study.run("dvc", "exp", "run", "-n", "one", "-S", "sweep.seeds=[0]", "grid")
+    [experiment] = clone.run("git", "for-each-ref", "--format=%(objectname)", "refs/exps/*/*/one").out.split()
+    assert clone.run("git", "ls-tree", experiment, "stages/smoke/ncpipe").out.startswith("120000 blob ")

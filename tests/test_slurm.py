@@ -639,10 +639,10 @@ def test_twelve_runs_by_slurm(
     Red: jobs that only their driver knows; lost runs that stay lost; what is submitted again as a fifth.
     """
     monkeypatch.setattr("ncpipe.runs.engines.slurm.DISK_DELAY", 0.0)
-    # Long enough for all four jobs to be seen side by side, though each loads PyTorch first
-    two = experiment_tree(model=architecture("L-RN2", "pre"), epochs=4000)
-    three = experiment_tree(epochs=4001)
-    prepare_sweep([2, 3], [0, 1], one=experiment_tree(epochs=4000), two=two, three=three)
+    # Long enough for four jobs to be seen side by side
+    two = experiment_tree(model=architecture("L-RN2", "pre"), epochs=1500)
+    three = experiment_tree(epochs=1501)
+    prepare_sweep([2, 3], [0, 1], one=experiment_tree(epochs=1500), two=two, three=three)
     options = Slurm(array=6, at_once=4)
     subprocess.run([sys.executable, "-c", DRIVER.format(options=options)], check=True)
     [array] = read_arrays()

@@ -23,6 +23,7 @@ from conftest import (
     before_calls,
     contents,
     experiment_tree,
+    fingerprints,
     flip_byte,
     linked,
     refused_by,
@@ -36,6 +37,7 @@ from ncpipe.commands.clean import clean
 from ncpipe.commands.code import write_code
 from ncpipe.commands.extract import extract_experiment
 from ncpipe.commands.fetch import fetch
+from ncpipe.commands.fill import fill_store
 from ncpipe.commands.grid import write_grid
 from ncpipe.commands.measure import measure
 from ncpipe.commands.train import train
@@ -46,6 +48,7 @@ from ncpipe.runs.fingerprint import key_of_record
 from ncpipe.runs.store import (
     import_runs,
     link_to_dvc_cache,
+    restore,
     stored,
 )
 from ncpipe.runs.store_layout import VERSION_FILE, materialise, store_folder, verify_stored
@@ -54,6 +57,7 @@ from ncpipe.system.artifacts import (
     MANIFEST,
     PREPARED,
     RUNS,
+    md5_of,
     publish_file,
     publish_folder,
     read_json,
@@ -322,6 +326,55 @@ def test_a_run_that_lies_in_its_place_is_taken_up(project: Path, monkeypatch: py
     assert import_runs() == 0
 
 
+def test_what_dvcs_cache_alone_has_is_not_trained_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after `ncpipe clean`, where DVC restores it only after `fill`; or in a fresh clone, by a remote.
+
+    Red: hours of training; a run of other code that is taken; a hint to pull what is out of date."""
+    train("one", 2, workers=1)
+    whole, cache, stages = contents(RUNS), Path(".dvc/cache/files/md5"), {}
+
+    def cached(content: bytes, suffix: str = "") -> str:
+        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest() + suffix
+        (cache / md5[:2]).mkdir(parents=True, exist_ok=True)
+        (cache / md5[:2] / md5[2:]).write_bytes(content)
+        return md5
+
+    code = CODE / "experiments/one/train.txt"
+    for seed in (0, 1):
+        folder = RUNS / f"one/L2/s{seed}"
+        listing = [
+            {"md5": cached(file.read_bytes()), "relpath": file.relative_to(folder).as_posix()}
+            for file in folder.rglob("*")
+            if file.is_file()
+        ]
+        md5 = cached(json.dumps(listing).encode(), ".dir")
+        deps = [{"path": code.as_posix(), "md5": md5_of(code)}]
+        stages[f"train@one-2-{seed}"] = {"deps": deps, "outs": [{"path": folder.as_posix(), "md5": md5}]}
+    Path("dvc.lock").write_text(json.dumps({"stages": stages}))  # which is YAML
+    shutil.rmtree(store_folder())
+    shutil.rmtree(RUNS)
+    store_layout._store.cache_clear()
+    missing = fingerprints()
+    with monkeypatch.context() as patch:
+        nothing_may_train(patch)
+        fill_store()
+        train("one", 2)
+    assert contents(RUNS) == whole
+    shutil.rmtree(store_folder())
+    (cache / md5[:2] / md5[2:]).unlink()
+    capsys.readouterr()
+    assert restore(missing) == missing[1:]
+    assert (
+        "dvc.lock has 1 of the 1 run to train, and DVC's cache does not; if a remote"
+        in capsys.readouterr().err
+    )
+    code.write_text("edited")
+    assert restore(missing[1:]) == missing[1:]
+    assert capsys.readouterr().err == ""
+
+
 def test_damage_is_not_taken_up(project: Path) -> None:
     """Red: a store of what merely looks like a run."""
     train("one", 2, 1)
@@ -558,8 +611,10 @@ def test_clean_removes_what_nobody_has_used_for_long(
             clean(text, False)
     clean("30d", False)
     assert stored_runs() == [one]
-    (store_folder() / f"{64 * 'c'}-cpu.checkpoint").symlink_to("nowhere")  # as one that is renamed meanwhile
+    gone = store_folder() / f"{64 * 'c'}-cpu.checkpoint"
+    gone.symlink_to("nowhere")  # as one that is renamed meanwhile
     clean(None, False)
+    gone.unlink()
     clean("0h", False)
     assert sorted(path.name for path in store_folder().iterdir()) == [".half", "claims", VERSION_FILE]
     assert (RUN / MANIFEST).is_file()

@@ -1,9 +1,6 @@
 """List and remove runs of the store by the time of their last use (`ncpipe clean`)."""
 
-import contextlib
-import math
 import re
-import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,13 +51,16 @@ def clean(
         check_there()
     link_to_dvc_cache()
     for path in store.glob("*"):
-        age, kind = max(0.0, now - _last_use(path)), _kind(path)  # a file server's clock may be ahead
-        inputs = _inputs(path)
+        try:  # a file server's clock may be ahead
+            age, size = max(0.0, now - _last_use(path)), _bytes_freed(path)
+        except FileNotFoundError:  # another command has just renamed or removed it
+            continue
+        kind, inputs = _kind(path), _inputs(path)
         if experiment is not None and inputs.get("experiment") != experiment:
             continue
         named = True
         if kind and age >= (max(seconds, HOUR) if kind == "partial" else seconds):
-            rows.append((age, path.name, kind, _bytes_freed(path), _run_name(inputs)))
+            rows.append((age, path.name, kind, size, _run_name(inputs)))
     if experiment is not None and not named:
         raise InputError(f"--experiment {shown(experiment)}: no such runs are stored; ncpipe clean lists all")
     width = max((len(row[4]) for row in rows), default=0)
@@ -99,12 +99,8 @@ def _run_name(inputs: Mapping[str, Any]) -> str:
 
 
 def _last_use(path: Path) -> float:
-    """Return a time of the clock; infinity for what has gone since it was listed."""
     run = path.parent / path.name.partition(".")[0]
-    try:
-        return (run if MEASURED.fullmatch(path.name) and run.is_dir() else path).stat().st_mtime
-    except FileNotFoundError:
-        return math.inf
+    return (run if MEASURED.fullmatch(path.name) and run.is_dir() else path).stat().st_mtime
 
 
 def _kind(path: Path) -> str:
@@ -119,9 +115,5 @@ def _kind(path: Path) -> str:
 
 def _bytes_freed(path: Path) -> int:
     """Return the bytes of files without another hard link, in a result or in DVC's cache."""
-    freed = 0
-    for file in (path, *path.rglob("*")):
-        with contextlib.suppress(FileNotFoundError):  # renamed meanwhile, by a run that trains
-            status = file.stat()
-            freed += status.st_size * (status.st_nlink == 1 and stat.S_ISREG(status.st_mode))
-    return freed
+    files = [file.stat() for file in (path, *path.rglob("*")) if file.is_file()]
+    return sum(status.st_size for status in files if status.st_nlink == 1)

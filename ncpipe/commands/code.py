@@ -204,5 +204,5 @@ def _check_link() -> None:
     if LINK.is_dir() and LINK.resolve() != ROOT / PACKAGE:
         raise InputError(
             f"{LINK}: is a copy of the package, but {ROOT / PACKAGE} runs; replace the copy by a link "
-            "(ln -s ../../ncpipe ncpipe)"
+            "(rm -r ncpipe && ln -s ../../ncpipe ncpipe)"
         )

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from ncpipe.config.params import PARAMS_FILE, Slopes
+from ncpipe.config.params import PARAMS_FILE, Slopes, check_there
 from ncpipe.config.records import read
 from ncpipe.config.yaml_file import parse_yaml
 from ncpipe.runs.differences import ABSENT, Tree, changed_since, different_parameters, rules_of, stale
@@ -75,7 +75,7 @@ def compare(
 
 def read_revisions(revisions: Sequence[str]) -> tuple[dict[str, Tree], dict[str, Results]]:
     """Return params.yaml and results by revision; raise InputError for fewer than two, or one given twice."""
-    if len(revisions) < 2:
+    if len(list(filter(None, revisions))) < 2:
         raise InputError("compare: give at least two revisions, for example ncpipe compare HEAD workspace")
     if len(set(revisions)) < len(revisions):
         raise InputError(f"compare: {', '.join(revisions)}: a revision is given twice; remove one")
@@ -121,6 +121,7 @@ def read_revision(revision: str) -> list[str]:
     missing dvc.lock is empty. Raises InputError for an unknown revision or another missing file.
     """
     if revision == WORKSPACE:
+        check_there()
         if missing := next((path for path in FILES if path != LOCK and not path.is_file()), None):
             raise InputError(f"{WORKSPACE}: {missing} not found; run dvc repro")
         return [path.read_text(encoding="utf-8") if path.is_file() else "" for path in FILES]

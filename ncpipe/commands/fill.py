@@ -13,7 +13,7 @@ from ncpipe.commands.options import CheckpointSeconds, Device, Workers
 from ncpipe.config.params import load_params
 from ncpipe.runs.engines.options import Settings
 from ncpipe.runs.engines.slurm_commands import check_no_jobs
-from ncpipe.runs.store import missing_of, remove_unwanted, sweep_fingerprints
+from ncpipe.runs.store import missing_of, remove_unwanted, restore, sweep_fingerprints
 from ncpipe.system.console import say
 from ncpipe.system.errors import InputError
 
@@ -41,7 +41,7 @@ def fill_store(
     ready = {fingerprint.run.experiment for fingerprint in fingerprints}
     if lacking := [name for name in params.sweep.experiments if name not in ready]:
         raise InputError(f"fill: the data of {', '.join(lacking)} are not prepared; run dvc repro fetch")
-    missing = missing_of(fingerprints)
+    missing = restore(missing_of(fingerprints))
     say(f"fill: {len(fingerprints) - len(missing)} of {len(fingerprints)} runs are trained")
     if not missing:
         return

@@ -17,7 +17,7 @@ from ncpipe.runs.engines.slurm import remove_finished, train_by_slurm
 from ncpipe.runs.engines.slurm_commands import active_arrays
 from ncpipe.runs.engines.slurm_commands import cancel as cancel_arrays
 from ncpipe.runs.fingerprint import RunFingerprint, code_digest, fingerprint_of
-from ncpipe.runs.store import import_runs, missing_of, needs_training, sweep_fingerprints
+from ncpipe.runs.store import import_runs, missing_of, needs_training, restore, sweep_fingerprints
 from ncpipe.runs.study_check import check_metrics
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError, shown, suggest
@@ -82,7 +82,7 @@ def sweep(
         count = plural(len(others), "array")
         say(f"sweep: {count} of other code, data or parameters go on (ncpipe sweep --cancel ends all jobs)")
     import_runs()
-    missing = missing_of(fingerprints)
+    missing = restore(missing_of(fingerprints))
     say(f"sweep: {len(fingerprints) - len(missing)} of {len(fingerprints)} runs are trained")
     if missing:
         settings = Settings(

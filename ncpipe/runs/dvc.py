@@ -2,11 +2,13 @@
 
 import configparser
 import contextlib
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from ncpipe.system.artifacts import CODE, md5_of
 from ncpipe.system.errors import InputError
 
 LOCK = Path("dvc.lock")
@@ -44,6 +46,38 @@ def cached_files() -> Path | None:
     """Return the folder with the files of DVC's cache, named by their MD5; None outside a project."""
     dvc = dvc_folder()
     return None if dvc is None else cache_folder(dvc) / "files" / "md5"
+
+
+def locked_files(below: Path) -> dict[Path, dict[str, str]]:
+    """Return by its path each output below a folder in dvc.lock, as the MD5 of its files by their names.
+
+    Of stages whose code and parameters, the dependencies in data/code, are as they were. An output has no
+    files where DVC's cache lacks their list.
+    """
+    import yaml  # slow, and only needed where runs are missing
+
+    try:
+        stages = yaml.load(LOCK.read_bytes(), yaml.CSafeLoader)["stages"].values()
+        return {
+            Path(out["path"]): _files(out["md5"])
+            for stage in stages
+            for out in stage.get("outs", ())
+            if below in Path(out["path"]).parents and all(map(_as_it_was, stage.get("deps", ())))
+        }
+    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError):
+        return {}  # no lock, or not one of DVC's: `dvc` itself says what is wrong
+
+
+def _as_it_was(dependency: dict[str, str]) -> bool:
+    path = Path(dependency["path"])
+    return CODE not in path.parents or (path.is_file() and md5_of(path) == dependency["md5"])
+
+
+def _files(md5: str) -> dict[str, str]:
+    """Return the MD5 of the files of a folder in DVC's cache, by their names; {} if its list is not there."""
+    if (cache := cached_files()) is None or not (listed := cache / md5[:2] / md5[2:]).is_file():
+        return {}
+    return {file["relpath"]: file["md5"] for file in json.loads(listed.read_bytes())}
 
 
 def cache_folder(dvc: Path) -> Path:

@@ -7,21 +7,23 @@ verified when it is taken from the store. Deleting the whole store at any time o
 
 import contextlib
 import filecmp
+import functools
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ncpipe.config.params import Params
 from ncpipe.config.run import Compute
 from ncpipe.datasets.stored import data_checksum
-from ncpipe.runs.dvc import cached_files
+from ncpipe.runs.dvc import cached_files, locked_files
 from ncpipe.runs.dvc_repair import remove_damaged
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprint_of, is_current, verify_run
+from ncpipe.runs.measured import link_cached
 from ncpipe.runs.store_layout import begin_store, link, materialise, store_folder, verify_stored
 from ncpipe.system.artifacts import MANIFEST, METRICS, PREPARED, RUNS, md5_of, reach_disk, read_json, remove
-from ncpipe.system.console import say
+from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError
 
 CHECKPOINT = ".checkpoint"
@@ -87,6 +89,32 @@ def missing_of(fingerprints: Iterable[RunFingerprint]) -> list[RunFingerprint]:
     return missing
 
 
+def restore(missing: Sequence[RunFingerprint]) -> list[RunFingerprint]:
+    """Store the runs that DVC's cache has as outputs in dvc.lock; return the others.
+
+    DVC would restore them too, but after the stage `fill` has trained them.
+    """
+    locked, left = locked_files(RUNS) if missing else {}, []
+    for fingerprint in missing:
+        files = locked.get(RUNS / fingerprint.run.path)
+        try:
+            write_beside(stored(fingerprint.key()), functools.partial(_link_run, fingerprint, files))
+        except InputError:
+            left.append(fingerprint)
+    if count := sum(RUNS / fingerprint.run.path in locked for fingerprint in left):
+        say(
+            f"dvc.lock has {count} of the {plural(len(left), 'run')} to train, and DVC's cache does not; if "
+            "a remote does, stop this (Ctrl-C) and run dvc pull"
+        )
+    return left
+
+
+def _link_run(fingerprint: RunFingerprint, files: Mapping[str, str] | None, folder: Path) -> None:
+    if not files or not link_cached(cached_files(), files, folder) or not is_current(folder, fingerprint):
+        raise InputError(f"{fingerprint.run.name}: not in DVC's cache")
+    verify_run(folder)
+
+
 def take(fingerprint: RunFingerprint) -> bool:
     """Put a run from the store into data/runs; return False if the store does not have it undamaged."""
     if missing_of([fingerprint]):
@@ -137,6 +165,7 @@ def remove_unwanted(params: Params) -> None:
     wanted = {RUNS / run.path for run in runs} | {PREPARED / run.data for run in runs}
     wanted |= {METRICS / run.experiment for run in runs}
     wanted |= {parent for folder in wanted for parent in folder.parents}
+    store_folder()  # one of another version is an error, before a run goes that it cannot take
     import_runs()
     folders = [folder for above in (RUNS, METRICS, PREPARED) for folder in above.glob("*")]
     for folder in (*_run_folders(), *folders, *PREPARED.glob("*/x*")):

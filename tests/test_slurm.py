@@ -136,6 +136,7 @@ def ended(array: Array) -> bool:
     return has_ended(array, array_states([array]))
 
 
+@pytest.mark.long  # as test_twelve_runs_by_slurm, where there is no Slurm
 def test_jobs_go_on_without_the_driver(
     folder: Path, stand_in: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,7 @@ def room(clone: Clone, seed: int) -> tuple[int, int]:
     return sum(file.stat().st_size for file in places), sum(sizes.values())
 
 
+@pytest.mark.long
 def test_a_stage_for_an_experiment_and_back(small: Clone, whole_first: Made, own_copy: Copy) -> None:
     """By the page's edit; for a new seed without stored runs, as after `dvc pull`. A run takes the room of
     two copies: in its place, and in DVC's cache, which the store has a name in.

@@ -20,8 +20,9 @@ TESTS = Path(__file__).resolve().parent
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-def test_kernels_in_the_interpreter() -> None:
-    """All of triton_kernels.py passes, in a process of its own."""
+@pytest.mark.parametrize("which", ["not long", pytest.param("long", marks=pytest.mark.long)])
+def test_kernels_in_the_interpreter(which: str) -> None:
+    """The tests of triton_kernels.py pass, in a process of their own."""
     command = [
         sys.executable,
         "-m",
@@ -29,6 +30,8 @@ def test_kernels_in_the_interpreter() -> None:
         "-q",
         "-p",
         "no:cacheprovider",
+        "-m",
+        which,
         str(TESTS / "triton_kernels.py"),
     ]
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

@@ -169,7 +169,9 @@ def test_layer_norm_within_vmap_is_pytorchs(cuda: FakeCuda) -> None:
     torch.testing.assert_close(actual, torch.nn.functional.layer_norm(x, (16,), eps=EPS))
 
 
-@pytest.mark.parametrize(("name", "norm"), [("L-RN1", "post"), ("L-T11", "pre")])
+@pytest.mark.parametrize(
+    ("name", "norm"), [("L-RN1", "post"), pytest.param("L-T11", "pre", marks=pytest.mark.long)]
+)
 def test_recorded_training_is_that_without_a_recording_and_near_the_cpus(
     name: str, norm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +194,7 @@ def test_recorded_training_is_that_without_a_recording_and_near_the_cpus(
             torch.testing.assert_close(one.state[key], value, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.long
 def test_gpu_check_compares_half_blocks_with_float64(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red: a wrong kernel that passes on a card."""
     gpu_check = loaded(Path(__file__).resolve().parent.parent / "benchmarks" / "gpu_check.py")
@@ -209,6 +212,7 @@ def test_gpu_check_compares_half_blocks_with_float64(cuda: FakeCuda, monkeypatch
     assert len(findings.failed) == 1
 
 
+@pytest.mark.long
 def test_a_step_by_kernels_has_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several runs with 13 blocks. Red: a half block by PyTorch's operations."""
     monkeypatch.setattr(test_fake_cuda, "FakeCuda", functools.partial(FakeCuda, kernels=True))

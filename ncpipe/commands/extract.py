@@ -20,10 +20,11 @@ from ncpipe.metrics.kept_pass import KEEP
 from ncpipe.runs.dvc import cached_files
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
-from ncpipe.runs.measured import Kept, link_cached, taken_too
+from ncpipe.runs.measured import Kept, taken_too
 from ncpipe.runs.pool import process_count, share
 from ncpipe.runs.run_folder import read_snapshots, read_state
 from ncpipe.runs.store import link_to_dvc_cache
+from ncpipe.runs.store_layout import link_cached
 from ncpipe.system.artifacts import FEATURES, PREPARED, RUNS, md5_of, publish_folder
 from ncpipe.system.console import plural, say
 from ncpipe.training.device import prepare_device

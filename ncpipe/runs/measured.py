@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +24,8 @@ from ncpipe.datasets.own_loaders import check_loaders
 from ncpipe.datasets.stored import FACTS
 from ncpipe.runs.code_digests import experiment_digests
 from ncpipe.runs.fingerprint import RunFingerprint, verify_run
-from ncpipe.runs.store_layout import begin_store, link, store_folder
-from ncpipe.system.artifacts import MANIFEST, PREPARED, RUNS, digest_of, md5_of, read_json, sha256_of
+from ncpipe.runs.store_layout import begin_store, store_folder
+from ncpipe.system.artifacts import MANIFEST, PREPARED, RUNS, digest_of, read_json, sha256_of
 from ncpipe.system.console import plural
 from ncpipe.system.errors import InputError
 
@@ -105,27 +105,6 @@ class Kept:
 
 def _sealed(subject: Subject, content: bytes) -> bytes:
     return hashlib.sha256(subject.digest.encode() + content).hexdigest().encode() + b"\n" + content
-
-
-def link_cached(cache: Path | None, files: Mapping[str, str], folder: Path) -> bool:
-    """Put files, given by their MD5, from DVC's cache into a folder; return False if the cache lacks one.
-
-    cache: `cached_files`. A damaged file is removed, or DVC would put it in the place of the same file made
-    again.
-    """
-    if cache is None:
-        return False
-    paths = {name: cache / md5[:2] / md5[2:] for name, md5 in files.items()}
-    for name, path in paths.items():
-        if not path.is_file():
-            return False
-        if md5_of(path) != files[name]:
-            path.unlink(missing_ok=True)
-            return False
-    for name, path in paths.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        link(path, folder / name)
-    return True
 
 
 def taken_too(count: int) -> str:

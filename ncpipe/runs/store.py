@@ -20,8 +20,7 @@ from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.dvc import cached_files, locked_files
 from ncpipe.runs.dvc_repair import remove_damaged
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprint_of, is_current, verify_run
-from ncpipe.runs.measured import link_cached
-from ncpipe.runs.store_layout import begin_store, link, materialise, store_folder, verify_stored
+from ncpipe.runs.store_layout import begin_store, link, link_cached, materialise, store_folder, verify_stored
 from ncpipe.system.artifacts import MANIFEST, METRICS, PREPARED, RUNS, md5_of, reach_disk, read_json, remove
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError

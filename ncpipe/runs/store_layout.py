@@ -10,10 +10,11 @@ import functools
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from ncpipe.runs.dvc import cache_folder, dvc_folder
-from ncpipe.system.artifacts import check_manifest, publish_folder, reach_disk
+from ncpipe.system.artifacts import check_manifest, md5_of, publish_folder, reach_disk
 from ncpipe.system.errors import InputError
 
 NAME = "ncpipe"  # below DVC's cache directory; `dvc gc` leaves it alone
@@ -84,3 +85,24 @@ def link(source: "str | os.PathLike[str]", target: "str | os.PathLike[str]") -> 
     except OSError:
         shutil.copyfile(source, target)
         reach_disk([Path(target)])
+
+
+def link_cached(cache: Path | None, files: Mapping[str, str], folder: Path) -> bool:
+    """Put files, given by their MD5, from DVC's cache into a folder; return False if the cache lacks one.
+
+    cache: `cached_files`. A damaged file is removed, or DVC would put it in the place of the same file made
+    again.
+    """
+    if cache is None:
+        return False
+    paths = {name: cache / md5[:2] / md5[2:] for name, md5 in files.items()}
+    for name, path in paths.items():
+        if not path.is_file():
+            return False
+        if md5_of(path) != files[name]:
+            path.unlink(missing_ok=True)
+            return False
+    for name, path in paths.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        link(path, folder / name)
+    return True

@@ -26,13 +26,16 @@ from ncpipe.system.randomness import global_generators
 from ncpipe.training.own_loop import build_own
 
 
-def own_network(run: Run, state: dict[str, Tensor] | None = None) -> nn.Module:
-    """Return the network that `build` of study.py gives for a run, with trained weights where there are such.
+def own_network(
+    run: Run, state: dict[str, Tensor] | None = None, model: nn.Module | None = None
+) -> nn.Module:
+    """Return the network that `build` of study.py gives for a run, or `model`, with trained weights if given.
 
     Raises InputError if the weights are not of this network.
     """
-    with global_generators(run.seed, "training"):
-        model = build_own(run)
+    if model is None:
+        with global_generators(run.seed, "training"):
+            model = build_own(run)
     if state is not None:
         try:
             model.load_state_dict(state)
@@ -53,10 +56,9 @@ def own_passes(
 ) -> Iterator[tuple[nn.Module, Classifier, dict[str, KeptPass]]]:
     """Yield a run's network, its classifier, and by split a function that passes through all of its samples.
 
-    state: trained weights, of `own_network`. most: batches of each split; None for all. keep: as in
-    `KeptPass`. model: the network, in place of `own_network`.
+    state, model: as in `own_network`. most: batches of each split; None for all. keep: as in `KeptPass`.
     """
-    model = own_network(run, state) if model is None else model
+    model = own_network(run, state, model)
     loaders, measure, entry = measured_loaders(run, most), run.spec.measure, run.spec.training.study_entry
     layers = {name: entry.select_of(name) for name in measure.layers}
     with global_generators(run.seed, "loaders"):

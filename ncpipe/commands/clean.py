@@ -1,5 +1,6 @@
 """List and remove runs of the store by the time of their last use (`ncpipe clean`)."""
 
+import contextlib
 import re
 import time
 from collections.abc import Mapping
@@ -51,16 +52,14 @@ def clean(
         check_there()
     link_to_dvc_cache()
     for path in store.glob("*"):
-        try:  # a file server's clock may be ahead
-            age, size = max(0.0, now - _last_use(path)), _bytes_freed(path)
-        except FileNotFoundError:  # another command has just renamed or removed it
-            continue
         kind, inputs = _kind(path), _inputs(path)
         if experiment is not None and inputs.get("experiment") != experiment:
             continue
         named = True
-        if kind and age >= (max(seconds, HOUR) if kind == "partial" else seconds):
-            rows.append((age, path.name, kind, size, _run_name(inputs)))
+        with contextlib.suppress(FileNotFoundError):  # another command has just renamed or removed it
+            age = max(0.0, now - _last_use(path))  # a file server's clock may be ahead
+            if kind and age >= (max(seconds, HOUR) if kind == "partial" else seconds):
+                rows.append((age, path.name, kind, _bytes_freed(path), _run_name(inputs)))
     if experiment is not None and not named:
         raise InputError(f"--experiment {shown(experiment)}: no such runs are stored; ncpipe clean lists all")
     width = max((len(row[4]) for row in rows), default=0)

@@ -147,7 +147,9 @@ def import_runs() -> int:
     """Store every undamaged run of data/runs that the store lacks; return their number.
 
     `dvc pull` and `dvc checkout` leave such runs, and DVC removes a stage's outputs before it runs the stage.
+    Raises InputError for a store of another version, which cannot take them.
     """
+    store_folder()
     imported = 0
     for folder in _run_folders():
         with contextlib.suppress(InputError):
@@ -164,7 +166,6 @@ def remove_unwanted(params: Params) -> None:
     wanted = {RUNS / run.path for run in runs} | {PREPARED / run.data for run in runs}
     wanted |= {METRICS / run.experiment for run in runs}
     wanted |= {parent for folder in wanted for parent in folder.parents}
-    store_folder()  # one of another version is an error, before a run goes that it cannot take
     import_runs()
     folders = [folder for above in (RUNS, METRICS, PREPARED) for folder in above.glob("*")]
     for folder in (*_run_folders(), *folders, *PREPARED.glob("*/x*")):

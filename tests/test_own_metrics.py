@@ -35,8 +35,9 @@ def written(text: str = STUDY, params: str = PARAMS) -> None:
 
 def test_the_starters_three_metrics_are_their_formulas() -> None:
     """Against loops over samples, pairs and matrices in NumPy. Red: a variance along another pair's line, the
-    train split's samples on the test split, a bias or an embedding among the matrices."""
-    written()
+    train split's samples on the test split, a bias or an embedding among the matrices; a buffer, which has no
+    role, among the weights."""
+    written(STUDY.replace("self.last =", 'self.register_buffer("scale", torch.ones(1))\n        self.last ='))
     data, run = vector_data(), load_params().run("sine", 3, 0)
     (trained,) = train_batch([run], data, CPU, "float32")
     features = extract(run, trained.state, data, CPU)

@@ -53,10 +53,11 @@ def own_measurements(run: Run, features: Features, trained: Trained | None = Non
         return
     named = {name for function in metrics.values() for name in argument_names(function)}
     shared: dict[str, Any] = {"weight": features.weight, "bias": features.bias}
-    shared |= {"roles": features.metadata.roles, "spec": run.spec, "depth": run.depth}
+    roles = features.metadata.roles
+    shared |= {"roles": roles, "spec": run.spec, "depth": run.depth}
     batches: Callable[[str], Iterable[Batch]] | None = None
     if trained is not None:
-        shared["weights"] = {name: value.double() for name, value in trained.weights.items()}
+        shared["weights"] = {name: v.double() for name, v in trained.weights.items() if name in roles}
         if not SAMPLES.isdisjoint(named):
             batches = split_batches(trained)
     for metric, function in metrics.items():

@@ -53,7 +53,7 @@ W (K, d) and b are the last layer, M holds the centred class means at unit lengt
 Var_k = 1/n_k Σ ‖h − μ_k‖², a sum over coordinates; pairs are the K(K−1)/2 pairs of classes.
 Standard deviations are over K; the quantile p of N margins is the ⌈pN⌉-th smallest.
 
-Lower is more collapsed unless the last column says otherwise.
+The nearer to the value at collapse, the more collapsed.
 *Order* is the power of the distance from collapse in which the metric vanishes.
 [Rounding floors](depth_rates.md) follow from it.
 *Every* layer is each measured one; the *last* one enters the classifier.
@@ -95,7 +95,7 @@ METRICS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         MINORITIES,
     ),
     "Ranks of inner matrices": (
-        "Perceptrons have them under `penalty.scope: all`, with full batches and up to 20,000 samples.",
+        "Networks have them under `penalty.scope: all`, with full batches and up to 20,000 samples.",
         RANKS,
     ),
     "Transfer": (
@@ -142,7 +142,7 @@ def params_page() -> str:
         "",
         NOTE,
         "This page lists every key that a `params.yaml` may have.",
-        "Keys with a default, except `about`, may be left out.",
+        "Most keys with a default may be left out; `about` may not.",
         "`ncpipe grid` checks a file against this list and reports every mistake.",
     ]
     seen: set[str] = set()

@@ -75,7 +75,7 @@ def create_study(
         bool,
         typer.Option(
             "--stage",
-            help="Add a study.py with a stage of its own, which writes a table and a figure of trained runs.",
+            help="Add a study.py with a stage of its own, which writes a table of trained runs.",
         ),
     ] = False,
 ) -> None:

@@ -77,8 +77,8 @@ class Experiment:
     data: the training and test set.
     model: the network.
     loss: cross-entropy, or the squared distance to the one-hot labels, or to targets that are vectors, over
-    2 N; `pick_all` is the sum of the cross-entropies of a sample's tags, mean over samples; a loss with keys
-    is a record with its name.
+    2 N; `pick_all` is the sum of the cross-entropies of a sample's tags, mean over samples; a loss with keys,
+    as supcon, is a record with its name.
     penalty: weight decay as a part of the objective; its `scope` says of what.
     optimizer: optimizer and its hyperparameters.
     schedule: the learning rate over the steps.

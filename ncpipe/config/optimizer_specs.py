@@ -41,7 +41,7 @@ class Adam:
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam with a decoupled decay of the penalised matrices, on top of the objective's own penalty.
+    """Adam with a decoupled decay of the penalised weights, on top of the objective's own penalty.
 
     name: adamw.
     weight_decay: share of the weights that a step of rate 1 takes off.

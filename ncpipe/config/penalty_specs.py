@@ -21,9 +21,9 @@ class Penalty:
     a ReLU head and of the last layer, and the features that enter it [S24 sec. 6.2].
     features: lambda_H, half of which times the squared norm of each training sample's features is added to
     the loss: of those that are learned themselves (`architecture: dufm`; value without it), that enter a head
-    (`scope: head`) or, in a network without one, the last layer; without it nothing is.
+    (`scope: head`) or the last layer of a network without bounded features; without it nothing is.
     features_over_value: lambda_H as a multiple of value, in place of features.
-    layers: the lambda of each of their layers, from the first to the last, in place of value.
+    layers: the lambda of each layer of a dufm, from the first to the last, in place of value.
     """
 
     rule: Literal["constant", "over_depth"]

@@ -138,7 +138,7 @@ REGRESSION = (
     *_entries(REGRESSION_FAMILIES),
     Metric(
         "ufm_gap", "gap", "0", "loss of last layer and features above the features model's optimum",
-        "fit + λ_W/2 ‖W‖² + λ_H/2 Σ‖h_i‖² − its least value; with `penalty.features` alone", "[0, ∞)",
+        "fit + λ_W/2 ‖W‖² + λ_H/(2N) Σ‖h_i‖² − its least value; with `penalty.features` alone", "[0, ∞)",
         f"ADGZR24 Thm 4.1; {GAP}", "last, train", order=2, rounding="loss", label="gap to the features model",
     ),
 )  # fmt: skip

@@ -126,7 +126,8 @@ def alignments(statistics: ClassStatistics, weight: Tensor) -> Tensor:
 
 def _code_entries(matrix: str, name: str, which: str) -> Iterator[Metric]:
     yield Metric(
-        f"gnc2_margin_{matrix}", "GNC2", "1", f"{name}: least distance of a direction to the others' hull",
+        f"gnc2_margin_{matrix}", "GNC2", "1 up to K = 2d",
+        f"{name}: least distance of a direction to the others' hull",
         f"min over k of the distance of u_k to the convex hull of the others, u_k the directions of {which}; "
         "K/(K−1) can be reached up to K = d + 1, 1 up to 2d", "[0, K/(K−1)]", "JZWQMYZ24", scale="linear",
         label=f"margin ({name})",

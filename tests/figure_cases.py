@@ -380,6 +380,7 @@ CASES: Mapping[str, Callable[[], Figure]] = {
     "sweep, of an axis with zero": partial(against_axis, "data.noise", 2),
     "curves": curves("language"),
     "curves, all diverged": curves("dead"),
+    "curves, diverged before the first row": curves("dead", lambda history: history.iloc[:0]),
     "curves, a loss far off": curves("language", far_off),
     "curves, nothing after epoch 0": curves(
         "dead", lambda history: history.query("epoch == 10").assign(epoch=0)

@@ -200,6 +200,7 @@ TESTED = {"labels": None, "test_labels": None, "targets": PAIRS}
         (TARGETS, TESTED | {"test_targets": np.eye(12)[:, :1]}, "test_targets has 1 numbers"),
         (VECTORS, UNLABELLED | {"labels": np.arange(30) % 3, "ood_inputs": np.ones((4, 6))},
          "ood_inputs: its scores are compared with those of test samples; give test_inputs"),
+        (VECTORS, {"ood_inputs": np.float32(1)}, r"ood_inputs has shape \(\); kind: vector takes"),
         (VECTORS, {"ood_inputs": np.ones((4, 5))}, r"ood_inputs has samples of .*\(5,\), .*\(6,\)"),
         (VECTORS, {"ood_inputs": vectors()["inputs"][:7]}, "ood_inputs: 7 of its 7 samples are train"),
         (VECTORS, {"ood_inputs": vectors()["test_inputs"]}, "ood_inputs: 12 of its 12 samples are test"),

@@ -36,7 +36,7 @@ from ncpipe.papers.s24.calls import CALLS as S24
 from ncpipe.papers.s24.tables.low_rank import claim_numbers
 from ncpipe.system.errors import InputError
 from ncpipe.tables.compare import WeightedRuns, difference_interval, size_difference_interval
-from ncpipe.tables.keys import RUN
+from ncpipe.tables.keys import RUN, rows_at
 from ncpipe.tables.points import usable_points
 from ncpipe.tables.profiles import effective_depths, layer_errors, separation_law
 from ncpipe.tables.ranks import PERMUTATIONS
@@ -679,6 +679,17 @@ def test_a_metric_that_only_stands_beside_another_is_selected_too():
     runs = moving(lambda depth, seed: 0.001)
     tables = tables_of(runs, measure(runs, noisy), measure(runs, noisy, "tcv"))
     (judged,) = judge_by_selection([judgement(claim("spearman", {"above": 0}, along="tcv"), tables)], tables)
+    assert (judged.verdict, judged.number.depends) == ("agrees", "")
+
+
+def test_a_call_of_a_study_may_read_any_metric_under_each_selection():
+    """Red: points of the metrics that claims name, so that another one is absent under every selection."""
+    runs = moving(lambda depth, seed: 0.001)
+    tables = tables_of(runs, measure(runs, noisy), measure(runs, noisy, "tcv"))
+    mean_of_tcv = lambda claim, tables: rows_at(tables.points, {"metric": "tcv"})["value"].mean()  # noqa: E731
+    asked = claim("computed", {"above": 0}, call="mean_of_tcv")
+    check_calls([asked], {"mean_of_tcv": (mean_of_tcv,)})
+    (judged,) = judge_by_selection([judgement(asked, tables)], tables)
     assert (judged.verdict, judged.number.depends) == ("agrees", "")
 
 

@@ -42,6 +42,20 @@ def test_every_metric_is_that_of_the_cpu(move: Callable[[Tensor], Tensor], moved
 
 
 @pytest.mark.parametrize("move", [Away, gpu])
+@pytest.mark.parametrize("function", [nc.measure, nc.measure_regression])
+def test_tags_targets_and_classifier_may_stay_on_the_cpu(
+    function: Callable[..., nc.Measurements], move: Callable[[Tensor], Tensor]
+) -> None:
+    """Or all are on the device. Red: a product of what is here with what is there."""
+    answers = TAGS if function is nc.measure else HELD_OUT.repeat(3, 1)[:30, :3]
+    here = function(ROWS, answers, HEAD, BIAS)
+    for rest in ((answers, HEAD, BIAS), (move(answers), move(HEAD), move(BIAS))):
+        with OtherDevice():
+            there = function(move(ROWS), *rest)
+        assert there.to_dict() == pytest.approx(here.to_dict(), rel=1e-10, abs=1e-13)
+
+
+@pytest.mark.parametrize("move", [Away, gpu])
 def test_accumulators_merge_where_they_are(move: Callable[[Tensor], Tensor]) -> None:
     features, labels, _, _ = case(0)
     with OtherDevice():

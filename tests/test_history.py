@@ -1,6 +1,7 @@
 """Metrics through training: weights that a run keeps on its way, and what is measured of them."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from training_cases import MLP, SGD
 
 from ncpipe.commands.aggregate import aggregate
 from ncpipe.commands.grid import write_grid
+from ncpipe.commands.plot import plot
 from ncpipe.config.params import load_params
 from ncpipe.config.run import Compute, Run
 from ncpipe.datasets.prepared import read_prepared
@@ -129,6 +131,41 @@ def test_who_asked_for_none_has_none(swept: Path) -> None:
     assert "nc2_etf" in curves["plain-L3"]
     assert not any(column.startswith("nc") for column in curves["none-L3"])
     assert "test_error" in curves["none-L3"]
+
+
+def test_layers_of_all_runs_that_fit_are_there_for_claims(
+    swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claims are judged under each selection. Red: those of runs that `use` selects alone."""
+    shutil.copytree(swept, tmp_path / "swept")
+    monkeypatch.chdir(tmp_path / "swept")
+    params, names = Path("params.yaml").read_text(), ("effective_depth", "separation")
+    tables = {}
+    for use in ("fit", "converged"):
+        Path("params.yaml").write_text(
+            params.replace("  train_error: 0.0", f"  train_error: 1.0\n  use: {use}")
+        )
+        aggregate()
+        assert set(pd.read_csv("data/results/runs.csv")["selected"]) == {use == "fit"}
+        tables[use] = [Path(f"data/results/{name}.csv").read_text() for name in names]
+    assert tables["fit"] == tables["converged"]
+    assert all(table.count("\n") > 3 for table in tables["fit"])
+
+
+def test_runs_that_diverge_before_their_first_row_have_tables_and_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red: a table without a header, which aggregate calls damaged; figures of no panels."""
+    monkeypatch.chdir(tmp_path)
+    tree = experiment_tree()
+    tree["model"] |= {"initialisation": "normal", "gain": 1e20}
+    write_params([3], [0], dead=tree)
+    measure_runs("dead", depths=[3])
+    aggregate()
+    assert pd.read_csv("data/results/history.csv").empty
+    assert list(pd.read_csv("data/results/runs.csv")["reason"]) == ["diverged"]
+    plot()
+    assert Path("data/figures/curves_dead.png").is_file()
 
 
 def test_a_metric_of_whole_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,16 @@ def test_the_dimension_is_that_of_a_manifold_however_it_lies(dimension: int) -> 
     assert feature_spectrum(principal_axes(torch.from_numpy(curved)), dimension)[0] > 1e-4
 
 
+def test_weights_may_be_whole_numbers_and_features_may_not() -> None:
+    """Red: a TypeError of PyTorch."""
+    h, targets = (torch.from_numpy(array) for array in arrays(samples=20)[:2])
+    whole = torch.arange(targets.shape[1] * h.shape[1]).reshape(targets.shape[1], h.shape[1])
+    values = measure_regression(h, targets, whole).to_dict()
+    assert values == measure_regression(h, targets, whole.double()).to_dict()
+    with pytest.raises(InputError, match=r"train features must be floats, not torch\.int64"):
+        measure_regression(h.long(), targets)
+
+
 @pytest.mark.parametrize(
     ("features", "expected"),
     [

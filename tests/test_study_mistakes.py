@@ -147,6 +147,8 @@ MISTAKES: dict[str, list[tuple[str, str, str, str]]] = {
         ("DataLoader(train, 25)", "DataLoader(train, 25, shuffle=True)", "",
          "loaders gives other samples to measure on (train) in a second pass; use the same samples in the "
          "same order, without augmentation or shuffling"),
+        (MEASURED, "[{'x': torch.ones(2, 3), 'label': torch.ones(2)}]", "",
+         "loaders gives a batch without labels to measure on (train); its keys are x, label"),
         (MEASURED, "iter([1])", "",
          "loaders gives a list_iterator to measure on (train); give a DataLoader or a list of batches"),
         (f", {MEASURED}", "", "",

@@ -211,6 +211,13 @@ def test_errors_are_the_same_in_any_unit(exponent: int) -> None:
     assert nc.functional.transfer_ridge_error(scaled, labels, ridge=0.1, **options) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("ridge", [0.0, -1.0, math.nan, "a"])
+def test_a_ridge_is_above_0(ridge: Any) -> None:
+    """Red: a traceback of LAPACK; a number without a meaning."""
+    with pytest.raises(InputError, match=r"^ridge: a number above 0, not "):
+        nc.functional.transfer_ridge_error(*clouds(0.8), ridge=ridge, shots=3)
+
+
 def test_limits() -> None:
     """Collapsed classes are told apart by one shot; of a dead network nothing is; NaN stays NaN."""
     features, labels = clouds(0.0)

@@ -86,7 +86,7 @@ def rejudge(folder: Path, tables: Tables) -> Iterator[str]:
     """Judge again the claims whose published numbers these tables give; yield a line for each change."""
     published = pd.read_csv(folder / "claims.csv", dtype=str, keep_default_na=False)
     own = []
-    others = tables_by_selection(tables, set(tables.points["metric"]))
+    others = tables_by_selection(tables)
     for claim in (claim for claim in claims_of(folder) if isinstance(claim, RunClaim)):
         rows = published[(published["id"] == claim.id)]
         if rows.empty or claim.experiment not in set(tables.runs["experiment"]):

@@ -13,7 +13,7 @@ from ncpipe.claims.claim import RunClaim
 from ncpipe.claims.evidence import Tables
 from ncpipe.config.bounds import Fraction, Number
 from ncpipe.metrics.catalogue import series_name
-from ncpipe.tables.keys import run_keys
+from ncpipe.tables.keys import of_selected, run_keys
 
 
 def since_fit(claim: RunClaim, tables: Tables) -> pd.DataFrame:
@@ -51,7 +51,7 @@ def depth_bound(claim: RunClaim, tables: Tables, over: dict[str, Number], alpha:
     """
     runs = claim.side.rows(tables.runs)
     depth = claim.depth or runs["depth"].max()
-    effective_depths = tables.effective_depth[tables.effective_depth["depth"] == depth]
+    effective_depths = of_selected(tables.effective_depth, tables.runs[tables.runs["depth"] == depth])
     depths = effective_depths.groupby("experiment")["effective_depth"]
     means, lowest = depths.mean(), depths.min()
     bounds = [

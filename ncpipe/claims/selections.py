@@ -7,7 +7,8 @@ from ncpipe.claims.claim import ABSENT, RunClaim
 from ncpipe.claims.evidence import Tables
 from ncpipe.claims.verdicts import Judged, answer, judge
 from ncpipe.tables.keys import run_keys
-from ncpipe.tables.selections import ALL, select_points, selections
+from ncpipe.tables.points import usable_points
+from ncpipe.tables.selections import ADDED, ALL, selections
 
 
 def judge_by_selection(judged: Sequence[Judged], tables: Tables) -> list[Judged]:
@@ -20,7 +21,7 @@ def judge_by_selection(judged: Sequence[Judged], tables: Tables) -> list[Judged]
     claims = [claim for claim, _, _ in judged if isinstance(claim, RunClaim) and claim.depends_on_selection]
     if not claims or "loss_moved" not in tables.runs:  # runs of a paper's own stage
         return list(judged)
-    by_selection = tables_by_selection(tables, {side.metric for claim in claims for side in claim.sides()})
+    by_selection = tables_by_selection(tables)
     return [_judge(judgement, by_selection) for judgement in judged]
 
 
@@ -48,10 +49,10 @@ def _judge(judgement: Judged, by_selection: Mapping[str, Tables]) -> Judged:
     return Judged(claim, number._replace(depends=why), "undecided")
 
 
-def tables_by_selection(tables: Tables, metrics: set[str]) -> dict[str, Tables]:
-    """Return the tables under each selection, their points of the given metrics alone."""
+def tables_by_selection(tables: Tables) -> dict[str, Tables]:
+    """Return the tables under each selection."""
     by_selection = {}
-    points = tables.points[tables.points["metric"].isin(metrics)]
+    points = tables.points.drop(columns=ADDED)
     keys = run_keys(tables.runs)
     for name, selected in selections(tables.runs).items():
         runs = tables.runs.assign(selected=selected)
@@ -59,7 +60,7 @@ def tables_by_selection(tables: Tables, metrics: set[str]) -> dict[str, Tables]:
         by_selection[name] = replace(
             tables,
             runs=runs,
-            points=select_points(points, runs, selected),
+            points=usable_points(points, runs),
             layer_errors=errors,
         )
     return by_selection

@@ -13,7 +13,7 @@ from ncpipe.tables.points import LAST, usable_points
 from ncpipe.tables.profiles import effective_depths, layer_errors, layer_profile, separation_law
 from ncpipe.tables.rates import in_columns, rate_table
 from ncpipe.tables.results import curve_series, depth_series, dvc_metrics
-from ncpipe.tables.selections import selected_slopes
+from ncpipe.tables.selections import ALL, selected_slopes, selections
 from ncpipe.tables.slopes import leave_out_slopes, loglog_slopes
 from ncpipe.tables.summary import summarise
 
@@ -39,7 +39,7 @@ def aggregate() -> None:
     groups = runs.groupby("experiment", sort=False)
     series = {str(name): headline_series(of_experiment, last) for name, of_experiment in groups}
     rates = in_columns(rate_table(slopes, leave_out, runs, last))
-    errors = layer_errors(measurements, places, runs)
+    fitted = runs.assign(selected=selections(runs)[ALL])  # claims take those of each selection
     tables = {
         "points": usable_points(last, runs),
         "summary": summary,
@@ -49,9 +49,11 @@ def aggregate() -> None:
         "runs": runs,
         "history": history,
         "layers": layer_profile(measurements[~single], places, runs),
-        "separation": separation_law(measurements[~single], places, runs),
-        "effective_depth": effective_depths(errors, runs, params.effective_depth.tolerance),
-        "layer_errors": errors,
+        "separation": separation_law(measurements[~single], places, fitted),
+        "effective_depth": effective_depths(
+            layer_errors(measurements, places, fitted), fitted, params.effective_depth.tolerance
+        ),
+        "layer_errors": layer_errors(measurements, places, runs),
         "spectra": measurements[single & (measurements["layer"] == LAST)],
         "gram": gram,
     }

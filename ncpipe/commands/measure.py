@@ -26,7 +26,7 @@ from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.measured import Kept, taken_too
 from ncpipe.runs.pool import process_count, share
-from ncpipe.runs.run_folder import read_history, read_state
+from ncpipe.runs.run_folder import COLUMNS, read_history, read_state
 from ncpipe.system.artifacts import FEATURES, METRICS, RUNS, publish_folder, read_json, sha256_of
 from ncpipe.system.console import plural, say
 from ncpipe.training.device import fix_sums
@@ -59,7 +59,8 @@ def measure(experiment: Experiment, workers: Processes = None) -> None:
     for name, all_rows in tables.items():
         all_rows += [row for rows in rows_of_runs for row in rows[name]]
     tables["places"] = [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in tables["places"])]
-    empty = {"gram": [*runs[0].columns, *GRAM_COLUMNS]}  # where there are no classes
+    keys = runs[0].columns  # of no classes, and of runs that all diverged before their first row
+    empty = {"gram": [*keys, *GRAM_COLUMNS], "history": [*keys, *COLUMNS]}
     with publish_folder(METRICS / experiment) as folder:
         for name, rows in tables.items():
             table = pd.DataFrame(rows, columns=None if rows else empty.get(name))

@@ -117,7 +117,7 @@ def _prepare(source: Any, spec: ArraysData, arrays: dict[str, Tensor]) -> Prepar
         raise InputError("has no test_inputs; write null for data.test_per_class")
     ood = None
     if OUTLIERS in arrays:  # no class has a number there
-        unlabelled = arrays | {"ood_labels": torch.zeros(len(arrays[OUTLIERS]), dtype=torch.int64)}
+        unlabelled = arrays | {"ood_labels": torch.zeros(arrays[OUTLIERS].shape[:1], dtype=torch.int64)}
         ood = _checked(spec, unlabelled, "ood_", 1)
         _check_shape(OUTLIERS, ood, samples)
     raw = {f"{spec.file or source.source}/{name}": _digest(array) for name, array in arrays.items()}

@@ -127,7 +127,10 @@ def _digest(run: Run, name: str, loader: Loader) -> tuple[str, Tensor]:
     digest, labels = hashlib.sha256(), []
     for batch in loader:
         _add(digest, batch)
-        of_batch = batch.get("labels") if isinstance(batch, Mapping) else batch[-1]
+        if isinstance(batch, Mapping) and "labels" not in batch:
+            keys = ", ".join(map(str, batch))
+            raise _mistake(run, f"gives a batch without labels to measure on ({name}); its keys are {keys}")
+        of_batch = batch["labels"] if isinstance(batch, Mapping) else batch[-1]
         labels.append(torch.as_tensor(of_batch).flatten())
     if not labels:
         raise _mistake(run, f"gives no batches to measure on ({name})")

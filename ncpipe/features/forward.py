@@ -48,14 +48,12 @@ def layers_by_batch(
     rows = max(1, ROWS // input_shape(data, model).rows)
     for start in range(0, len(samples), rows):
         part = samples[start : start + rows]
-        layers = all_layers(network, part.inputs, part.lengths)
+        seen = network.representations(part.inputs, part.lengths)
+        # Steps within blocks first.
+        layers = {
+            layer.name: layer.values for layer in sorted(seen, key=lambda layer: layer.position is None)
+        }
         yield {name: layers[name] for name in names or layers}, part.targets
-
-
-def all_layers(network: Network, x: Tensor, lengths: Tensor | None = None) -> dict[str, Tensor]:
-    """Return what `network.representations` yields by name, steps within blocks first."""
-    layers = sorted(network.representations(x, lengths), key=lambda layer: layer.position is None)
-    return {layer.name: layer.values for layer in layers}
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ncpipe.figures.drawing import NO_RUN, draw_image, label_rows, row_grid, state_nothing
 from ncpipe.figures.x_axis import XAxis, x_axis_of
-from ncpipe.tables.keys import run_keys
+from ncpipe.tables.keys import of_selected
 
 ROW_HEIGHT = 1.75  # inches
 MATRICES = {"means": "class means", "duality": "$W$ with means"}
@@ -29,8 +29,7 @@ def heat_maps(
     reach as far on both sides as the row's off-diagonal cosines do, so that those are told apart; the
     diagonal is beyond the bar and is stated below each matrix, with mean and std off the diagonal.
     """
-    x_axis, keys = x_axis_of(runs), run_keys(runs)
-    table = gram.merge(runs.loc[runs["selected"].astype(bool), keys], on=keys)
+    x_axis, table = x_axis_of(runs), of_selected(gram, runs)
     with row_grid(len(labels), 2 * len(MATRICES), key=0.2, height=ROW_HEIGHT) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):
             _draw_row(

@@ -11,6 +11,7 @@ from ncpipe.figures import drawing
 from ncpipe.figures.style import INK, PAGE_WIDTH, Colour, depth_colours
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.study_metrics import entry
+from ncpipe.tables.keys import of_selected
 from ncpipe.tables.points import LAST
 
 LAW_METRIC = "nc1_trace_ratio"
@@ -52,6 +53,7 @@ def layer_profiles(
     x_axis = x_axis_of(runs)
     colours = depth_colours(profile[x_axis.column])
     panels = _panels(profile)
+    law = of_selected(law, runs)
     width = PAGE_WIDTH * max(1.0, len(panels) / ACROSS)
     with drawing.row_grid(len(labels), len(panels), key=0.75, width=width, sharex=True) as (figure, grid):
         for line, name in zip(grid, labels, strict=True):

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from ncpipe.figures import drawing
 from ncpipe.figures.style import FAINT, INK, PAGE_WIDTH, Colour, depth_colours
 from ncpipe.figures.x_axis import XAxis, x_axis_of
-from ncpipe.tables.keys import run_keys, setting_keys
+from ncpipe.tables.keys import of_selected, run_keys, setting_keys
 from ncpipe.tables.points import LAST
 
 COLUMNS = {"means": "train", "weights": "weights"}
@@ -62,7 +62,7 @@ def _spectra(measurements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     rows = rows[
         (rows["layer"] == LAST) & rows["matrix"].notna() & (rows["split"] == rows["matrix"].map(COLUMNS))
     ]
-    rows = rows.astype({"index": int}).merge(runs.loc[runs["selected"].astype(bool), keys], on=keys)
+    rows = of_selected(rows.astype({"index": int}), runs)
     largest = rows.groupby([*keys, "matrix"])["value"].transform("max")
     rows = rows[largest > 0].assign(log10=np.log10(np.maximum(rows["value"] / largest, LEAST)))
     return rows.groupby([*setting_keys(runs), "matrix", "index"], as_index=False).agg(log10=("log10", "mean"))

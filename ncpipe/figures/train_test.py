@@ -16,6 +16,7 @@ from ncpipe.figures import drawing
 from ncpipe.figures.style import FAINT, INK, Colour, colour_of
 from ncpipe.figures.x_axis import XAxis, x_axis_of
 from ncpipe.metrics.study_metrics import entry
+from ncpipe.tables.keys import of_selected
 from ncpipe.tables.points import LAST
 
 # A colour stands for a metric: NC1 has that of the other figures, the rest those that no headline metric has.
@@ -73,7 +74,7 @@ def train_against_test(
     there is no panel of test collapse.
     """
     x_axis = x_axis_of(runs)
-    last = profile[profile["layer"] == LAST]
+    last, effective = profile[profile["layer"] == LAST], of_selected(effective, runs)
     tested = drawing.has_test(runs)
     panels = {title: lines for title, lines in PANELS.items() if tested or not _of_test(lines)}
     with drawing.row_grid(len(labels), len(panels) + 1, key=0.7) as (figure, grid):

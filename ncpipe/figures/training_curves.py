@@ -58,7 +58,7 @@ def training_curves(history: pd.DataFrame, runs: pd.DataFrame, title: str) -> Fi
     known = {name: columns for name, columns in PANELS.items() if table[list(columns)].notna().any(axis=None)}
     if FIT not in known and WHOLE in known:
         known = {"loss": known.pop(WHOLE)} | known
-    shown = known | metrics
+    shown = known | metrics or {name: PANELS[name] for name in (WHOLE, FIT)}  # of runs without a row
     with row_grid(-(-len(shown) // 2), 2, 2.0, key=0.5, title=title.replace("\n", ", "), sharex=True) as (
         figure,
         grid,

@@ -47,21 +47,18 @@ def load(folder: str | Path = ".") -> "StudyResults":
 
 
 class StudyResults:
-    """Gives access to the results of one params.yaml. Tables are read when they are first used."""
+    """Gives access to the results of one params.yaml."""
 
     def __init__(self, folder: Path, params: Params) -> None:
         self.folder, self.params = folder, params
-        self._tables: dict[str, pd.DataFrame] = {}
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return a copy of data/results/NAME.csv; if it does not exist, InputError lists the tables."""
-        if name not in self._tables:
-            results = self.folder / RESULTS
-            if results.is_dir() and not (results / f"{name}.csv").is_file():
-                names = ", ".join(sorted(path.stem for path in results.glob("*.csv")))
-                raise InputError(f"{results}: no table {name}; the tables are {names}")
-            self._tables[name] = read_table(results / f"{name}.csv", "aggregate")
-        return self._tables[name].copy()
+        """Return data/results/NAME.csv; if it does not exist, InputError lists the tables."""
+        results = self.folder / RESULTS
+        if results.is_dir() and not (results / f"{name}.csv").is_file():
+            names = ", ".join(sorted(path.stem for path in results.glob("*.csv")))
+            raise InputError(f"{results}: no table {name}; the tables are {names}")
+        return read_table(results / f"{name}.csv", "aggregate")
 
     @property
     def runs(self) -> pd.DataFrame:

@@ -9,9 +9,11 @@ N  samples    K  classes    d  feature width
 """
 
 import inspect
+import math
 import textwrap
 from collections.abc import Callable, Mapping
 from functools import cache
+from numbers import Real
 from typing import Any
 
 from torch import Tensor
@@ -32,7 +34,7 @@ from ncpipe.metrics.powers_of_two import times_two_to, unit_of
 from ncpipe.metrics.sample_statistics import SampleAccumulator
 from ncpipe.metrics.statistics import ClassStatistics, class_statistics
 from ncpipe.metrics.table import EPISODES, TEST, TRAIN, episode_generator
-from ncpipe.system.errors import InputError
+from ncpipe.system.errors import InputError, shown
 
 Split = tuple[Array, Array]
 OF_DECISIONS = {"mismatched", "margins"}  # what the bias changes
@@ -84,6 +86,9 @@ def _few_shot_arguments(
     if "shots" not in options:
         return arguments
     shots, episodes = options["shots"], options.get("episodes", EPISODES)
+    ridge = options.get("ridge", 1.0)
+    if not (isinstance(ridge, Real) and 0 < ridge < math.inf):
+        raise InputError(f"ridge: a number above 0, not {shown(ridge)}")
     check_shots([shots], episodes, labels)
     rows = features.double().cpu()
     rows = times_two_to(rows, -unit_of(rows))

@@ -38,7 +38,10 @@ def measure_regression(
     InputError on shapes that do not fit, on targets that are no floats or constant, and on NaN and infinity.
     """
     splits = by_split(features, targets, test_features, test_targets, "targets")
-    weight, bias = as_tensors(weight=weight, bias=bias)
+    layer = [None if array is None else array.cpu() for array in as_tensors(weight=weight, bias=bias)]
+    weight, bias = (
+        array if array is None or array.is_floating_point() else array.double() for array in layer
+    )
     for split, arrays in splits.items():
         _check_split(*arrays, weight, bias, split)
     for name, widths in zip(("features", "targets"), zip(*splits.values(), strict=True), strict=True):
@@ -78,6 +81,8 @@ def _check_split(
 ) -> None:
     """Raise InputError unless features (N, d) and targets (N, t) of a split fit each other and the layer."""
     check_shape(features, name)
+    if not features.is_floating_point():
+        raise InputError(f"{name} features must be floats, not {features.dtype}")
     check_vectors(targets, f"{name} targets")
     check_finite(f"{name} targets", targets)
     if name == TRAIN:

@@ -171,16 +171,14 @@ def logit_margins(logits: Tensor, labels: Tensor) -> Tensor:
     return right - logits.scatter_(0, places, -torch.inf).amax(0)
 
 
-def misalignments(
-    features: Tensor, labels: Tensor, directions: Tensor, buffer: Tensor | None = None
-) -> Tensor:
+def misalignments(features: Tensor, labels: Tensor, directions: Tensor, buffer: Tensor) -> Tensor:
     """Return 1 - cos(h, w_y) (B,) of features (B, d) and directions w (K, d); NaN for a zero vector.
 
     directions: the `unit_rows` of W. Taken as |h - |h| w_y|^2/(2 |h|^2), which keeps its digits near 0.
     buffer (B, d): memory to overwrite.
     """
     lengths = torch.linalg.vector_norm(features, dim=1)
-    shortest, longest = torch.aminmax(lengths) if len(lengths) else lengths.new_ones(2)
+    shortest, longest = torch.aminmax(lengths)
     if not (shortest > SHORTEST and longest < LONGEST):
         features = features / row_scales(features)
         lengths = torch.linalg.vector_norm(features, dim=1)

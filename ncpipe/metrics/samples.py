@@ -7,7 +7,7 @@ N  samples
 
 import math
 
-from ncpipe.metrics.collapse import between_trace
+from ncpipe.metrics.collapse import between_trace, ratio
 from ncpipe.metrics.entry import Metric, family, metric
 from ncpipe.metrics.powers_of_two import size_exponent, value_times_two_to
 from ncpipe.metrics.sample_statistics import SampleStatistics, common_exponent
@@ -102,6 +102,5 @@ def _share(samples: SampleStatistics, count: Tensor) -> float:
 
 def _over_between(statistics: ClassStatistics, total: Tensor, train: ClassStatistics) -> float:
     """Return total/N/tr(Sigma_B) of a total in the unit of `common_exponent`."""
-    between = between_trace(train)
-    ratio = math.inf if between == 0 else (total / statistics.samples / between).item()
-    return value_times_two_to(ratio, 2 * (common_exponent(statistics, train) - train.exponent))
+    share = ratio(total / statistics.samples, between_trace(train))
+    return value_times_two_to(share, 2 * (common_exponent(statistics, train) - train.exponent))

@@ -137,6 +137,9 @@ def _measure_tagged(
     layer: str,
 ) -> Measurements:
     """Return the same where labels are tags (N, K): of the samples with one of them, and of all."""
+    splits = {split: (rows, tags.to(rows.device)) for split, (rows, tags) in splits.items()}
+    device = splits[TRAIN][0].device
+    weight, bias = (None if given is None else given.to(device) for given in (weight, bias))
     one_tag: dict[str, tuple[Tensor, Tensor]] = {}
     classes = splits[TRAIN][1].shape[1]
     for split, (features, tags) in splits.items():

@@ -174,11 +174,10 @@ def measure_token_arrays(
     test_labels: Array | None = None,
     min_per_class: int = 1,
     decisions: int | None = DECISIONS,
-    ignore_index: int = IGNORE_INDEX,
 ) -> Measurements:
     """Return what `measure_vocabulary` does of features (N, d), labels (N,) and an unembedding (V, d), (V,).
 
-    Labels need not name every token; those that are ignore_index are left out. V is the weight's number of
+    Labels need not name every token; those that are -100 are left out. V is the weight's number of
     rows, or 1 + the largest label. decisions: positions of each split that NC4 is taken on, None for all.
     """
     splits = by_split(features, labels, test_features, test_labels)
@@ -191,16 +190,14 @@ def measure_token_arrays(
     largest = max(int(tokens.max()) for _, tokens in splits.values())
     weight, bias = as_tensors(weight=weight, bias=bias)
     rows = max(largest + 1, 1) if weight is None or not weight.dim() else len(weight)
-    passes = {name: _pass_over(*pair, rows, decisions, ignore_index) for name, pair in splits.items()}
+    passes = {name: _pass_over(*pair, rows, decisions) for name, pair in splits.items()}
     return measure_vocabulary(passes[TRAIN], passes.get(TEST), weight, bias, min_per_class)
 
 
-def _pass_over(
-    features: Tensor, labels: Tensor, vocabulary: int, decisions: int | None, ignored: int
-) -> TokenPass:
+def _pass_over(features: Tensor, labels: Tensor, vocabulary: int, decisions: int | None) -> TokenPass:
     positions = TokenPass(vocabulary, features.shape[1], features.device, decisions)
     for rows, tokens in zip(features.split(BATCH_SIZE), labels.split(BATCH_SIZE), strict=True):
-        measured = measured_entries(tokens, ignored)
+        measured = measured_entries(tokens, IGNORE_INDEX)
         count = int((~measured).sum())
         positions.update(rows[measured] if count else rows, tokens[measured] if count else tokens, count)
     return positions

@@ -35,7 +35,7 @@ def judge_runs(runs: pd.DataFrame, history: pd.DataFrame, rule: Convergence) -> 
     """Return `runs` with converged, selected, reason ('' where converged), last_train_error, loss_moved and
     gradient_share.
 
-    selected: whether means, slopes and claims use the run (`selected_runs`).
+    selected: whether means, slopes and claims use the run.
 
     A run converged if its history passes `judge_run` and its gradient is small enough (`with_gradient`).
     """
@@ -67,7 +67,8 @@ def with_gradient(runs: pd.DataFrame, rule: Convergence) -> pd.DataFrame:
     if rule.gradient is not None:
         reasons = reasons.mask(~reasons.isin(UNFIT) & ~(shares <= rule.gradient), GRADIENT)
     judged = runs.assign(reason=reasons, gradient_share=shares, converged=reasons == "")
-    return judged.assign(selected=selected_runs(judged, rule))
+    selected = judged["converged"] if rule.use == "converged" else ~reasons.isin(UNFIT)
+    return judged.assign(selected=selected)
 
 
 def gradient_shares(runs: pd.DataFrame) -> pd.Series:
@@ -84,11 +85,6 @@ def gradient_shares(runs: pd.DataFrame) -> pd.Series:
     inner = runs["penalty_value"] / over
     squares = 2 * (inner * runs["inner_penalty"] + runs["last_strength"] * runs["last_penalty"])
     return runs["gradient_norm"] / np.sqrt(squares.where(squares > 0))
-
-
-def selected_runs(runs: pd.DataFrame, rule: Convergence) -> pd.Series:
-    """Return which runs means, slopes and claims use, from their columns converged and reason."""
-    return runs["converged"] if rule.use == "converged" else ~runs["reason"].isin(UNFIT)
 
 
 def judge_run(history: pd.DataFrame, finished: bool, rule: Convergence) -> tuple[str, float, float]:

@@ -59,4 +59,4 @@ def read_keyed(source: Path | TextIO) -> pd.DataFrame:
 def read_measured(name: str, experiments: Iterable[str]) -> pd.DataFrame:
     """Read one table that `measure` writes for each experiment, in the order of the experiments."""
     tables = [read_table(METRICS / experiment / f"{name}.csv", "measure") for experiment in experiments]
-    return pd.concat(tables, ignore_index=True)
+    return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)

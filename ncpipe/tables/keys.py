@@ -58,6 +58,12 @@ def rows_at(table: pd.DataFrame, keys: Mapping[str, Any]) -> pd.DataFrame:
     return table
 
 
+def of_selected(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a table that are of selected runs."""
+    keys = run_keys(runs)
+    return table.merge(runs.loc[runs["selected"].astype(bool), keys], on=keys)
+
+
 def name_of(keys: Mapping[str, Any]) -> str:
     """Return the short name of a line or a setting, for files: `rn1`, `rn1-L8` or `rn1-L8-x0.1`."""
     parts = {"depth": "L{}", "x": "x{:g}"}

@@ -9,7 +9,7 @@ import pandas as pd
 from ncpipe.config.params import Slopes
 from ncpipe.tables.convergence import GRADIENT, UNFIT
 from ncpipe.tables.keys import line_keys
-from ncpipe.tables.points import SERIES, usable_points
+from ncpipe.tables.points import SERIES
 from ncpipe.tables.slopes import FIT, loglog_slopes
 
 TOLERANCES = (0.005, 0.01, 0.02)  # of the regularised loss, over `convergence.window`
@@ -30,11 +30,6 @@ def selections(runs: pd.DataFrame) -> dict[str, pd.Series]:
     short = fits & (runs["reason"] != GRADIENT)
     settled = {f"moved <= {100 * most:g} %": short & (runs["loss_moved"] <= most) for most in TOLERANCES}
     return {ALL: fits} | settled
-
-
-def select_points(points: pd.DataFrame, runs: pd.DataFrame, selected: pd.Series) -> pd.DataFrame:
-    """Return the points (`points.usable_points`) as they are if these runs are `selected`."""
-    return usable_points(points.drop(columns=ADDED), runs.assign(selected=selected))
 
 
 def selected_slopes(measurements: pd.DataFrame, runs: pd.DataFrame, rule: Slopes) -> pd.DataFrame:

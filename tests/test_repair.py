@@ -199,11 +199,16 @@ def test_only_results_are_removed_by_name(project: Path) -> None:
     """Red: a slip of the pen that deletes all results, or what no stage makes."""
     Path("data/.store").mkdir()
     Path("../elsewhere").touch()
-    for name in ("data", "data/a", "source", "data/.store", "data/none", "../elsewhere"):
+    for name in ("data", "data/a", "data/a/..", "source", "data/.store", "data/none", "../elsewhere"):
         with pytest.raises(InputError, match="not a file or folder of a stage's results"):
             repair([Path(name)])
-    repair([Path("data/a/out1")])
-    assert not Path("data/a/out1").exists()
+    kept = Path("data/a/out2").replace("../elsewhere")
+    Path("data/a/out2").symlink_to(kept.resolve())  # as DVC does if cache.type is symlink
+    for place in ("data/a/out1", "data/a/out2"):
+        repair([Path(place)])
+        assert not Path(place).is_symlink()
+        assert not Path(place).exists()
+    assert kept.exists()
 
 
 # In a sweep, with real DVC

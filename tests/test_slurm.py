@@ -5,6 +5,7 @@ The latter, marker `slurm`, is Debian's on this machine alone, set up and taken 
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -19,6 +20,7 @@ import psutil
 import pytest
 import slurm_stand_in
 from conftest import (
+    Command,
     architecture,
     clear_code_digests,
     contents,
@@ -473,15 +475,60 @@ def test_jobs_find_what_loops_read(folder: Path) -> None:
     Path("study.py").write_text(TRAINING)
     Path("images").mkdir()
     Path("images/one.txt").write_text("1")
-    Path("dvc.yaml").write_text("stages: {fetch: {cmd: ncpipe fetch, deps: [images, ../elsewhere]}}\n")
+    Path("data/raw").mkdir(parents=True, exist_ok=True)
+    Path("data/raw/words.txt").write_text("a word")  # of `code`, and below data, where the link leads
+    code = "code: {cmd: ncpipe code, deps: [data/raw/words.txt]}"
+    fetch = "fetch: {cmd: ncpipe fetch, deps: [images, ../elsewhere]}"
+    Path("dvc.yaml").write_text(f"stages: {{{code}, {fetch}}}\n")
     (folder / "../elsewhere").mkdir()
     write_params([2], [0], one=experiment_tree())
     array = Array("a", 1, (), "cpu", None, 60.0)
     array.prepare()
+    assert (array.folder / WORKDIR / "data/raw/words.txt").read_text() == "a word"
     assert (array.folder / WORKDIR / "images/one.txt").read_text() == "1"
     assert not (array.folder / "elsewhere").exists()
     array.remove()
     assert Path("images/one.txt").exists()
+
+
+def test_jobs_are_cancelled_whatever_engine_yaml_says(folder: Path, command: Command) -> None:
+    """Red: its mistake in place of `scancel`, which takes no options."""
+    write_params([2], [0], one=experiment_tree())
+    Path("engine.yaml").write_text("engine: sloorm\n")
+    assert command("sweep", "--cancel") in (0, None)
+    assert "unknown" in str(command("sweep", "--dry-run"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "asked"),
+    [
+        (Options(), "1 run failed, see above; the others are kept", [("repro", "--keep-going")]),
+        (Options("slurm"), "1 run failed, see above; the others are kept (dvc repro", []),
+    ],
+    ids=["local", "slurm"],
+)
+def test_runs_that_failed_are_the_last_word_of_a_sweep(
+    options: Options,
+    said: str,
+    asked: list[tuple[str, ...]],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Red: the advice of a DVC that was killed, or runs that Slurm has lost trained here by `dvc repro`."""
+    prepare_sweep([2], [0], one=experiment_tree())
+    seen: list[tuple[str, ...]] = []
+
+    def stop(*words: str, quiet: bool = False) -> None:
+        if not quiet:
+            seen.append(words)
+            raise InputError("dvc failed")
+
+    monkeypatch.setattr(sweep, "dvc", stop)
+    monkeypatch.setattr(sweep, "load_options", lambda engine: options)
+    monkeypatch.setattr(sweep, "_train", lambda missing, *_: [run.key() for run in missing])
+    with pytest.raises(InputError, match=re.escape(said)):
+        sweep.sweep(keep_going=True)
+    assert seen == asked
 
 
 def test_folders_with_one_store_train_each_run_once(

@@ -217,6 +217,17 @@ def test_a_stage_that_fails_is_one_line_and_writes_nothing(
     assert [path.name for path in Path("data/limits").iterdir()] == ["old.csv"]
 
 
+def test_a_stage_that_is_stopped_says_so_by_its_exit_code(command: Command) -> None:
+    """Red: 0, after which `ncpipe stage a && ncpipe stage b` goes on."""
+    text = (
+        STAGES.partition("def limits")[0]
+        + "def limits():\n    raise KeyboardInterrupt\n\n\nPARAMS = Limits\n"
+    )
+    write_study(text + "STAGES = {'limits': Stage(limits)}\n")
+    assert command("stage", "limits") == 130
+    assert not Path("data/limits").exists()
+
+
 def test_options_after_the_name_are_the_functions(
     command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -230,8 +230,8 @@ NAMED = [
     Fault(
         "train error in the place of test error",
         "features/run_metrics.py",
-        "mean().item()\n        for name, split in ((TRAIN, features.train), (TEST, features.test))",
-        "mean().item()\n        for name, split in ((TRAIN, features.train), (TEST, features.train))",
+        "        wrong = split.misses(",
+        "        split = features.train\n        wrong = split.misses(",
         ("tests/test_gap.py::test_a_runs_row_holds_it_against_its_own_last_strength",),
     ),
     Fault(

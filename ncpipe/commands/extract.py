@@ -17,7 +17,6 @@ from ncpipe.features.extraction import Features, extract, last_layer_of
 from ncpipe.features.files import features_at, write_features
 from ncpipe.features.own_network import extract_own
 from ncpipe.metrics.kept_pass import KEEP
-from ncpipe.runs.dvc import cached_files
 from ncpipe.runs.fingerprint import RunFingerprint, fingerprints_of
 from ncpipe.runs.grid import read_grid
 from ncpipe.runs.measured import Kept, taken_too
@@ -43,14 +42,14 @@ def extract_experiment(experiment: Experiment, device: Device = None, workers: P
     compute = params.compute.double(device)
     place = prepare_device(compute).type
     processes = process_count(workers, compute.threads) if place == "cpu" else 1  # which a GPU has
-    kept, cache = Kept("extract", params.experiments[experiment], params.study), cached_files()
+    kept = Kept("extract", params.experiments[experiment], params.study)
     _data.cache_clear()
     with publish_folder(FEATURES / experiment) as folder:
         missing = []
         for fingerprint in fingerprints:
             subject = kept.subject(fingerprint, place)
             files = kept.take(subject)
-            if files is None or not link_cached(cache, files, folder):
+            if files is None or not link_cached(files, folder):
                 missing.append((fingerprint, subject))
         say(
             f"extract {experiment}: {plural(len(missing), 'run')} on {place}, float64"

@@ -34,7 +34,7 @@ def repair(
     _check_lock()
     with dvc_locked(dvc):
         lines = [f"{path}: removed{remove_damaged(path)}" for path in paths]
-        lines += [*repair_run_cache(dvc), *repair_cache(dvc)]
+        lines += [*repair_run_cache(dvc), *repair_cache()]
     for line in lines:
         say(f"repair: {line}")
     say("repair: done; run dvc repro (or ncpipe sweep)" if lines else "repair: found no damage in the cache")
@@ -55,7 +55,8 @@ def _check_lock() -> None:
 
 def _check_result(path: Path) -> None:
     """Raise InputError unless a path is a result below data/ that a stage can compute again."""
-    inside = path.resolve().is_relative_to(DATA.resolve())
-    parts = path.resolve().relative_to(DATA.resolve()).parts if inside else ()
+    # A link into DVC's cache counts as what it stands for.
+    place = path.resolve() if path.name == ".." else path.parent.resolve() / path.name
+    parts = place.relative_to(DATA.resolve()).parts if place.is_relative_to(DATA.resolve()) else ()
     if not parts or parts[0].startswith(".") or (path.is_dir() and len(parts) < 2) or not path.exists():
         raise InputError(f"{path}: not a file or folder of a stage's results; give one below data/STAGE/")

@@ -53,7 +53,9 @@ def run_stage(
     alone = typer.Typer(add_completion=False)
     alone.command(name, cls=Command)(_command(name, stages[name], experiments))
     command = typer.main.get_command(alone)
-    command.main(list(context.args), f"ncpipe stage {name}", standalone_mode=False)
+    code = command.main(list(context.args), f"ncpipe stage {name}", standalone_mode=False)
+    if code:  # 130 after Ctrl-C, which typer returns here
+        raise typer.Exit(code)
 
 
 # What follows NAME is for the function, --help too.

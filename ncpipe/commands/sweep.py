@@ -11,7 +11,7 @@ from ncpipe.config.params import Params, check_there, load_params
 from ncpipe.config.run import Compute
 from ncpipe.runs.dvc import dvc
 from ncpipe.runs.engines.arrays import Array, read_arrays
-from ncpipe.runs.engines.options import LOCAL, EngineName, Options, Settings, load_options
+from ncpipe.runs.engines.options import EngineName, Options, Settings, load_options
 from ncpipe.runs.engines.slurm import dry_run as slurm_dry_run
 from ncpipe.runs.engines.slurm import remove_finished, train_by_slurm
 from ncpipe.runs.engines.slurm_commands import active_arrays
@@ -59,10 +59,10 @@ def sweep(
     """
     if dry_run + detach + cancel > 1:
         raise InputError("sweep: give one of --dry-run, --detach and --cancel")
-    options = load_options(engine)
     if cancel:
         cancel_jobs()
         return
+    options = load_options(engine)
     params = load_params()
     if dry_run:
         print_plan(params, params.compute_on(device), workers, options)
@@ -85,6 +85,9 @@ def sweep(
     missing = restore(missing_of(fingerprints))
     say(f"sweep: {len(fingerprints) - len(missing)} of {len(fingerprints)} runs are trained")
     if missing:
+        if options.engine != "slurm" and _arrays_of(missing, active_arrays()):
+            say("sweep: jobs of an earlier sweep train these runs, so it goes on by Slurm")
+            options = Options("slurm", options.slurm)
         settings = Settings(
             params.compute_on(device), workers, checkpoint_seconds, keep_going, len(fingerprints)
         )
@@ -95,9 +98,17 @@ def sweep(
         finally:
             release_memory()  # the stages of dvc repro have processes of their own
         if failures:
-            say("sweep: some runs failed, see above; running dvc repro for the others")
-            dvc("repro", "--keep-going")
-            raise InputError("sweep: some runs failed, see above; the others are kept")
+            failed = f"sweep: {plural(len(failures), 'run')} failed, see above; the others are kept"
+            if options.engine == "slurm":
+                raise InputError(
+                    f"{failed} (dvc repro --keep-going makes their tables, and trains these here)"
+                )
+            say(f"{failed}; running dvc repro for these")
+            try:
+                dvc("repro", "--keep-going")
+            except InputError:
+                raise InputError(failed) from None
+            return
         if detach:
             return
     dvc("repro")
@@ -107,9 +118,6 @@ def _train(
     missing: Sequence[RunFingerprint], settings: Settings, options: Options, detach: bool
 ) -> Collection[str]:
     """Train into the store; return the fingerprints of the runs that failed."""
-    if options.engine != "slurm" and _arrays_of(missing, active_arrays()):
-        say("sweep: jobs of an earlier sweep train these runs, so it goes on by Slurm")
-        options = Options("slurm", options.slurm)
     if options.engine == "slurm":
         return train_by_slurm(missing, options.slurm, settings, not detach)
     from ncpipe.runs.fill import fill
@@ -136,9 +144,7 @@ def cancel_jobs() -> None:
         raise InputError(still_running)
 
 
-def print_plan(
-    params: Params, compute: Compute, workers: int | None = None, options: Options = LOCAL
-) -> None:
+def print_plan(params: Params, compute: Compute, workers: int | None, options: Options) -> None:
     """Print what `sweep` would train, and where; change nothing.
 
     Runs whose data are not prepared count as missing.

@@ -21,7 +21,7 @@ STARTS    name -> function of (run, data) that gives the initial weights of a ne
 RUN_COLUMNS  name -> function of a TrainedRun (`ncpipe.features.trained_run`) that gives its value in this
           column of runs.csv; or a tuple of names -> a function that gives a dict of their values
 
-PARAMS is a frozen dataclass, no table: its fields are further keys of params.yaml (`Params.study_keys`).
+PARAMS is a frozen dataclass, no table: its fields are further keys of params.yaml.
 
 params.yaml may then use the values of a spec's first key (`architecture`, `source`, `name`), the metric's
 name, and a start's name as `start`. `ncpipe.study` has what an entry may import.

@@ -87,7 +87,7 @@ def _few_shot_arguments(
         return arguments
     shots, episodes = options["shots"], options.get("episodes", EPISODES)
     ridge = options.get("ridge", 1.0)
-    if not (isinstance(ridge, Real) and 0 < ridge < math.inf):
+    if not (isinstance(ridge, Real) and 0 < float(ridge) < math.inf):
         raise InputError(f"ridge: a number above 0, not {shown(ridge)}")
     check_shots([shots], episodes, labels)
     rows = features.double().cpu()

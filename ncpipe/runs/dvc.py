@@ -77,7 +77,10 @@ def _files(md5: str) -> dict[str, str]:
     """Return the MD5 of the files of a folder in DVC's cache, by their names; {} if its list is not there."""
     if (cache := cached_files()) is None or not (listed := cache / md5[:2] / md5[2:]).is_file():
         return {}
-    return {file["relpath"]: file["md5"] for file in json.loads(listed.read_bytes())}
+    try:
+        return {file["relpath"]: file["md5"] for file in json.loads(listed.read_bytes())}
+    except (ValueError, TypeError, KeyError):  # damaged, which `ncpipe repair` removes
+        return {}
 
 
 def cache_folder(dvc: Path) -> Path:
@@ -100,10 +103,8 @@ def _global_settings() -> list[Path]:
     """Return the paths of DVC's configs of the system and of the user."""
     folders = [os.environ.get(f"DVC_{level}_CONFIG_DIR", "") for level in ("SYSTEM", "GLOBAL")]
     if not all(folders):
-        try:
-            import platformdirs  # DVC finds them with it
-        except ImportError:
-            return []
+        import platformdirs  # DVC finds them with it
+
         app = "dvc", "iterative"
         defaults = platformdirs.site_config_dir(*app), platformdirs.user_config_dir(*app)
         folders = [folder or default for folder, default in zip(folders, defaults, strict=True)]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from ncpipe.runs.dvc import cache_folder, dvc_folder
+from ncpipe.runs.dvc import cache_folder, cached_files
 from ncpipe.system.artifacts import md5_of, remove
 from ncpipe.system.errors import InputError
 
@@ -54,12 +54,13 @@ def repair_run_cache(dvc: Path) -> list[str]:
     return lines
 
 
-def damaged_objects(dvc: Path, sizes: Collection[int] | None = None) -> Iterator[Path]:
+def damaged_objects(sizes: Collection[int] | None = None) -> Iterator[Path]:
     """Yield the files of DVC's cache whose MD5 is not the one in their name.
 
     sizes: check only files of these sizes, and lists of folders, which are small.
     """
-    for path in sorted((cache_folder(dvc) / "files" / "md5").glob("??/*")):
+    cache = cached_files()
+    for path in sorted(cache.glob("??/*")) if cache else ():
         name = path.parent.name + path.name
         checked = sizes is None or path.stat().st_size in sizes or name.endswith(".dir")
         if MD5.fullmatch(name) and checked and md5_of(path) != name.removesuffix(".dir"):
@@ -73,7 +74,7 @@ def remove_damaged(path: Path) -> str:
     """
     files = [path, *path.rglob("*")] if path.is_dir() else [path]
     sizes = {file.stat().st_size for file in files if file.is_file()}
-    copies = [] if (dvc := dvc_folder()) is None else list(damaged_objects(dvc, sizes))
+    copies = list(damaged_objects(sizes))
     for copy in copies:
         remove(copy)
     remove(path)
@@ -81,10 +82,10 @@ def remove_damaged(path: Path) -> str:
     return f", with its damaged copy in DVC's cache ({names})" if copies else ""
 
 
-def repair_cache(dvc: Path) -> list[str]:
+def repair_cache() -> list[str]:
     """Remove damaged files from DVC's cache, and their copies among the results; return a line for each."""
     lines = []
-    for damaged in list(damaged_objects(dvc)):
+    for damaged in list(damaged_objects()):
         size, md5 = damaged.stat().st_size, md5_of(damaged)
         copies = [
             path

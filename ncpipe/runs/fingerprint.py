@@ -37,11 +37,6 @@ class RunFingerprint:
 
     def inputs(self) -> dict[str, Any]:
         """Return the inputs of the run as JSON values, as its run.json records them."""
-        return self._inputs
-
-    @functools.cached_property
-    def _inputs(self) -> dict[str, Any]:
-        # Once: a fill asks for the key of every run a dozen times.
         return inputs_of(self.run, self.data, self.compute)
 
     def key(self) -> str:
@@ -53,6 +48,7 @@ class RunFingerprint:
 
     @functools.cached_property
     def _key(self) -> str:
+        # Once: a fill asks for the key of every run a dozen times.
         assert self.code
         return digest_of([self.inputs(), self.code])
 
@@ -89,7 +85,7 @@ def fingerprints_of(runs: Sequence[Run], compute: Compute) -> list[RunFingerprin
 
 
 def inputs_of(run: Run, data: str, compute: Compute) -> dict[str, Any]:
-    """Return `RunFingerprint.inputs`. This function is part of the digest of the training code."""
+    """Return `RunFingerprint.inputs`."""
     return {
         "experiment": run.experiment,
         "depth": run.depth,

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import secrets
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,8 +23,9 @@ from ncpipe.datasets.own_loaders import check_loaders
 from ncpipe.datasets.stored import FACTS
 from ncpipe.runs.code_digests import experiment_digests
 from ncpipe.runs.fingerprint import RunFingerprint, verify_run
-from ncpipe.runs.store_layout import begin_store, store_folder
-from ncpipe.system.artifacts import MANIFEST, PREPARED, RUNS, digest_of, read_json, sha256_of
+from ncpipe.runs.store import manifest_key
+from ncpipe.runs.store_layout import begin_store, beside, store_folder
+from ncpipe.system.artifacts import MANIFEST, PREPARED, RUNS, digest_of, sha256_of
 from ncpipe.system.console import plural
 from ncpipe.system.errors import InputError
 
@@ -63,12 +63,11 @@ class Kept:
         if self._always:
             return None
         try:
-            key = read_json(folder / MANIFEST)["key"]
+            key = manifest_key(folder)
             of_run = [run.columns, fingerprint.inputs(), sha256_of(folder / MANIFEST), sha256_of(facts)]
-        except (InputError, OSError, KeyError, TypeError):
+        except (InputError, OSError):
             return None
-        digest = digest_of([self._code, self._files, of_run, further])
-        return Subject(folder, key, digest) if isinstance(key, str) and key.isalnum() else None
+        return Subject(folder, key, digest_of([self._code, self._files, of_run, further]))
 
     def take(self, subject: Subject | None) -> Any:
         """Return what was kept of a subject; None if there is nothing, or if that or the run is damaged."""
@@ -95,7 +94,7 @@ class Kept:
             for subject, value in values:
                 if subject is not None:
                     path = self._path(subject)
-                    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+                    partial = beside(path)
                     partial.write_bytes(_sealed(subject, zlib.compress(json.dumps(value).encode())))
                     os.replace(partial, path)  # not flushed: the seal of what a power loss cuts is broken
 

@@ -11,8 +11,8 @@ import psutil
 
 from ncpipe import __version__
 from ncpipe.config.params import Params
-from ncpipe.runs.fingerprint import RUN_RECORD
-from ncpipe.runs.training_log import digest_in_log, training_times
+from ncpipe.runs.fingerprint import RUN_RECORD, key_of_record
+from ncpipe.runs.training_log import DIGITS, training_times
 from ncpipe.system.artifacts import RUNS, read_json
 
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "scikit-learn", "matplotlib", "dvc")
@@ -27,7 +27,7 @@ def provenance(params: Params) -> dict[str, Any]:
     records = [read_json(RUNS / run.path / RUN_RECORD) for run in runs]
     computed_with = [record["computed_with"] for record in records]
     names = computed_with[0]
-    run_of = {digest_in_log(record): run for record, run in zip(records, runs, strict=True)}
+    run_of = {key_of_record(record)[:DIGITS]: run for record, run in zip(records, runs, strict=True)}
     return {
         "source": source(),
         "trained_with": {name: sorted({str(facts[name]) for facts in computed_with}) for name in names},

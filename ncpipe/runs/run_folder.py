@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from ncpipe import __version__
@@ -87,7 +86,7 @@ def read_state(folder: Path, fingerprint: RunFingerprint) -> dict[str, Tensor]:
         copies = remove_damaged(folder)
         raise InputError(f"{error}; {folder} was removed{copies}; run dvc repro") from None
     check_run(folder, fingerprint)
-    return _read_weights(folder, folder / "model.safetensors")
+    return load_tensors(folder / "model.safetensors")
 
 
 def read_snapshots(folder: Path, fingerprint: RunFingerprint) -> dict[int, dict[str, Tensor]]:
@@ -96,29 +95,19 @@ def read_snapshots(folder: Path, fingerprint: RunFingerprint) -> dict[int, dict[
     epochs = [
         epoch for epoch in fingerprint.run.spec.snapshot_epochs() if diverged is None or epoch < diverged
     ]
-    return {epoch: _read_weights(folder, _snapshot_path(folder, epoch)) for epoch in epochs}
+    return {epoch: load_tensors(_snapshot_path(folder, epoch)) for epoch in epochs}
 
 
 def _snapshot_path(folder: Path, epoch: int) -> Path:
     return folder / "kept" / f"e{epoch}.safetensors"
 
 
-def _read_weights(folder: Path, path: Path) -> dict[str, Tensor]:
-    try:
-        return load_tensors(path)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: damaged ({error}); run ncpipe repair {folder}") from None
-
-
 def read_history(folder: Path) -> list[dict[str, float]]:
     """Return the history: for each logged epoch a dict with the fields of `HistoryRow`."""
-    path, absent = folder / HISTORY, dict.fromkeys(COLUMNS, math.nan)
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
-        return [absent | row | {"epoch": int(row["epoch"])} for row in rows]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path}: damaged ({error}); run ncpipe repair {folder}") from None
+    absent = dict.fromkeys(COLUMNS, math.nan)
+    with (folder / HISTORY).open(newline="", encoding="utf-8") as file:
+        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    return [absent | row | {"epoch": int(row["epoch"])} for row in rows]
 
 
 def _write_history(path: Path, history: Sequence[HistoryRow]) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import filecmp
 import functools
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,15 @@ from ncpipe.datasets.stored import data_checksum
 from ncpipe.runs.dvc import cached_files, locked_files
 from ncpipe.runs.dvc_repair import remove_damaged
 from ncpipe.runs.fingerprint import RUN_RECORD, RunFingerprint, fingerprint_of, is_current, verify_run
-from ncpipe.runs.store_layout import begin_store, link, link_cached, materialise, store_folder, verify_stored
+from ncpipe.runs.store_layout import (
+    begin_store,
+    beside,
+    link,
+    link_cached,
+    materialise,
+    store_folder,
+    verify_stored,
+)
 from ncpipe.system.artifacts import MANIFEST, METRICS, PREPARED, RUNS, md5_of, reach_disk, read_json, remove
 from ncpipe.system.console import plural, say
 from ncpipe.system.errors import InputError
@@ -93,23 +100,38 @@ def restore(missing: Sequence[RunFingerprint]) -> list[RunFingerprint]:
 
     DVC would restore them too, but after the stage `fill` has trained them.
     """
-    locked, left = locked_files(RUNS) if missing else {}, []
+    locked, left, absent = locked_files(RUNS) if missing else {}, [], 0
     for fingerprint in missing:
-        files = locked.get(RUNS / fingerprint.run.path)
+        files = _locked_run(locked, RUNS / fingerprint.run.path)
         try:
             write_beside(stored(fingerprint.key()), functools.partial(_link_run, fingerprint, files))
         except InputError:
             left.append(fingerprint)
-    if count := sum(RUNS / fingerprint.run.path in locked for fingerprint in left):
+            absent += files is not None
+    if absent:
         say(
-            f"dvc.lock has {count} of the {plural(len(left), 'run')} to train, and DVC's cache does not; if "
+            f"dvc.lock has {absent} of the {plural(len(left), 'run')} to train, and DVC's cache does not; if "
             "a remote does, stop this (Ctrl-C) and run dvc pull"
         )
     return left
 
 
+def _locked_run(locked: Mapping[Path, Mapping[str, str]], folder: Path) -> dict[str, str] | None:
+    """Return the MD5 of a run's files by name, of the output that is its folder or holds it; None if none.
+
+    {}: the cache lacks the output's list of files.
+    """
+    if (place := next((place for place in (folder, *folder.parents) if place in locked), None)) is None:
+        return None
+    if place == folder or not locked[place]:
+        return dict(locked[place])
+    inside = f"{folder.relative_to(place).as_posix()}/"
+    files = {name.removeprefix(inside): md5 for name, md5 in locked[place].items() if name.startswith(inside)}
+    return files or None
+
+
 def _link_run(fingerprint: RunFingerprint, files: Mapping[str, str] | None, folder: Path) -> None:
-    if not files or not link_cached(cached_files(), files, folder) or not is_current(folder, fingerprint):
+    if not files or not link_cached(files, folder) or not is_current(folder, fingerprint):
         raise InputError(f"{fingerprint.run.name}: not in DVC's cache")
     verify_run(folder)
 
@@ -132,7 +154,7 @@ def write_beside(folder: Path, write: Callable[[Path], None]) -> None:
     rename counts. A process that is killed leaves its folder, which `ncpipe clean` removes.
     """
     begin_store()
-    partial = _beside(folder)
+    partial = beside(folder)
     try:
         write(partial)
         os.rename(partial, folder)
@@ -143,18 +165,16 @@ def write_beside(folder: Path, write: Callable[[Path], None]) -> None:
     reach_disk([folder.parent])
 
 
-def import_runs() -> int:
-    """Store every undamaged run of data/runs that the store lacks; return their number.
+def import_runs() -> None:
+    """Store every undamaged run of data/runs that the store lacks.
 
     `dvc pull` and `dvc checkout` leave such runs, and DVC removes a stage's outputs before it runs the stage.
     Raises InputError for a store of another version, which cannot take them.
     """
     store_folder()
-    imported = 0
     for folder in _run_folders():
         with contextlib.suppress(InputError):
-            imported += import_run(folder)
-    return imported
+            import_run(folder)
 
 
 def remove_unwanted(params: Params) -> None:
@@ -173,20 +193,19 @@ def remove_unwanted(params: Params) -> None:
             remove(folder)
 
 
-def import_run(folder: Path) -> bool:
-    """Store a run's folder under the fingerprint in its manifest; return False if the store has it.
+def import_run(folder: Path) -> None:
+    """Store a run's folder under the fingerprint in its manifest, unless the store has it.
 
     Raises InputError, with the file's name, if the folder is damaged.
     """
-    key = _manifest_key(folder)
-    if has(key):
-        return False
-    verify_run(folder)
-    write_beside(stored(key), lambda partial: _copy(folder, partial))
-    return True
+    key = manifest_key(folder)
+    if not has(key):
+        verify_run(folder)
+        write_beside(stored(key), lambda partial: _copy(folder, partial))
 
 
-def _manifest_key(folder: Path) -> str:
+def manifest_key(folder: Path) -> str:
+    """Return the fingerprint in a run's manifest; raise InputError if that is damaged."""
     manifest = read_json(folder / MANIFEST)
     key = manifest.get("key") if isinstance(manifest, dict) else None
     if not isinstance(key, str) or not key.isalnum():
@@ -214,7 +233,7 @@ def link_to_dvc_cache(experiment: str = "*") -> None:
         return
     for folder in _run_folders(experiment):
         with contextlib.suppress(InputError, OSError):
-            run = stored(_manifest_key(folder))
+            run = stored(manifest_key(folder))
             files = [file for file in run.rglob("*") if file.is_file()]
             if loose := [file for file in files if file.stat().st_mode & 0o200]:  # DVC's are read-only
                 used = run.stat()
@@ -227,18 +246,13 @@ def _link_to_object(file: Path, run: Path, objects: Path) -> None:
     md5 = md5_of(file)
     cached = objects / md5[:2] / md5[2:]
     if cached.is_file() and not cached.samefile(file) and filecmp.cmp(cached, file, shallow=False):
-        partial = _beside(run)  # another process may check the run's folder
+        partial = beside(run)  # another process may check the run's folder
         reach_disk([cached])  # DVC does not ensure this
         try:
             os.link(cached, partial)
             os.replace(partial, file)
         finally:  # a rename of one file to itself does nothing
             partial.unlink(missing_ok=True)
-
-
-def _beside(folder: Path) -> Path:
-    """Return a new temporary name beside a folder of the store, which `ncpipe clean` knows."""
-    return folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
 
 
 def _remove_damaged(folder: Path, fingerprint: RunFingerprint, reason: InputError) -> None:

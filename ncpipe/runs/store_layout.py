@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from ncpipe.runs.dvc import cache_folder, dvc_folder
+from ncpipe.runs.dvc import cache_folder, cached_files, dvc_folder
 from ncpipe.system.artifacts import check_manifest, md5_of, publish_folder, reach_disk
 from ncpipe.system.errors import InputError
 
@@ -50,13 +50,18 @@ def begin_store() -> Path:
     if not (folder / VERSION_FILE).is_file():
         folder.mkdir(parents=True, exist_ok=True)
         # Other processes may create the store at the same time.
-        partial = folder / f".{VERSION_FILE}.{secrets.token_hex(8)}"
+        partial = beside(folder / VERSION_FILE)
         try:
             partial.write_text(f"{VERSION}\n", encoding="utf-8")
             os.replace(partial, folder / VERSION_FILE)
         finally:
             partial.unlink(missing_ok=True)
     return folder
+
+
+def beside(path: Path) -> Path:
+    """Return a new temporary name beside a path of the store, which `ncpipe clean` knows."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
 
 
 def verify_stored(folder: Path, key: str) -> None:
@@ -87,13 +92,12 @@ def link(source: "str | os.PathLike[str]", target: "str | os.PathLike[str]") -> 
         reach_disk([Path(target)])
 
 
-def link_cached(cache: Path | None, files: Mapping[str, str], folder: Path) -> bool:
+def link_cached(files: Mapping[str, str], folder: Path) -> bool:
     """Put files, given by their MD5, from DVC's cache into a folder; return False if the cache lacks one.
 
-    cache: `cached_files`. A damaged file is removed, or DVC would put it in the place of the same file made
-    again.
+    A damaged file is removed, or DVC would put it in the place of the same file made again.
     """
-    if cache is None:
+    if (cache := cached_files()) is None:
         return False
     paths = {name: cache / md5[:2] / md5[2:] for name, md5 in files.items()}
     for name, path in paths.items():

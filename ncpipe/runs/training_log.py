@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ncpipe.config.run import Run
-from ncpipe.runs.fingerprint import RunFingerprint, key_of_record
+from ncpipe.runs.fingerprint import RunFingerprint
 from ncpipe.system.artifacts import LOGS
 
 BATCH_LOG = LOGS / "batches.csv"
@@ -41,10 +41,10 @@ def log_time(fingerprints: Sequence[RunFingerprint], device: str, seconds: float
 def training_times(runs: Mapping[str, Run], threads: int) -> dict[str, Any]:
     """Return the hours that training these runs took, by experiment.
 
-    runs: by `digest_in_log` of their records. A batch counts for the experiment of its first run among them;
-    a batch without any of them does not count. threads: of each batch, so that hours x threads are core hours
-    on an idle machine. The returned `stopped` is how often a batch was stopped and resumed. The log does not
-    have the time of processes that were killed.
+    runs: by the first DIGITS of their fingerprints. A batch counts for the experiment of its first run among
+    them; a batch without any of them does not count. threads: of each batch, so that hours x threads are core
+    hours on an idle machine. The returned `stopped` is how often a batch was stopped and resumed. The log
+    does not have the time of processes that were killed.
     """
     text = BATCH_LOG.read_text(encoding="utf-8", errors="replace") if BATCH_LOG.is_file() else HEAD
     batches: dict[str, list[tuple[float, str]]] = {}
@@ -63,11 +63,6 @@ def training_times(runs: Mapping[str, Run], threads: int) -> dict[str, Any]:
         }
         for name, rows in sorted(batches.items())
     }
-
-
-def digest_in_log(record: dict[str, Any]) -> str:
-    """Return the log's name of a run, from its run.json."""
-    return key_of_record(record)[:DIGITS]
 
 
 def failure_log(run: Run) -> Path:

@@ -69,10 +69,12 @@ class Array:
         """Write its record, and the folder in which its jobs run."""
         self.write()
         workdir = self.folder / WORKDIR
-        for path, content in (code_contents() | {PARAMS_FILE.name: PARAMS_FILE.read_bytes()}).items():
-            (workdir / path).parent.mkdir(parents=True, exist_ok=True)
-            (workdir / path).write_bytes(content)
+        workdir.mkdir()
         (workdir / JOBS.parent).symlink_to(Path.cwd() / JOBS.parent)
+        for path, content in (code_contents() | {PARAMS_FILE.name: PARAMS_FILE.read_bytes()}).items():
+            if not (workdir / path).exists():  # a file below data is
+                (workdir / path).parent.mkdir(parents=True, exist_ok=True)
+                (workdir / path).write_bytes(content)
         for listed in listed_paths(FETCH):  # which loops read as they train
             if ".." not in listed.parts and not (workdir / listed).exists():
                 (workdir / listed).parent.mkdir(parents=True, exist_ok=True)

@@ -148,9 +148,6 @@ class Options:
     slurm: Slurm = Slurm()
 
 
-LOCAL = Options()
-
-
 @dataclass(frozen=True)
 class Settings:
     """Holds the settings of a sweep for any engine.
@@ -182,7 +179,7 @@ def load_options(engine: EngineName | None = None, path: Path = ENGINE_FILE) -> 
 
     Raises InputError with one line per mistake.
     """
-    options = LOCAL
+    options = Options()
     if path.is_file() and (tree := read_yaml(path)) is not None:  # None: nothing but comments
         options, mistakes = check(Options, tree)
         if mistakes:

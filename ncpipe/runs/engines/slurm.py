@@ -139,7 +139,7 @@ def _submit(options: Slurm, fingerprints: Sequence[RunFingerprint], settings: Se
         array.prepare()
         number, cluster = submit(array.name, array.jobs, options)
         array = replace(array, number=number, cluster=cluster or array.cluster)
-    except InputError:
+    except (InputError, OSError):
         array.remove()
         raise
     array.write()

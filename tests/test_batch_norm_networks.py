@@ -12,13 +12,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import image_data
-from training_cases import AUGMENTATION, HEADLESS, IMAGES, MLP, PLAIN, RESNET, VECTORS, run_of
+from training_cases import AUGMENTATION, CONV, HEADLESS, IMAGES, MLP, PLAIN, RESNET, VECTORS, run_of
 
 from ncpipe.config.experiment import Augmentation
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.features.extraction import extract
 from ncpipe.models.build import build_model, build_network, input_shape, prepare_split
-from ncpipe.models.network import Network, batch_norms
+from ncpipe.models.network import Network, batch_norms, mixes_samples
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.training import derived_state
@@ -130,6 +130,22 @@ def test_every_layer_has_its_share_of_the_way(model: dict) -> None:
         assert places == {"stem": 0, "R1": 1, "R2": 2, "last": 3}
     assert all(layer.values.shape[0] == 2 and layer.values.dim() == 2 for layer in seen)
     assert not network.bounded
+
+
+def test_a_mini_batch_of_one_image_that_is_one_pixel_by_then_is_refused() -> None:
+    """Red: a traceback of PyTorch, which has one value for each channel."""
+    run = run_of(CONV | {"channels": [3, 4, 5, 6]}, batch_size=17)
+    with pytest.raises(InputError, match=r"^batch_size: leaves a mini-batch of one sample, which batch norm"):
+        train_batch([run], IMAGES, torch.device("cpu"), "float32")
+
+
+def test_batch_norm_mixes_samples_without_running_statistics_too() -> None:
+    """Red: a gradient of parts of a batch, each normalised by itself."""
+    norm = torch.nn.BatchNorm2d(3, track_running_stats=False)
+    assert batch_norms(torch.nn.Sequential(norm)) == {}
+    assert mixes_samples(torch.nn.Sequential(norm))
+    assert mixes_samples(network_of(MLP))
+    assert not mixes_samples(network_of(PLAIN))
 
 
 def test_weights_are_drawn_as_the_keys_say_and_gains_are_1() -> None:

@@ -65,6 +65,20 @@ def test_focal_is_eq_5_of_lin(gamma: float, alpha: list[float] | None) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("gamma", [0.5, 1.5, 4.0])
+def test_focal_of_a_run_has_the_same_bits_beside_others(gamma: float) -> None:
+    """Red: powers that PyTorch computes in another way at the end of a tensor."""
+    f = torch.randn(5, 21, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    y = (torch.arange(21) % 3).expand(5, 21)
+    together = focal(f, y, gamma)
+    (slopes,) = torch.autograd.grad(together.sum(), f)
+    for run in range(5):
+        one = f[run : run + 1].detach().requires_grad_()
+        alone = focal(one, y[:1], gamma)
+        assert torch.equal(alone[0], together[run])
+        assert torch.equal(torch.autograd.grad(alone.sum(), one)[0][0], slopes[run])
+
+
 def test_focal_keeps_its_digits_where_a_sample_is_sure() -> None:
     """1 - p = 1e-12 at logits (27.6, 0): (1 - p)^2 (1 - p) to first order. Red: 1 - exp(-loss)."""
     gap = 12 * math.log(10)

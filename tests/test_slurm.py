@@ -47,7 +47,14 @@ from ncpipe.runs.engines.slurm import (
     remove_finished,
     train_by_slurm,
 )
-from ncpipe.runs.engines.slurm_commands import REQUEUE, array_states, check_submission, has_ended, summary
+from ncpipe.runs.engines.slurm_commands import (
+    REQUEUE,
+    array_states,
+    batch_script,
+    check_submission,
+    has_ended,
+    summary,
+)
 from ncpipe.runs.engines.slurm_job import main as work_on
 from ncpipe.runs.fill import fill
 from ncpipe.runs.fingerprint import RunFingerprint
@@ -429,9 +436,10 @@ def test_where_slurm_does_not_queue_again_the_driver_submits_what_is_left(
 
 
 def test_a_job_queues_itself_again_and_no_other(folder: Path, stand_in: Path) -> None:
-    """The last job of an array has the array's number. Red: that number requeued, and with it ended jobs."""
+    """The last job of an array has the array's number. Red: that number requeued, and with it ended jobs; a
+    shell that `set -e` ends at the signal."""
     prepare_sweep([2], [0], one=experiment_tree(), two=experiment_tree(epochs=6_000, log_every=10))
-    by_slurm(wait=False)
+    by_slurm(Slurm(array=2, setup=("set -e",)), wait=False)
     until(lambda: [claim for claim in claims() if claim.epochs == 6000 and claim.epoch], 300)
     until(lambda: "COMPLETED" in (told_state(stand_in, "1_0"), told_state(stand_in, "1_1")), 300)
     (stand_in / "warn").touch()
@@ -489,6 +497,12 @@ def test_jobs_find_what_loops_read(folder: Path) -> None:
     assert not (array.folder / "elsewhere").exists()
     array.remove()
     assert Path("images/one.txt").exists()
+
+
+def test_a_python_below_ones_home_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: a folder named `~` below the sweep's."""
+    monkeypatch.setenv("HOME", "/home/me")
+    assert " /home/me/bin/python -m " in batch_script("a", Slurm(python="~/bin/python"))
 
 
 def test_jobs_are_cancelled_whatever_engine_yaml_says(folder: Path, command: Command) -> None:

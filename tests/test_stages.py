@@ -8,7 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import Command, clear_code_digests, experiment_tree, measure_runs, params_tree, write_params
+from conftest import (
+    Command,
+    clear_code_digests,
+    experiment_tree,
+    measure_runs,
+    params_tree,
+    refused_by,
+    write_params,
+)
 from pipeline import ROOT
 from ruamel.yaml import YAML
 from studies import STAGES
@@ -335,6 +343,21 @@ def test_runs_start_from_the_weights_of_the_study() -> None:
         weights = load_tensors(Path(f"data/runs/one/L2/s{seed}/kept/e0.safetensors"))
         assert {float(value) for weight in weights.values() for value in weight.flatten()} == {0.5 + seed}
     assert json.loads(Path("data/runs/one/L2/s0/run.json").read_text())["inputs"]["spec"]["start"] == "halves"
+
+
+def test_runs_of_a_stage_start_from_them_too() -> None:
+    """Red: `train_runs` that begins at random, without a word."""
+    start_from(START)
+    params = load_params()
+    assert train_runs([params.run("one", 2, seed) for seed in (0, 1)], first_weight, 1) == [0.5, 1.5]
+    keys = as_json(params.experiments["one"])
+    assert refused_by(train_runs, [make_run("mine", 2, 0, keys)], first_weight, 1) == (
+        "mine L=2 seed=0: no study has the start 'halves'; take a run of load_params()"
+    )
+
+
+def first_weight(trained: TrainedRun) -> float:
+    return float(trained.snapshots[0]["lin0.bias"][0])
 
 
 @pytest.mark.parametrize(

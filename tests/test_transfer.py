@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import experiment_tree, image_data, measure_runs, refused_by, write_params
+from conftest import experiment_tree, image_data, measure_runs, refused_by, token_data, write_params
 from safetensors.torch import load_file
 from torch import Tensor
 from training_cases import DIGITS as SIX_DIGITS
@@ -23,7 +24,7 @@ from ncpipe.config.records import read
 from ncpipe.config.sources.images import ImageData
 from ncpipe.config.transfer_specs import Transfer
 from ncpipe.datasets.images import prepare_digits
-from ncpipe.datasets.prepare import prepare
+from ncpipe.datasets.prepare import SOURCES, prepare
 from ncpipe.datasets.prepared import Prepared, Split, read_prepared
 from ncpipe.datasets.transfer import split_for_transfer
 from ncpipe.features.files import read_features
@@ -82,6 +83,27 @@ def test_the_network_gets_the_source_classes_and_no_target_sample(n_source: int 
         assert torch.equal(data.target.inputs[data.target.labels == place], both)
     assert data.facts["counts"] == {"train": [12] * len(classes), "test": [10] * len(classes)}
     assert data.facts["transfer"]["counts"] == [22] * 3
+
+
+def test_target_sequences_keep_their_lengths() -> None:
+    """Of both splits. Red: padding that is read as the last token, when they are measured."""
+    data = replace(token_data(classes=4), facts=prepare_digits(digits()).facts)
+    target = split_for_transfer(data, asked(source=[0, 1], target=[3, 2], shots=[5]), None).target
+    parts = [split[split.labels == label] for split in (data.train, data.test) for label in (2, 3)]
+    assert torch.equal(target.lengths, torch.cat([part.lengths for part in parts]))
+    assert torch.equal(target.inputs, torch.cat([part.inputs for part in parts]))
+
+
+def test_all_samples_but_one_of_the_digits_may_be_other_images() -> None:
+    """Which leaves none of a class for a test split, that nobody reads. Red: a ValueError."""
+    spec = read(
+        ImageData, DIGITS | {"source": "mnist", "ood": {"source": "digits", "per_class": 174, "seed": 0}}
+    )
+    trained_on = replace(image_data(28, 1, 10), facts=prepare_digits(digits()).facts)
+    with pytest.MonkeyPatch.context() as patch:
+        sources = {**SOURCES, "mnist": lambda *_: trained_on}
+        patch.setattr("ncpipe.datasets.prepare.SOURCES", sources)
+        assert len(prepare(spec, Path(), None, False).ood) == 1740
 
 
 def test_images_of_another_set_come_in_the_size_of_ones_own() -> None:

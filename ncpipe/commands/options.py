@@ -49,11 +49,14 @@ def add(app: typer.Typer, name: str, function: str, panel: str | None = None, to
         def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
             if torch and not extra.get("resilient_parsing"):  # as where the shell completes words
                 announce(name)
+            return self.loaded().make_context(info_name, args, parent, **extra)
+
+        def loaded(self) -> Any:
             alone = typer.Typer(add_completion=False)
             runs = pkgutil.resolve_name(f"ncpipe.{function}")
             settings = getattr(runs, "context_settings", None)
             alone.command(name, cls=Command, help=about, context_settings=settings)(runs)
-            return typer.main.get_command(alone).make_context(info_name, args, parent, **extra)
+            return typer.main.get_command(alone)
 
     app.command(name, cls=Lazy, help=about, rich_help_panel=panel)(lambda: None)
 

@@ -10,7 +10,7 @@ from ncpipe.config.bounds import NonNegative
 class Penalty:
     """lambda of S25 eq. 7 and 11, half of which times the squared norm of the weights is added to the loss.
 
-    rule: `constant` is value, `over_depth` is value / L.
+    rule: `constant` is value, `over_depth` is value / L; so are features and layers, but not last_layer.
     value: lambda, or its numerator.
     last_layer: the last layer's own lambda_L (eq. 11), or null for the same lambda as everywhere.
     biases: whether the inner layers' biases are penalised like their matrices, which the paper does not; so

@@ -58,7 +58,8 @@ def prepare(spec: Data, raw: Path, mirror: Path | None, progress: bool) -> Prepa
 
     def images(other: OtherImages, **changes: str) -> Prepared:
         """Draw them as the data themselves are, but for one test image of each class, which nothing reads."""
-        keys: Any = asdict(other) | {"test_per_class": 1, "transfer": None, "ood": None} | changes
+        test = None if other.source == "digits" else 1  # which has one set for both splits
+        keys: Any = asdict(other) | {"test_per_class": test, "transfer": None, "ood": None} | changes
         return SOURCES[other.source](replace(spec, **keys), raw, mirror, progress)
 
     if spec.transfer is not None:

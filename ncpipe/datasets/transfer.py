@@ -67,7 +67,12 @@ def _of_classes(split: Split, classes: Sequence[int]) -> Split:
 
 def _all_samples(data: Prepared) -> Split:
     splits = [split for _, split in data.splits()]
-    return Split(torch.cat([split.inputs for split in splits]), torch.cat([split.labels for split in splits]))
+    lengths = [split.lengths for split in splits if split.lengths is not None]
+    return Split(
+        torch.cat([split.inputs for split in splits]),
+        torch.cat([split.labels for split in splits]),
+        torch.cat(lengths) if lengths else None,
+    )
 
 
 def resized(key: str, split: Split, like: Tensor) -> Split:

@@ -13,7 +13,7 @@ from ncpipe.config.specs import OwnLoss
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.features.objective import strengths_of, sum_of_fits
 from ncpipe.models.build import input_shape, prepare_split
-from ncpipe.models.network import Network, batch_norms
+from ncpipe.models.network import Network, mixes_samples
 from ncpipe.models.penalties import head_input_strength
 from ncpipe.training.objective import compares_samples
 
@@ -30,7 +30,7 @@ def gradient_norm(network: Network, run: Run, data: Prepared, device: torch.devi
     it is that of one side, and need not be small. NaN or inf where the loss is not finite; NaN with batch
     norm, under which the objective is no sum over samples, and for a study's own loss that compares samples.
     """
-    if batch_norms(network) or (isinstance(run.spec.loss, OwnLoss) and compares_samples(run.spec.loss)):
+    if mixes_samples(network) or (isinstance(run.spec.loss, OwnLoss) and compares_samples(run.spec.loss)):
         return math.nan
     samples = prepare_split(data.train, data.kind, run.spec.model, device, torch.float64)
     rows = ROWS

@@ -25,7 +25,7 @@ from ncpipe.models.build import prepare_split
 from ncpipe.system.artifacts import PREPARED
 from ncpipe.system.errors import InputError
 from ncpipe.training.device import prepare_device
-from ncpipe.training.loop import train_batch
+from ncpipe.training.loop import starts_of, train_batch
 from ncpipe.training.session import HistoryRow
 
 ON_CPU = Compute("cpu", 1, "float64")
@@ -133,9 +133,13 @@ def train(
     data: Prepared,
     compute: Compute,
     double: Compute,
-    starts: Sequence[dict[str, Tensor]] | None = None,
+    starts: Sequence[Mapping[str, Tensor]] | None = None,
 ) -> list[TrainedRun]:
-    """Train runs of one shape side by side; double: how their features are computed."""
+    """Train runs of one shape side by side; double: how their features are computed.
+
+    starts: initial weights; without them those that the key `start` names.
+    """
+    starts = starts or starts_of(runs, data)
     trained = train_batch(runs, data, prepare_device(compute), compute.precision, starts=starts)
     return [
         TrainedRun(one.run, one.state, double, data, None, one.diverged_at, one.history, one.snapshots)

@@ -51,8 +51,10 @@ def focal(logits: Tensor, labels: Tensor, gamma: float, alpha: Tensor | None = N
     """
     loss = cross_entropy(logits, labels)  # -log p_y
     if gamma:  # expm1 keeps the digits of 1 - p_y; 0 would have an infinite slope for gamma < 1
-        other = -torch.expm1(-loss)
-        loss = other.clamp(min=torch.finfo(loss.dtype).tiny).pow(gamma) * loss
+        other = (-torch.expm1(-loss)).clamp(min=torch.finfo(loss.dtype).tiny)
+        # Of other powers PyTorch rounds the last samples of a tensor, so those of other runs, in another way.
+        power = other.pow(gamma) if gamma in (0.5, 1, 2, 3) else (gamma * other.log()).exp()
+        loss = power * loss
     return loss if alpha is None else alpha[labels] * loss
 
 

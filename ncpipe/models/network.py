@@ -171,6 +171,12 @@ def batch_norms(network: nn.Module) -> dict[str, nn.Module]:
     }
 
 
+def mixes_samples(network: nn.Module) -> bool:
+    """Return whether a batch norm makes a sample's output depend on the others of its batch."""
+    norm = nn.modules.batchnorm._BatchNorm  # also without running statistics
+    return bool(batch_norms(network)) or any(isinstance(module, norm) for module in network.modules())
+
+
 def embedding_parameters(module: nn.Module) -> set[int]:
     """Return the ids of the parameters of the nn.Embedding inside a module."""
     tables = (part for part in module.modules() if isinstance(part, nn.Embedding))

@@ -12,6 +12,7 @@ from ncpipe.config.run import Run
 from ncpipe.config.study import call, mistake_of
 from ncpipe.datasets.prepared import Prepared
 from ncpipe.models.build import build_uninitialised_network
+from ncpipe.system.errors import InputError
 from ncpipe.training.checkpoints import Checkpoints, Stopped
 from ncpipe.training.cuda_graph import own_stream
 from ncpipe.training.device import DTYPES
@@ -71,7 +72,9 @@ def starts_of(runs: Sequence[Run], data: Prepared) -> list[Mapping[str, Tensor]]
     """
     if runs[0].spec.start is None:
         return None
-    function = runs[0].study.starts[runs[0].spec.start]
+    if (function := runs[0].study.starts.get(runs[0].spec.start)) is None:  # of `make_run`
+        start = runs[0].spec.start
+        raise InputError(f"{runs[0].name}: no study has the start {start!r}; take a run of load_params()")
     shapes = {
         name: tuple(value.shape)
         for name, value in build_uninitialised_network(runs[0], data).named_parameters()

@@ -26,6 +26,7 @@ from ncpipe.models.loss_functions import (
     supervised_contrast,
 )
 from ncpipe.models.penalties import head_input_strength, is_penalised, strengths
+from ncpipe.system.errors import InputError
 from ncpipe.training.stack import Stack
 
 PAIRS = 4_000_000  # similarities of a run that are held at a time, where nothing is learned from them
@@ -143,7 +144,14 @@ def _by_vmap(function: Callable[..., Tensor], tensors: Sequence[Tensor]) -> Tens
 
 def outputs_of(stack: Stack, samples: Split, counts: Tensor | None) -> Outputs:
     """Return what losses read of the runs of a stack on samples. counts: of the whole training set."""
-    logits, features, head_input = stack.forward_with_features(samples)
+    try:
+        logits, features, head_input = stack.forward_with_features(samples)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise InputError(
+            "batch_size: leaves a mini-batch of one sample, which batch norm cannot normalise; take another"
+        ) from None
     labels = samples.targets.expand(*logits.shape[:2], *samples.row)
     return Outputs(logits, labels, features, stack.last_weight, head_input, counts)
 

@@ -16,7 +16,7 @@ from ncpipe.config.run import Run
 from ncpipe.datasets.prepared import Prepared, Split
 from ncpipe.models.build import build_network, input_shape, prepare_split
 from ncpipe.models.inputs import width_of
-from ncpipe.models.network import batch_norms
+from ncpipe.models.network import mixes_samples
 from ncpipe.system.errors import InputError
 from ncpipe.system.randomness import seeded_generator
 from ncpipe.training.objective import (
@@ -141,7 +141,7 @@ def samples_at_a_time(stack: Stack, spec: Experiment, data: Prepared, device: to
     All of them where a sample's gradient depends on the others, through batch norm or a loss that compares
     samples, and where the samples' features are parameters.
     """
-    if compares_samples(spec.loss) or batch_norms(stack.network) or data.kind == "free":
+    if compares_samples(spec.loss) or mixes_samples(stack.network) or data.kind == "free":
         return len(data.train)
     numbers = CHUNK_NUMBERS.get(device.type, CHUNK_NUMBERS_ELSEWHERE)
     return max(1, numbers // (input_shape(data, spec.model).rows * width_of(spec.model)))

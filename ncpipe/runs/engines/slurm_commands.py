@@ -28,9 +28,11 @@ MODULE = "ncpipe.runs.engines.slurm_job"
 # sbatch's message if a job would wait until nodes are repaired, which is no mistake in its request.
 NODES_DOWN = "node not available"
 # The shell, not the worker, requeues the job, because `python` may lead into a container, without scontrol.
-# `wait` returns at each signal, so the shell waits in a loop until the worker has ended.
+# `wait` returns at each signal, so the shell waits in a loop until the worker has ended; after a `set -e` of
+# `setup` it would end at the first one.
 SCRIPT = """#!/bin/bash
 {setup}
+set +e
 {command} &
 worker=$!
 trap 'kill -USR2 $worker' USR2
@@ -207,7 +209,7 @@ def batch_script(array: str, options: Slurm) -> str:
     """
     folder, python = Path.cwd() / JOBS / array, options.python or sys.executable
     if os.sep in python:
-        python = os.path.abspath(python)
+        python = os.path.abspath(os.path.expanduser(python))
     change_folder = ["sh", "-c", 'cd "$0" && exec "$@"', str(folder / WORKDIR)]
     command = shlex.join([*change_folder, python, "-m", MODULE, str(folder)])
     return SCRIPT.format(setup="\n".join(options.setup), command=command, requeue=REQUEUE)

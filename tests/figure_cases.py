@@ -28,7 +28,7 @@ from paper_figure_cases import PAPER_CASES
 from ncpipe.config.params import Slopes
 from ncpipe.figures.depth_sweep import depth_sweep
 from ncpipe.figures.heat_maps import heat_maps
-from ncpipe.figures.labels import Column, by_experiment, row_label
+from ncpipe.figures.labels import Column, by_experiment, paper_columns, row_label
 from ncpipe.figures.layer_profiles import layer_profiles
 from ncpipe.figures.spectra import spectra
 from ncpipe.figures.train_test import train_against_test
@@ -134,6 +134,10 @@ def two_of_equal_height(runs: pd.DataFrame) -> pd.DataFrame:
 
 def nc1_alone(runs: pd.DataFrame, points: pd.DataFrame) -> tuple[Column, ...]:
     return (Column("nc1_trace_ratio", "train"),)
+
+
+def fewer_of_vision(runs: pd.DataFrame, points: pd.DataFrame) -> tuple[Column, ...]:
+    return paper_columns(runs, points)[: 2 if runs["experiment"].iloc[0] == "vision" else 3]
 
 
 nc1_sweep = partial(sweep, columns=nc1_alone)
@@ -375,6 +379,7 @@ CASES: Mapping[str, Callable[[], Figure]] = {
         runs=many_classes,
         table=lambda table: table.replace({"metric": {"nc2_etf": "gnc2_spread_weights"}}),
     ),
+    "sweep, fewer metrics of one experiment": sweep("vision", "language", columns=fewer_of_vision),
     "sweep, of an axis": partial(against_axis, "penalty.value", 0),
     "sweep, of an axis of many values": partial(against_axis, "penalty.value", 0, 7),
     "sweep, of an axis with zero": partial(against_axis, "data.noise", 2),
@@ -438,6 +443,9 @@ CASES: Mapping[str, Callable[[], Figure]] = {
     "spectra, MSE with a bias": lambda: spectra(TABLE, ORTHOGONAL.assign(last_bias=True), RN),
     "spectra, a small value kept": lambda: spectra(values(TABLE, 1e-5, "singular_weights_003"), RUNS, RN),
     "spectra, more classes than a simplex has": lambda: spectra(TABLE, RUNS, RN | TF, {"rn"}),
+    "spectra, of one target": lambda: spectra(
+        TABLE.query("metric == 'singular_weights_001'"), RUNS, RN, {"rn"}
+    ),
     "spectra, nothing measured": lambda: spectra(NOTHING, RUNS, LAYER_LABELS),
     **PAPER_CASES,
 }  # fmt: skip

@@ -256,6 +256,7 @@ MAPS = np.zeros((12, 8, 8))
         ({}, MAPS, "m.npz", r"m\.npz: inputs has shape \(12, 8, 8\); give vectors \(N, D\), im"),
         ({"kind": "image"}, MAPS, "m.npz", r"m\.npz: inputs has shape .*; kind: image takes \(N, channels"),
         ({"kind": "tokens"}, VECTORS, "m.npz", r"m\.npz: inputs is of type float64; token ids are whole"),
+        ({"own_code": True, "kind": "tokens"}, WHOLE_NUMBERS, "m.npz", "--own-code: its network reads no"),
         ({}, VECTORS, "${x}.npz", "DVC does not take this name literally; rename the file"),
         ({}, VECTORS, "a\n.npz", "DVC does not take this name literally; rename the file"),
     ],

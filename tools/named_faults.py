@@ -230,8 +230,8 @@ NAMED = [
     Fault(
         "train error in the place of test error",
         "features/run_metrics.py",
-        "        wrong = split.misses(",
-        "        split = features.train\n        wrong = split.misses(",
+        "wrong = split.misses(logits_of(split.inputs, features.weight",
+        "wrong = features.train.misses(logits_of(features.train.inputs, features.weight",
         ("tests/test_gap.py::test_a_runs_row_holds_it_against_its_own_last_strength",),
     ),
     Fault(

@@ -111,11 +111,6 @@ class Panel:
         values = self.values(title, depth)
         return f"{short(values.min())} to {short(values.max())}"
 
-    def spread(self, title: str, depth: int) -> str:
-        """Return the largest value over the least at one depth."""
-        values = self.values(title, depth)
-        return short(values.max() / values.min())
-
     def over_tests(self) -> str:
         """Return the least and the largest mean test error of a depth."""
         means = self.runs[self.runs["selected"]].groupby("depth")["test_error"].mean()
@@ -305,14 +300,6 @@ class Panel:
             rows.append([title, *cells])
         heads = [f"{name.replace('<=', '≤')} ({counts[name]} runs)" for name in names]
         return table(["", *heads], rows)
-
-    def selected(self, title: str, selection: str = "all that fit") -> str:
-        """Return the power of L over one selection of runs, as `L^-0.63 [-0.65, -0.61]`."""
-        fits = self._table("slopes_by_selection")
-        metric, split = SERIES[title]
-        own = fits[(fits["layer"] == LAST) & (fits["metric"] == metric) & (fits["split"] == split)]
-        (fit,) = own[own["selection"] == selection].to_dict("records")
-        return power(fit["slope"], fit["low"], fit["high"])
 
     def unconverged(self) -> str:
         """Return which runs that did not converge end below the mean loss of those that did."""

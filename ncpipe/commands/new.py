@@ -177,6 +177,10 @@ def _write_files(
         shutil.copyfile(template / file, folder / file)
     if data is not None:
         values["data"] = _data(folder, data, kind)
+        if values["kind"] == "own" and values["data"]["kind"] == "tokens":
+            raise InputError(
+                "--own-code: its network reads no tokens, which --data has; leave out one of them"
+            )
     if axis is not None:
         values |= _axis(values, axis)
     if values["kind"] != "mixture":

@@ -104,7 +104,8 @@ def _tables_of(experiments: Sequence[str], figures: Sequence[str]) -> dict[str, 
         read.append(name)
         return read_table(RESULTS / f"{name}.csv", "aggregate")
 
-    of_sweep = sweep_figures(experiments, table) if figures else {}
+    of_sweep = dict(sweep_figures(experiments, table)) if figures else {}
+    of_sweep.pop("own_metrics", None)  # of metrics that published tables, and who reads them, do not have
     tables = {}
     for name in figures:
         if name not in of_sweep:

@@ -78,7 +78,9 @@ def depth_sweep(
         spans = _common_spans(points, summary, titles)
         alike: dict[Column, list[Axes]] = {column: [] for row in titles.values() for column in row}
         for line, (name, line_runs) in zip(grid, rows.items(), strict=True):
-            for i, (axes, column) in enumerate(zip(line, titles[name], strict=True)):
+            for axes in line[len(titles[name]) :]:
+                axes.set_visible(False)
+            for i, (axes, column) in enumerate(zip(line, titles[name], strict=False)):
                 x_axis.scale(axes, np.unique(line_runs[x_axis.column]), among)
                 marks |= _draw_panel(
                     axes,
@@ -102,7 +104,7 @@ def depth_sweep(
             for name, line_runs in rows.items()
         ]
         drawing.label_rows(grid, row_labels, x_label=x_axis.label)
-        _draw_key(figure, marks, slopes["level"].iloc[0] if len(slopes) else math.nan)
+        _draw_key(figure, marks, slopes["level"].iloc[0] if len(slopes) else math.nan, x_axis.symbol)
     return figure
 
 
@@ -273,8 +275,11 @@ def _draw_reference(axes: Axes, lows: pd.Series, reference: ReferenceSlope) -> b
     return True
 
 
-def _draw_key(figure: Figure, marks: set[str], level: float) -> None:
-    """Draw the figure's legend, with an entry for each kind of mark that is there. level: of intervals."""
+def _draw_key(figure: Figure, marks: set[str], level: float, symbol: str) -> None:
+    """Draw the figure's legend, with an entry for each kind of mark that is there.
+
+    level: of intervals. symbol: of the x axis.
+    """
     run: dict[str, Any] = {"marker": "o", "markersize": RUN_SIZE, "markeredgewidth": 0.7, "linewidth": 0}
     fit = "" if math.isnan(level) else f" [{100 * level:g} % CI]"
     shorter = f"fit{DAGGER}, " if marks & {"fit", "unknown"} else f"least-squares fit{DAGGER}{fit},\n"
@@ -290,7 +295,7 @@ def _draw_key(figure: Figure, marks: set[str], level: float) -> None:
         ),
         ("groups", "no mean: runs in two groups", {"linewidth": 0}),
         ("fit", f"least-squares fit{fit}", {"linestyle": drawing.FIT_DASHES, "linewidth": 0.9}),
-        ("unknown", rf"$L^p$: least-squares power{fit}", {"linewidth": 0}),
+        ("unknown", rf"${symbol}^p$: least-squares power{fit}", {"linewidth": 0}),
         ("rank", r"$\rho_S$: Spearman's rank correlation", {"linewidth": 0}),
         ("bound", "slope of the bound for global optima", {"color": FAINT} | TRIANGLE_STYLE),
         ("rejected", rejected, {"linestyle": REJECTED_DASHES, "linewidth": 0.9}),

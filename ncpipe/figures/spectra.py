@@ -98,7 +98,7 @@ def _draw_panel(
     if equal is not None:
         axes.plot([1, equal], [1, 1], color=INK, linestyle=drawing.FIT_DASHES, linewidth=0.9, zorder=3)
     drawing.set_log(axes, "y")
-    kept = spectra.loc[spectra["index"] <= (equal or classes - 1), "log10"].min()
+    kept = spectra.loc[spectra["index"] <= (equal or max(classes - 1, 1)), "log10"].min()
     axes.set_ylim(min(10**kept / 1.5, FLOOR), 1.4)
     _state_lowest(axes, spectra)
     axes.set_xlim(0.6, classes + 0.4)

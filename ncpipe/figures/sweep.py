@@ -95,7 +95,7 @@ def sweep_figures(
         }
     return {
         **figures,
-        "spectra": lambda: spectra(table("spectra"), runs, labels, no_simplex),
+        "spectra": lambda: spectra(table("spectra"), runs, labels, no_simplex | vectors),
         **{f"curves_{line}": functools.partial(curves, line) for line in labels},
     }
 

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ncpipe.metrics.catalogue import SINGULAR, SUFFIXES
@@ -124,7 +123,7 @@ def _fits(slopes: pd.DataFrame, lines: Sequence[str], runs: pd.DataFrame) -> lis
     fits = []
     for line, (_, row) in zip(line_names(slopes), slopes.iterrows(), strict=True):
         level = f" ({100 * row['level']:g} % CI)" if row["low"] == row["low"] else ""
-        power = f"{CHANGES[tendency(row)]}: {rate(row, symbol(runs))}{level}"
+        power = ": ".join(filter(None, (CHANGES[tendency(row)], f"{rate(row, symbol(runs))}{level}")))
         says = f"{line} {power}; {row['n_used']} of {row['n_runs']} runs used"
         fits.append(
             {
@@ -218,4 +217,4 @@ def _column_title(column: str) -> str:
 def kept(rows: int) -> list[int]:
     """Return the indices of the rows that a chart shows, evenly spaced, with the first and the last."""
     step = max(1, math.ceil(rows / MOST_EPOCHS))
-    return sorted({*np.arange(0, rows, step).tolist(), rows - 1}) if rows else []
+    return sorted({*range(0, rows, step), rows - 1}) if rows else []

@@ -184,7 +184,7 @@ def _own_metrics(study: Study, points: pd.DataFrame) -> Iterator[Grid]:
         return
     keys = [key for key in ("experiment", "depth", "x", "metric", "split") if key in rows]
     values = rows.groupby(keys, sort=False)["value"]
-    table = values.agg(mean="mean", std="std", runs="size").reset_index()
+    table = values.agg(mean="mean", std="std", runs="count").reset_index()
     note = "At the last layer, of the runs used."
     yield grid("own-metrics", "The study's own metrics", table, OWN_COLUMNS, note)
 

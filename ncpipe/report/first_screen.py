@@ -197,7 +197,7 @@ def _heading(title: str) -> str:
 
 
 def _mean(value: float) -> Rate:
-    return Rate("", "", f"{value:.3g}", f"{value!r}, geometric mean over the runs used")
+    return Rate("", "", f"{value:.3g}", f"{float(value)!r}, geometric mean over the runs used")
 
 
 def _rate(row: pd.Series, of: str) -> Rate:

@@ -135,7 +135,7 @@ def script_json(value: object) -> str:
 def typeset(text: str) -> Markup:
     """Return text as HTML, with powers for L^-0.37 and 1e-05, minus signs, ≤ for <=, λ_L and `code`."""
     written = str(escape(text))
-    written = re.sub(r"(?<=\d)e([+-−]?)0*(\d+)\b", r" × 10^\1\2", written).replace("10^+", "10^")
+    written = re.sub(r"(?<=\d)e([+\-−]?)0*(\d+)\b", r" × 10^\1\2", written).replace("10^+", "10^")
     written = re.sub(r"(?<![\w.)\]}])-(?=\.?\d)", "−", written)
     written = re.sub(r"\^([-−]?\d+(?:\.\d+)?|T\b|\([^()]*\))", r"<sup>\1</sup>", written)
     written = re.sub(r"\b([λW])_L\b", r"\1<sub>L</sub>", re.sub("`([^`]+)`", r"<code>\1</code>", written))

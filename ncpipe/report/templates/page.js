@@ -7,7 +7,7 @@
 
   const valueOf = (row, column) => {
     const cell = row.cells[column];
-    return "v" in cell.dataset ? Number(cell.dataset.v) : cell.textContent;
+    return "v" in cell.dataset ? Number(cell.dataset.v.replace("inf", "Infinity")) : cell.textContent;
   };
   const compare = (one, other) => {
     if (one === "" || other === "") return (one === "") - (other === ""); // what is missing comes last
@@ -364,6 +364,10 @@
   function drawCurves() {
     const line = Number(at("curve-line").value);
     const name = at("quantity").value;
+    if (!name) {
+      tell("curves-say", ["No run has a row in its history."]);
+      return at("curve-chart").replaceChildren();
+    }
     const log = at("curve-scale").value === "log";
     const { history, runs } = data;
     const members = runs.line.flatMap((own, i) => (own === line ? [i] : []));

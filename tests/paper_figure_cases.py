@@ -110,13 +110,13 @@ def ratios() -> Figure:
 def headed_runs() -> pd.DataFrame:
     runs = pd.DataFrame(
         {
-            "seed": [0, 1, 2] * 2, "last_strength": [0.005] * 3 + [0.01] * 3,
+            "seed": [0, 1, 2] * 2, "penalty_value": [0.005] * 3 + [0.01] * 3, "penalty_rule": "constant",
             "loss": [0.15, 0.18, 0.165, 0.45, 0.28, 0.33],  # the third below L_DNC at full rank
             "ranks": ["5-5-10", "7-5-10", "10-10-10", "1-1-1", "4-4-4", "9-9-9"],
             "classes_given_up": [0, 0, 0, 9, 0, 0], "train_error": [0, 0, 0, 0.9, 0, 0.1],
         }
     )  # fmt: skip
-    levels = runs["last_strength"].map({0.005: 0.17, 0.01: 0.335})
+    levels = runs["penalty_value"].map({0.005: 0.17, 0.01: 0.335})
     return runs.assign(
         experiment="like", depth=4, finished=True, loss_dnc=levels, loss_srg=0.8 * levels,
         loss_over_dnc=runs["loss"] / levels, test_error=0.1, rank_features=5.0, ranks_before=runs["ranks"],

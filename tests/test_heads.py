@@ -298,7 +298,7 @@ def test_counts_and_means_are_of_runs_that_keep_their_classes() -> None:
 def test_another_axis_is_held_against_its_own_values() -> None:
     runs = headed_runs().assign(axis="optimizer.learning_rate", x=0.5)
     assert head_runs(runs, 10)["at"].tolist() == [0.5] * 6
-    assert head_runs(runs.assign(axis="penalty.value"), 10)["at"].tolist() == runs["last_strength"].tolist()
+    assert head_runs(runs.assign(axis="penalty.value"), 10)["at"].tolist() == runs["penalty_value"].tolist()
 
 
 @pytest.mark.usefixtures("study_folder")

@@ -40,7 +40,7 @@ class Decay:
     bias: float | None
 
     def __post_init__(self) -> None:
-        if not (min(self.weight, self.features) > 0 and math.isfinite(self.weight * self.features)):
+        if not all(0 < strength < math.inf for strength in (self.weight, self.features)):
             raise InputError(f"lambda_A {self.weight:g}, lambda_F {self.features:g}; both must be positive")
         if self.bias is not None and not 0 <= self.bias < math.inf:
             raise InputError(f"lambda_b: {self.bias:g}; expected 0 or more, or None for no bias")
@@ -48,7 +48,7 @@ class Decay:
     @property
     def nuclear(self) -> float:
         """sqrt(lambda_A lambda_F), the strength of the nuclear norm the two decays amount to [eq. 24]."""
-        return math.sqrt(self.weight * self.features)
+        return math.sqrt(self.weight) * math.sqrt(self.features)
 
 
 def kappa(classes: int, per_class: int, decay: Decay) -> float:

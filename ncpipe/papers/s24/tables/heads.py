@@ -16,7 +16,8 @@ def head_runs(runs: pd.DataFrame, classes: int) -> pd.DataFrame:
     """
     runs = with_ranks(runs)
     of_lambda = "axis" not in runs or runs["axis"].iloc[0] == LAMBDA
-    at = runs["last_strength"] if of_lambda else runs["x"]
+    over = runs["depth"].where(runs["penalty_rule"] == "over_depth", 1)
+    at = runs["penalty_value"] / over if of_lambda else runs["x"]
     return runs.assign(
         at=at,
         low_rank=runs["kept"] & (runs["mean_rank"] < classes),

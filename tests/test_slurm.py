@@ -517,7 +517,7 @@ def test_jobs_are_cancelled_whatever_engine_yaml_says(folder: Path, command: Com
     ("options", "said", "asked"),
     [
         (Options(), "1 run failed, see above; the others are kept", [("repro", "--keep-going")]),
-        (Options("slurm"), "1 run failed, see above; the others are kept (dvc repro", []),
+        (Options("slurm"), "1 run failed, see above; the others are kept; dvc repro would", []),
     ],
     ids=["local", "slurm"],
 )

@@ -100,9 +100,7 @@ def sweep(
         if failures:
             failed = f"sweep: {plural(len(failures), 'run')} failed, see above; the others are kept"
             if options.engine == "slurm":
-                raise InputError(
-                    f"{failed} (dvc repro --keep-going makes their tables, and trains these here)"
-                )
+                raise InputError(f"{failed}; dvc repro would train the failed ones on this machine")
             say(f"{failed}; running dvc repro for these")
             try:
                 dvc("repro", "--keep-going")

@@ -7,6 +7,7 @@ over different depths or seeds are not comparable, so each choice stands below t
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -353,7 +354,7 @@ def _draw_line(axes: Axes, choice: Choice, title: str, colour: Colour, solid: bo
 
 def _optimizer(text: str) -> str:
     """Return the optimizer that a choice's text names, in the words of a legend."""
-    return mathtext(text.split("; ")[-1].split(", 40")[0])
+    return mathtext(re.split(", (?:40|ε)", text.split("; ")[-1])[0])  # all with this beta2 have that epsilon
 
 
 def mathtext(text: str) -> str:

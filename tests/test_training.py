@@ -305,7 +305,7 @@ def test_the_gradients_norm_is_the_plain_one(name: str, monkeypatch: pytest.Monk
     run, data = PLAIN_LOOPS[name]
     network = load_network(run, build_network(run, data).state_dict(), data, CPU)
     if batch_norms(network):
-        monkeypatch.setattr("ncpipe.features.gradient.batch_norms", lambda network: {})
+        monkeypatch.setattr("ncpipe.features.gradient.mixes_samples", lambda network: False)
     samples = prepare_split(data.train, data.kind, run.spec.model, CPU, torch.float64)
     monkeypatch.setattr("ncpipe.features.gradient.ROWS", 5 * input_shape(data, run.spec.model).rows)
     learned = [p for n, p in network.named_parameters() if not (is_fixed(run.spec) and n.startswith("last."))]

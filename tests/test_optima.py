@@ -339,6 +339,12 @@ def test_penalties_of_any_size_have_a_value(strength: float) -> None:
     assert sum(gufm.smoothed_terms(3, 8, strength, 0.0)) == pytest.approx(value, rel=1e-12)
 
 
+@pytest.mark.parametrize("decay", [1e-170, 1e160])
+def test_decays_whose_product_leaves_float64_have_a_strength(decay: float) -> None:
+    """Red: 0, by which a loss is divided, or a refusal that calls them no positive numbers."""
+    assert Decay(decay, decay, None).nuclear == pytest.approx(decay, rel=1e-15, abs=0)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

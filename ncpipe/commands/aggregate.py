@@ -39,6 +39,7 @@ def aggregate() -> None:
     groups = runs.groupby("experiment", sort=False)
     series = {str(name): headline_series(of_experiment, last) for name, of_experiment in groups}
     rates = in_columns(rate_table(slopes, leave_out, runs, last))
+    errors = layer_errors(measurements, places, runs)
     fitted = runs.assign(selected=selections(runs)[ALL])  # claims take those of each selection
     tables = {
         "points": usable_points(last, runs),
@@ -50,10 +51,8 @@ def aggregate() -> None:
         "history": history,
         "layers": layer_profile(measurements[~single], places, runs),
         "separation": separation_law(measurements[~single], places, fitted),
-        "effective_depth": effective_depths(
-            layer_errors(measurements, places, fitted), fitted, params.effective_depth.tolerance
-        ),
-        "layer_errors": layer_errors(measurements, places, runs),
+        "effective_depth": effective_depths(errors, fitted, params.effective_depth.tolerance),
+        "layer_errors": errors,
         "spectra": measurements[single & (measurements["layer"] == LAST)],
         "gram": gram,
     }

@@ -14,7 +14,7 @@ from ncpipe.figures.drawing import draw_key, key_entry, row_grid
 from ncpipe.figures.labels import LOSS_NAMES
 from ncpipe.figures.style import Colour, depth_colours
 from ncpipe.figures.x_axis import XAxis, x_axis_of
-from ncpipe.metrics.catalogue import SUFFIXES
+from ncpipe.metrics.catalogue import split_of
 from ncpipe.metrics.study_metrics import series_entry
 from ncpipe.tables.keys import run_keys
 
@@ -90,8 +90,7 @@ def _metric_panels(table: pd.DataFrame) -> dict[str, dict[str, Dashes]]:
     for column in table.columns[table.notna().any()]:
         metric = series_entry(column)
         if metric.name:
-            split = next((name for name, suffix in SUFFIXES.items() if column.endswith(suffix)), "train")
-            dashes = DASHES[split]
+            dashes = DASHES[split_of(column)]
             panels.setdefault(metric.label or metric.name.replace("_", " "), {})[column] = dashes
     return panels
 

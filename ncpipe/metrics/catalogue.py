@@ -172,3 +172,8 @@ def entry_of_package(name: str) -> Metric:
 def series_name(split: str, metric: str) -> str:
     """Return the short name of a last-layer series: the metric, with a suffix for splits but `train`."""
     return metric + SUFFIXES.get(split, "")
+
+
+def split_of(name: str) -> str:
+    """Return the split of a name by `series_name`."""
+    return next((split for split, suffix in SUFFIXES.items() if name.endswith(suffix)), "train")

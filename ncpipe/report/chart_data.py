@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from ncpipe.metrics.catalogue import SINGULAR, SUFFIXES
+from ncpipe.metrics.catalogue import SINGULAR, split_of
 from ncpipe.metrics.study_metrics import entry, series_entry
 from ncpipe.report.first_screen import letter
 from ncpipe.tables.headlines import HEADLINES
@@ -210,8 +210,7 @@ def _column_title(column: str) -> str:
     metric = series_entry(column)
     if not metric.name:
         return column.replace("_", " ")
-    split = next((name for name, suffix in SUFFIXES.items() if column.endswith(suffix)), "train")
-    return title(metric.name, split)
+    return title(metric.name, split_of(column))
 
 
 def kept(rows: int) -> list[int]:

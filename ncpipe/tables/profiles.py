@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from ncpipe.tables.keys import run_keys, setting_keys
+from ncpipe.tables.keys import of_selected, run_keys, setting_keys
 from ncpipe.tables.points import in_order, usable_points
 from ncpipe.tables.slopes import least_squares_line
 
@@ -85,7 +85,7 @@ def effective_depths(errors: pd.DataFrame, runs: pd.DataFrame, tolerance: float)
     layers measured.
     """
     keys = run_keys(runs)
-    selected = errors[errors["selected"]].groupby(keys)
+    selected = of_selected(errors, runs).groupby(keys)
     rows = [(*key, len(table), *_first_layer(table, tolerance)) for key, table in selected]
     columns = [*keys, "n_layers", "layer", "reached", "effective_depth"]
     table = in_order(pd.DataFrame(rows, columns=columns), runs, keys[1:])

@@ -50,12 +50,11 @@ ALL = object()  # the entries of a stage that counts all of the study
 CONSTANTS = (type(None), bool, int, float, str, bytes)
 
 
-class Module(NamedTuple):
-    """Holds a module's digest, the names that it imports from modules of the package, and all its names."""
+class Names(NamedTuple):
+    """Holds the names that a module imports from modules of the package, and all its names."""
 
-    digest: str
     imports: tuple[tuple[str, str], ...]
-    names: frozenset[str]
+    all: frozenset[str]
 
 
 def sweep_digests() -> dict[str, dict[str, str]]:
@@ -122,7 +121,7 @@ def _room(room: str, reading: Reading) -> str:
 
 def _digest(path: Path, reading: Reading) -> str:
     content = reading.content(path)
-    return digest_module(content).digest if path.suffix == ".py" else hashlib.sha256(content).hexdigest()
+    return module_digest(content) if path.suffix == ".py" else hashlib.sha256(content).hexdigest()
 
 
 def _of_study(entries: object, reading: Reading) -> tuple[dict[str, str], int]:
@@ -183,10 +182,10 @@ def _followed(homes: Iterable[Path | tuple[str, str]], reading: Reading) -> tupl
             elif room in ROOMS:
                 last = max(last, ROOMS.index(room))
         elif (name := _name(home)) not in digests:
-            module = digest_module(reading.content(home))
-            digests[name] = module.digest
-            todo += module.imports
-            if not home.is_absolute() and module.names & IMPORTERS:  # a study's, which may import by a text
+            content = reading.content(home)
+            digests[name], names = module_digest(content), module_names(content)
+            todo += names.imports
+            if not home.is_absolute() and names.all & IMPORTERS:  # a study's, which may import by a text
                 last = len(ROOMS) - 1
     return dict(sorted(digests.items())), last
 
@@ -201,7 +200,7 @@ def _room_of(module: str, name: str) -> str:
         return room
     offering = ROOT / PACKAGE / f"{inside or '__init__'}.pyi"  # names for users
     if offering.is_file():
-        for source, offered in digest_module(offering.read_bytes()).imports:
+        for source, offered in module_names(offering.read_bytes()).imports:
             if offered == name:
                 return _room_of(source, name)
     return ROOMS[-1]
@@ -220,8 +219,14 @@ def _name(path: Path) -> str:
 
 
 @functools.cache  # by content, so that it never needs to be forgotten
-def digest_module(content: bytes) -> Module:
-    """Return what digests need of a module."""
+def module_digest(content: bytes) -> str:
+    """Return the digest of a module's syntax tree."""
+    return hashlib.sha256(_dumped(parsed(content)).encode()).hexdigest()
+
+
+@functools.cache
+def module_names(content: bytes) -> Names:
+    """Return the names of a module, apart from its digest: those of the package's modules are not needed."""
     tree = parsed(content)
     imports = set[tuple[str, str]]()
     for node in ast.walk(tree):
@@ -230,8 +235,7 @@ def digest_module(content: bytes) -> Module:
         elif isinstance(node, ast.ImportFrom):
             imports |= {(node.module or "", alias.name) for alias in node.names}
     ours = sorted(pair for pair in imports if pair[0].partition(".")[0] == PACKAGE)
-    digest = hashlib.sha256(_dumped(tree).encode()).hexdigest()
-    return Module(digest, tuple(ours), frozenset(names_in(tree)))
+    return Names(tuple(ours), frozenset(names_in(tree)))
 
 
 def _dumped(node: object) -> str:

@@ -240,13 +240,16 @@ def module_names(content: bytes) -> Names:
 
 def _dumped(node: object) -> str:
     """Return a syntax tree as text without docstrings and empty fields, as in every version of Python."""
+    if isinstance(node, ast.AST):
+        texts = []
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if name != "ctx" and value is not None and value != []:
+                texts.append(f"{name}={_dumped(value)}")
+        return f"{type(node).__name__}({','.join(texts)})"
     if isinstance(node, list):
         return f"[{','.join([_dumped(part) for part in node if not _is_docstring(part)])}]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    parts = [(name, getattr(node, name, None)) for name in node._fields if name != "ctx"]
-    texts = [f"{name}={_dumped(value)}" for name, value in parts if value is not None and value != []]
-    return f"{type(node).__name__}({','.join(texts)})"
+    return repr(node)
 
 
 def _is_docstring(node: object) -> bool:

@@ -3,7 +3,8 @@
     loss(A F + b) + lambda_A/2 |A|^2 + lambda_F/2 |F|^2 + lambda_b/2 |b|^2
 
 over A (K, m), features F (m, N) and b (K,), for K classes of n samples, N = K n, with mean cross-entropy
-[eq. 21] or 1/(2N) |A F + b - Y|^2 [eq. 28]. All depends on kappa = K sqrt(n lambda_A lambda_F): from
+[eq. 21] or 1/(2N) |A F + b - Y|^2 [eq. 28]. All depends on K, under MSE on lambda_b, and on
+kappa = K sqrt(n lambda_A lambda_F): from
 kappa = 1 on, the optimum is A = 0, F = 0. The proof: the two decays amount to
 sqrt(lambda_A lambda_F) |Z|_* of the logits Z = A F [eq. 24], which makes a convex program in Z [eq. 23], and
 by symmetry some minimiser is Z = (alpha E + beta 1 1^T/K) (x) 1_n^T, with E = I - 1 1^T/K. The factors are

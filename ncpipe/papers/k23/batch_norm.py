@@ -38,8 +38,8 @@ def optimal_value(classes: Annotated[int, Bound(low=2)], per_class: Count, decay
     """Return the least loss of features behind batch normalisation and ReLU.
 
     K (lambda sqrt(n) - lambda^2/2), and K n/2 for lambda >= sqrt(n). F_BN is proportional to Y there:
-    collapsed, and a simplex ETF about its mean. Eq. 62 has gamma = sqrt(1 - 1/K), v = 1/sqrt(K) and
-    |a_j| = 1; they minimise only times sqrt(sqrt(n) - lambda).
+    collapsed, and a simplex ETF about its mean. The width is K or more. Eq. 62 has gamma = sqrt(1 - 1/K) and
+    v = 1/sqrt(K), which minimise only times sqrt(sqrt(n) - lambda).
     """
     root = math.sqrt(per_class)
     square = max(root - decay, 0.0)

@@ -2,9 +2,9 @@
 
 K_A majority classes of R n_B samples and K_B minority classes of n_B, N all samples: majority, per_minority,
 ratio and minority of the functions. Decay on A and on every sample's features is as in `ufm`. The problem is
-convex in the logits with a nuclear norm, so that classes of one size are alike at some optimum. The
-minority's contrast is the length of its classifier rows about their mean; it falls to 0 before the majority's
-does.
+convex in the logits with a nuclear norm, for widths of K or more, so that classes of one size are alike at
+some optimum. The minority's contrast is the length of its classifier rows about their mean; it falls to 0
+before the majority's does.
 """
 
 import math

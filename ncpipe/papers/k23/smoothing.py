@@ -1,4 +1,4 @@
-"""Solve the UFM with label smoothing: soft targets (1 - delta) e_y + delta/K [K23 sec. 5].
+"""Solve the UFM with label smoothing, of width at least K - 1: soft targets (1 - delta) e_y + delta/K.
 
 The optimum keeps its directions and shrinks. Under cross-entropy smoothing adds delta (K-1)/K times the logit
 gap to the loss, as more decay would: kappa + delta replaces kappa.

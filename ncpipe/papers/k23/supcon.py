@@ -32,7 +32,7 @@ def supcon_loss(features: Tensor, classes: int, temperature: float, *, include_s
 def supcon_optimum(
     classes: Annotated[int, Bound(low=2)], per_class: Count, temperature: Positive, include_self: bool
 ) -> float:
-    """Return the least supervised contrastive loss over unit features.
+    """Return the least supervised contrastive loss over unit features of K - 1 or more coordinates.
 
     That of a collapsed simplex ETF: log n + log(1 + (K-1) exp(-K/((K-1) tau))), and without i itself
     log(n - 1 + n (K-1) exp(-K/((K-1) tau))). Eq. 33 is this for a c_2/c_1 = (K-1) exp(-K Omega_F/((K-1)

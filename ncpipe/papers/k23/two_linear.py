@@ -7,7 +7,7 @@ singular values, so that each of these is the z that minimises (z - 1)^2/2 + 3/2
 lambda_2 lambda_F)^(1/3): an orthogonal frame in every factor, or nothing. z jumps from 1/2 to 0 at c =
 2^(-4/3).
 
-K  classes    n  samples of a class
+K  classes    n  samples of a class    both widths are K or more
 """
 
 from scipy.optimize import brentq

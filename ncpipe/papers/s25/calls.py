@@ -33,7 +33,7 @@ def excess_at_distance(
     starts: Count,
     seed: Index,
 ) -> float:
-    """Return the least loss above the optimum of pairs (W, X) at a distance, or more, from all optima.
+    """Return the least loss found above the optimum, of pairs (W, X) at a distance, or more, from all optima.
 
     Lemma 4.1 says that it is above 0 for every distance; n = 1. By SLSQP from as many starts near an optimum
     as elsewhere; the distance of pairs is that of their Frobenius norms.
@@ -121,8 +121,8 @@ def least_kept_share(
 ) -> float:
     """Return the least share of the spread within classes that an optimum of App. C's example keeps.
 
-    Two-layer blocks without biases under a constant lambda, at any depth; MSE, X = I_K (x) 1_n^T + E with
-    columns of E of length `size`.
+    Two-layer blocks without biases behind a given first layer, under a constant lambda, at any depth; MSE, X
+    = I_K (x) 1_n^T + E with columns of E of length `size`.
     """
     run, data = example(classes, per_class, size, strength, 2, seed)
     features, still = motionless(run, data)

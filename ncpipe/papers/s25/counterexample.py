@@ -103,7 +103,8 @@ def kept_share(gap: float, price: float) -> float:
     """Return the least share of sqrt(tr Sigma_W) after LN that an optimal network of such blocks keeps.
 
     A network that keeps the share s pays (1 - s) `price` at least; staying put costs `gap` above L*_GUFM. So
-    no optimum has s < 1 - gap/price, whatever its depth. 0 where this says nothing.
+    no optimum behind the same first layer has s < 1 - gap/price, whatever its depth. 0 where this says
+    nothing.
     """
     return max(0.0, 1 - gap / price)
 

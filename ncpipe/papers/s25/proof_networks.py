@@ -149,10 +149,10 @@ PLACES: dict[str, Any] = {"beside": "-", "within": drawing.DASHES}
 
 
 def counterexample(table: pd.DataFrame) -> Figure:
-    """Draw App. C: gain and price of collapse against epsilon, and the spread that every optimum keeps.
+    """Draw App. C: gain and price of collapse against epsilon, and the spread that optima keep.
 
     table: rows of `study_rows.counterexample_rows`. Solid lines: noise beside the span of the class
-    means; dashed: within it, as in the text.
+    means; dashed: within it, as in the text. The first layer is given.
     """
     with drawing.row_grid(1, 2, 2.9) as (figure, ((left, right),)):
         shallow, size = table["depth"].min(), table["size"].iloc[0]

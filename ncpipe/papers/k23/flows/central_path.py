@@ -6,8 +6,8 @@ With the best A and b for the features, no decay, and white within-class scatter
 
 of the singular values omega_j of the centred class means, j = 1..K-1: features with larger, equal omega_j
 have collapsed further. Two flows keep Sigma_W = I, and in both each omega_j moves by itself. The tangent
-flow, that of eq. 31 as printed, projects the gradient on the white features; renormalising after every step,
-the text's words, multiplies all features by Sigma_W^(-1/2) and so lengthens the means too.
+flow, that of eq. 31 with its sign corrected, projects the gradient on the white features; renormalising after
+every step, the text's words, multiplies all features by Sigma_W^(-1/2) and so lengthens the means too.
 
 K  classes    n  samples of a class    N = K n
 """

@@ -66,8 +66,9 @@ def etf_slope(classes: int, own: float, other: float) -> float:
 def log_separation(classes: int, strength: float, power: float, time: float) -> float:
     """Return log(|f_i - f_j|/sqrt(t)) at t, from 0 at t = 1, T = I and alpha - beta = strength/t^power.
 
-    Differences of class means grow by exp(int_1^t (alpha - beta)/K), the noise as sqrt(t): separable in the
-    end iff this goes to infinity, that is for power < 1, and for power = 1 iff strength > K/2.
+    Differences of class means grow by exp(int_1^t (alpha - beta)/K), the noise as sqrt(t): many samples are
+    separable in the end iff this goes to infinity, that is for power < 1, and for power = 1 iff strength >
+    K/2.
     """
     if power == 1:
         grown = strength / classes * math.log(time)

@@ -1,6 +1,6 @@
 """Deep features models beside DNC and SRG: the figures of S24 sec. 6, for the runs of a study.
 
-runs: as `ncpipe.papers.s24.commands.low_rank` has them, with kept, mean_rank and classes (K).
+runs: as `ncpipe.papers.s24.low_rank` has them, with kept, mean_rank and classes (K).
 """
 
 import math

@@ -22,7 +22,7 @@ AXES = {"model.width": "width", "optimizer.learning_rate": "learning rate", "pen
 
 
 def study_figures(tables: Mapping[str, pd.DataFrame]) -> dict[str, DrawFigure]:
-    """Return the figures that the tables of data/low_rank hold, by name; `commands.low_rank` has the tables.
+    """Return the figures of the tables in data/low_rank, by name; `papers.s24.low_rank` has the tables.
 
     Of the sweep: class_means, rank_penalty, loss_split, and run_EXPERIMENT, the run of the lowest loss. Of
     the theory: level_ratios, solutions. Of each series NAME with an axis: against_axis_NAME; of others:

@@ -118,8 +118,10 @@ def test_trainer_logs_what_the_table_has(tmp_path: Path) -> None:
     model, data, held_out = bert(), texts(12, 1), texts(9, 2)
     start = measured(model, data, held_out)
     loop = trainer(model, data, tmp_path)
-    loop.add_callback(CollapseCallback(loop, "classifier", data, held_out, every=2))
+    callback = CollapseCallback(loop, "classifier", data, held_out, every=2)
+    loop.add_callback(callback)
     loop.train()
+    assert list(callback.monitor.history) == [0, 2]
     assert [entry["epoch"] for entry in loop.state.log_history if CDNV in entry] == [0, 2]
     for values, expected in zip(logged(loop), (start, measured(model, data, held_out)), strict=True):
         assert values == pytest.approx(expected, **CLOSE)
@@ -197,7 +199,9 @@ def test_lightning_logs_what_the_table_has(tmp_path: Path) -> None:
         dir=str(tmp_path / "live"), save_dvc_exp=False, dvcyaml=None, monitor_system=False
     )
     loaders = DataLoader(data, batch_size=12, shuffle=True), DataLoader(held_out, 9)
-    loop, entries = fit(model, data, tmp_path, [CollapseCallback("head", *loaders, layers=["body"])], [live])
+    callback = CollapseCallback("head", *loaders, layers=["body"])
+    loop, entries = fit(model, data, tmp_path, [callback], [live])
+    assert list(callback.history) == [0, 1, 2]
     assert [step for step, _ in entries] == [0, 3, 6]
     rows = measure_model(model, "head", [data[:]], [held_out[:]], layers=["body"])
     assert entries[-1][1] == pytest.approx(named(rows), **CLOSE)
@@ -242,6 +246,7 @@ def test_lightning_of_a_causal_model(period: dict[str, int], steps: list[int], t
     callback = CausalCollapseCallback(loader, test_loader=loader, min_per_class=1, **period)
     _, entries = fit(Decoder(), sequences(24), tmp_path, [callback])
     assert [step for step, _ in entries] == steps
+    assert list(callback.history) == [step / 3 for step in steps]
     assert entries[-1][1][CDNV.replace("train", "test")] == entries[-1][1][CDNV]
 
 

@@ -1,5 +1,6 @@
 """Measuring any PyTorch classifier: of torchvision, of transformers, on some classes, by any loader, once."""
 
+import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -165,6 +166,78 @@ def test_rounding_is_no_direction_of_the_means(
         assert single == pytest.approx(double, rel=error), metric
 
 
+def test_rounding_of_maps_is_no_direction_of_the_means() -> None:
+    """Their mean over positions is known as float32. Red: a rank of `norm` that its mean, `last`, has not."""
+
+    class Maps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.norm, self.fc = nn.Linear(8, 7), nn.LayerNorm(7), nn.Linear(7, 9)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.fc(self.norm(self.body(inputs)).mean(1))
+
+    torch.manual_seed(0)
+    labels = torch.arange(9).repeat(200)
+    inputs = torch.randn(9, 1, 8)[labels] + 0.3 * torch.randn(len(labels), 4, 8)
+    got = measure_model(Maps(), "fc", [(inputs, labels)], layers={"norm": nc.channels_last})
+    for metric in ("nc1_pinv_rank", "nc1_pinv", "dnc1_trace_pinv", "nc2_condition"):
+        assert got["norm", "train", metric] == pytest.approx(got["last", "train", metric], rel=1e-5), metric
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_outputs_of_a_regression_are_those_of_the_layer_to_the_unit(outputs: int) -> None:
+    """Or (n,) of one. Red: targets in other units than W h + b, or shifted for each sample."""
+
+    class Shifted(nn.Sequential):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self[0](inputs) + inputs[:, :1]
+
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(20, 4), torch.randn(20, outputs)
+    head = nn.Linear(4, outputs)
+    nc.measure_regression_model(nn.Sequential(head), "0", [(inputs, targets)])
+    if outputs == 1:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            nc.measure_regression_model(nn.Sequential(head, nn.Flatten(0)), "0", [(inputs, targets)])
+    for model in (Shifted(head), nn.Sequential(head, nn.Hardtanh(-0.1, 0.1))):
+        with pytest.raises(InputError, match=f"which are not the {outputs} numbers of '0'"):
+            nc.measure_regression_model(model, "0", [(inputs, targets)])
+
+
+def test_precision_of_a_single_backend() -> None:
+    """Red: PyTorch's error of mixed settings, from inside the model's forward pass."""
+    products = torch.backends.cuda.matmul
+    if (before := getattr(products, "fp32_precision", None)) is None:
+        pytest.skip("this PyTorch has one precision for all backends")
+    try:
+        products.fp32_precision = "tf32"
+        measure_model(nn.Linear(4, CLASSES), "", [(torch.randn(12, 4), torch.arange(12) % CLASSES)])
+    finally:
+        products.fp32_precision = before
+
+
+def test_packed_sequences_are_one_input() -> None:
+    """Red: their data and batch sizes as four arguments."""
+
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.fc = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, CLASSES)
+
+        def forward(self, inputs: nn.utils.rnn.PackedSequence) -> Tensor:
+            return self.fc(self.lstm(inputs)[1][0][0])
+
+    torch.manual_seed(0)
+    lengths = torch.arange(12) % 4 + 1
+    packed = nn.utils.rnn.pack_padded_sequence(
+        torch.randn(12, 4, 4), lengths, batch_first=True, enforce_sorted=False
+    )
+    got = measure_model(Words(), "fc", [(packed, torch.arange(12) % CLASSES)], device="cpu")
+    assert got["last", "train", "nc1_trace_ratio"] > 0
+
+
 def test_labels_that_are_the_tokens_are_said() -> None:
     """As causal models of transformers have them, which shift them on their own."""
     network = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5))
@@ -182,6 +255,25 @@ def test_a_layer_of_tokens_takes_a_function_of_its_own() -> None:
     assert values(got)[name, "train", "nc1_trace_ratio"] > 0
     with pytest.raises(InputError, match=r"layers=\{'transformer.h.1': nc.channels_last\}"):
         measure_model(model, "score", batches, select=last_token, layers=[name])
+
+
+def test_of_a_layer_only_its_vectors_are_kept() -> None:
+    """Red: whole outputs, held to the end of the pass."""
+
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.fc = nn.Linear(4, 5), nn.Linear(5, CLASSES)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            pooled = self.first(inputs).mean(1)
+            assert not [
+                each for each in gc.get_objects() if type(each) is Tensor and each.shape == (12, 7, 5)
+            ]
+            return self.fc(pooled)
+
+    batch = torch.randn(12, 7, 4, generator=seeded(1)), torch.arange(12) % CLASSES
+    measure_model(Blocks(), "fc", [batch], layers={"first": lambda values, inputs: values[:, -1]})
 
 
 def test_a_layer_is_copied_before_the_next_works_in_place() -> None:

@@ -14,8 +14,8 @@ import ncpipe as nc
 from ncpipe.metrics.causal import measure_causal_lm
 from ncpipe.metrics.checks import check_arrays, check_shots
 from ncpipe.metrics.hooks import measure_model
-from ncpipe.metrics.sample_statistics import check_classifier
-from ncpipe.metrics.statistics import StatisticsAccumulator
+from ncpipe.metrics.sample_statistics import SampleAccumulator, check_classifier
+from ncpipe.metrics.statistics import StatisticsAccumulator, class_statistics
 from ncpipe.metrics.table import measure, measure_batches
 from ncpipe.metrics.vocabulary import TokenPass, measure_token_arrays
 from ncpipe.models.hook_points import hook_points
@@ -93,14 +93,15 @@ class Calls(nn.Module):
 class Turned(nn.Module):
     """Classifies positions; its body gives (n, d, T) or (T, n, d) of inputs (n, T, d)."""
 
-    def __init__(self, by_channel: bool) -> None:
+    def __init__(self, body: nn.Module) -> None:
         super().__init__()
-        self.by_channel, self.fc = by_channel, nn.Linear(6, 3)
-        self.body = nn.Conv1d(6, 6, 1) if by_channel else nn.TransformerEncoderLayer(6, 2, dropout=0.0)
+        self.body, self.fc = body, nn.Linear(6, 3)
 
     def forward(self, rows: Tensor) -> Tensor:
-        turned = (1, 2) if self.by_channel else (0, 1)
-        logits: Tensor = self.fc(self.body(rows.transpose(*turned)).transpose(*turned))
+        turned = (1, 2) if isinstance(self.body, nn.Conv1d) else (0, 1)
+        values = self.body(rows.transpose(*turned))
+        values = values[0] if isinstance(values, tuple) else values  # of an LSTM
+        logits: Tensor = self.fc(values.transpose(*turned))
         return logits
 
 
@@ -345,10 +346,10 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     ),
     *(
         (
-            model([(PLACES, PLACES[0].long())], network=Turned(by_channel), head="fc", layers=["body"]),
+            model([(PLACES, PLACES[0].long())], network=Turned(body), head="fc", layers=["body"]),
             "layer 'body' gives (6, 6, 6), in which samples, positions and width cannot be told apart; name",
         )
-        for by_channel in (True, False)
+        for body in (nn.Conv1d(6, 6, 1), nn.TransformerEncoderLayer(6, 2, dropout=0.0), nn.LSTM(6, 6))
     ),
     (model(LOADER, head=0), "classifier: a name or a module, not 0"),
     (model(LOADER, head=nn.Linear(2, 3)), "classifier: the given module is no part of the model"),
@@ -421,6 +422,10 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
         "ood_loader: does not apply to tags; le",
     ),
     (computed([0, 3]), "class 3 has no samples; leave it out of `classes`"),
+    (
+        lambda: SampleAccumulator(class_statistics(h, y % 2, 2), train=class_statistics(h, y, 3)),
+        "train and test differ in the number of classes: 3 and 2; give the same ones",
+    ),
     # Causal models
     (causal(unembedding=None), "the model names no unembedding, and a Linear is needed; name the layer that"),
     (causal({"tokens": IDS}), "a batch has no 'labels'; it has tokens"),

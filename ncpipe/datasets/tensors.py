@@ -31,7 +31,8 @@ def as_tensor(array: Array, name: str) -> Tensor:
     garbled: masks, missing values, sparse and nested tensors, lists of batches, text, dates, complex numbers.
     """
     if isinstance(array, Tensor):
-        return _plain(array, name)
+        tensor = _plain(array, name)
+        return tensor.cpu() if tensor.device.type == "mps" else tensor  # which has no float64
     if isinstance(array, np.ma.MaskedArray):
         if np.ma.is_masked(array):
             raise InputError(f"{name}: a masked array; give the samples that are kept, without a mask")

@@ -28,16 +28,16 @@ class _LoggingCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         check_prefixes(other for other in trainer.callbacks if isinstance(other, CollapseMonitor))
         if trainer.global_step == 0:  # otherwise training resumes from a checkpoint
-            self._log(trainer, pl_module)
+            self._log(trainer, pl_module, 0)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.due(trainer.current_epoch + 1):
-            values = self._log(trainer, pl_module)
+            values = self._log(trainer, pl_module, trainer.current_epoch + 1)
             pl_module.log_dict(values, logger=False, sync_dist=True, batch_size=1)
 
-    def _log(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, float]:
+    def _log(self, trainer: Trainer, pl_module: LightningModule, epoch: float) -> dict[str, float]:
         forward = _in_precision(trainer, self.options.get("forward") or call)
-        values = self.values(pl_module, forward) if trainer.is_global_zero else {}
+        values = self.values(pl_module, forward, epoch=epoch) if trainer.is_global_zero else {}
         for logger in trainer.loggers:
             logger.log_metrics(values, step=trainer.global_step)
         return trainer.strategy.broadcast(values)
@@ -76,7 +76,8 @@ class CausalCollapseCallback(CausalCollapseMonitor, _LoggingCallback):
     ) -> None:
         if trainer.global_step != self._last and self.due_at_step(trainer.global_step):
             self._last = trainer.global_step
-            self._log(trainer, pl_module)
+            part = (batch_idx + 1) / trainer.num_training_batches
+            self._log(trainer, pl_module, trainer.current_epoch + part)
 
 
 def _in_precision(trainer: Trainer, run: Forward) -> Forward:

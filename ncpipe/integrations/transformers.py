@@ -71,7 +71,7 @@ class CollapseCallback(TrainerCallback):
     def _log(self, state: TrainerState, control: TrainerControl, model: nn.Module) -> None:
         if state.is_world_process_zero:
             should_log = control.should_log  # `log` clears it, and the epoch's loss would not be logged
-            self.trainer.log(self.monitor.values(model))
+            self.trainer.log(self.monitor.values(model, epoch=state.epoch))
             control.should_log = should_log
 
 

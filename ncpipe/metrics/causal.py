@@ -250,7 +250,7 @@ def own_shift(model: nn.Module, vocabulary: int, device: torch.device) -> bool |
     except Exception as error:
         reason = " ".join(str(error).split())[:100] or type(error).__name__
         raise RuntimeError(reason) from error
-    before, after = (output[0, : TRIED - 1].double() for output in (logits, changed))
+    before, after = (output[0, : TRIED - 1].cpu().double() for output in (logits, changed))
     coarse = torch.finfo(logits.dtype).eps > torch.finfo(torch.float32).eps
     allowed = (COARSE_ROUNDING if coarse else ROUNDING) * before.abs().max()
     if bool(((before - after).abs() > allowed).any()):

@@ -56,12 +56,14 @@ class Classifier:
         return torch.device("cpu")
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[list[Tensor]]:
+    def reading(self) -> Iterator[list[tuple[int, Tensor]]]:
         """Read W and b when the layer runs in the block, the first time; yield a list for its logits.
+
+        They are the number of rows (K,) and the first `ROWS` of them.
 
         Raises InputError, where the layer runs, unless its logits are W h + b.
         """
-        logits: list[Tensor] = []
+        logits: list[tuple[int, Tensor]] = []
         if self.precision is not None:
             yield logits
             return
@@ -69,8 +71,8 @@ class Classifier:
         hooks = (
             self.module.register_forward_pre_hook(self._read, with_kwargs=True),
             self.module.register_forward_hook(self._compare, with_kwargs=True),
-            # A copy, because the model may change them in place.
-            self.module.register_forward_hook(lambda module, args, output: logits.append(output.clone())),
+            # Copies, because the model may change them in place.
+            self.module.register_forward_hook(lambda module, args, output: logits.append(self._rows(output))),
         )
         try:
             yield logits
@@ -84,25 +86,32 @@ class Classifier:
         kinds |= {self.weight.dtype} if self.precision is None else {self.weight.dtype, self.precision}
         return pass_rounding(max(torch.finfo(kind).eps for kind in kinds))
 
-    def check_output(self, output: Any, logits: Tensor, features: Tensor) -> None:
+    def check_output(
+        self, output: Any, logits: tuple[int, Tensor], features: Tensor, plain: bool = False
+    ) -> None:
         """Raise InputError unless a model's output holds the layer's logits, those of features (n, d).
 
-        logits: what the layer gave in the same forward pass. They may be shifted by a number for each sample
-        (log-softmax), or be their softmax. Warns where the output holds no tensor to compare.
+        logits: what `reading` gave of the same forward pass. They may be shifted by a number for each sample
+        (log-softmax), or be their softmax, unless they have to be as they are (`plain`). Warns where the
+        output holds no tensor to compare.
         """
-        tensors = [t for t in tensors_in(output) if t.is_floating_point() and t.dim() > 1]
+        tensors = [t for t in tensors_in(output) if t.is_floating_point()]
+        if self.classes == 1:
+            tensors = [t.unsqueeze(1) if t.dim() == 1 else t for t in tensors]
+        tensors = [t for t in tensors if t.dim() > 1]
         if not tensors:
             warn(f"the model returns no logits, so it was not checked that they are those of {self.name!r}")
             return
         expected = [logits]
-        if features.shape[:-1] != logits.shape[:-1]:  # one of several feature vectors of a sample
-            expected.append(self._logits(features.to(self.weight)))
+        if features.shape[:-1].numel() != logits[0]:  # one of several feature vectors of a sample
+            expected.append(self._rows(self._logits(features.to(self.weight))))
         outputs = [t if t.shape[-1] == self.classes else t.movedim(1, -1) for t in tensors]
-        outputs = [t.to(logits.device) for t in outputs if t.shape[-1] == self.classes]
-        if not any(self._same_logits(t, values, features) for t in outputs for values in expected):
+        outputs = [t for t in outputs if t.shape[-1] == self.classes]
+        if not any(self._same_logits(t, *rows, features, plain) for t in outputs for rows in expected):
             shapes = ", ".join(str(tuple(t.shape)) for t in tensors[:SHOWN])
+            kind = "numbers" if plain else "logits"
             raise InputError(
-                f"{self.argument}: the model returns {shapes}, which are not the {self.classes} logits of "
+                f"{self.argument}: the model returns {shapes}, which are not the {self.classes} {kind} of "
                 f"{self.name!r}; name the layer that gives them, or a forward=... that returns them"
             )
 
@@ -160,19 +169,26 @@ class Classifier:
     def _logits(self, features: Tensor) -> Tensor:
         return functional.linear(features, self.weight, self.bias)
 
-    def _same_logits(self, output: Tensor, logits: Tensor, features: Tensor) -> bool:
-        if output.numel() != logits.numel():
+    def _rows(self, logits: Tensor) -> tuple[int, Tensor]:
+        """Return the number of rows of logits (..., K), and copies of the first ones."""
+        rows = logits.reshape(-1, self.classes)
+        return len(rows), rows[:ROWS].clone()
+
+    def _same_logits(self, output: Tensor, count: int, logits: Tensor, features: Tensor, plain: bool) -> bool:
+        found, output = self._rows(output)
+        if found != count:
             return False
-        output, logits = (tensor.reshape(-1, self.classes)[:ROWS] for tensor in (output, logits))
         allowed = self._rounding(features, logits, output)
-        a, b = output.double(), logits.double()
+        a, b = output.cpu().double(), logits.cpu().double()  # Apple's GPUs have no float64
+        if plain:
+            return _close(a, b, 2 * allowed)
         shifted = _close(a - a.mean(1, keepdim=True), b - b.mean(1, keepdim=True), 2 * allowed)
         return shifted or _close(a, b.softmax(1), 2 * allowed)
 
     def _rounding(self, features: Tensor, *logits: Tensor) -> float:
         """Return by how much equal logits may differ, of the types of these."""
         coarsest = max(torch.finfo(tensor.dtype).eps for tensor in logits)
-        products = OPERAND_ROUNDING[torch.get_float32_matmul_precision()]
+        products = OPERAND_ROUNDING[_product_precision()]
         if coarsest < OPERAND_ROUNDING["highest"]:
             products = coarsest
         lengths = [torch.linalg.vector_norm(t, dim=-1).max().item() for t in (features, self.weight)]
@@ -206,6 +222,14 @@ def find_classifier(
 def _few(value: Any) -> Any:
     """Return a few samples, and positions of each, of a tensor (n, ..., d); anything else as it is."""
     return value[(slice(FEW),) * (value.dim() - 1)] if isinstance(value, Tensor) else value
+
+
+def _product_precision() -> str:
+    """Return the precision of float32 products; the lowest where it is set for single backends."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # set by `torch.backends.cuda.matmul.fp32_precision`
+        return "medium"
 
 
 def tensors_in(output: Any) -> Iterator[Tensor]:

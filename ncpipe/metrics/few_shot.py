@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ncpipe.metrics.entry import metric
+from ncpipe.metrics.pairs import ROW_ENTRIES
 from ncpipe.metrics.powers_of_two import times_two_to
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.system.lazy_torch import Tensor, torch
@@ -165,7 +166,10 @@ def draw_shots(labels: Tensor, classes: int, count: int, generator: "torch.Gener
 
 def nearest_shots(shots: Tensor, rows: Tensor) -> Tensor:
     """Return classes (m,) of rows (m, d) by the nearest mean of shots (t, n, d); ties go to the lowest."""
-    return torch.cdist(rows, shots.mean(1), compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
+    means = shots.mean(1)
+    parts = rows.split(max(1, ROW_ENTRIES // len(means)))
+    mode = "donot_use_mm_for_euclid_dist"
+    return torch.cat([torch.cdist(part, means, compute_mode=mode).argmin(1) for part in parts])
 
 
 def ridge_shots(shots: Tensor, rows: Tensor, strength: float) -> Tensor:
@@ -190,8 +194,9 @@ def ridge_shots(shots: Tensor, rows: Tensor, strength: float) -> Tensor:
     gram = scaled @ scaled.T / len(samples)
     gram.diagonal().add_(strength)
     dual = torch.linalg.solve(gram, targets) / len(samples)
-    scores: Tensor = ((rows - centre) / scale) @ (scaled.T @ dual)
-    return scores.argmax(1)
+    axes = scaled.T @ dual
+    parts = rows.split(max(1, ROW_ENTRIES // classes))
+    return torch.cat([(((part - centre) / scale) @ axes).argmax(1) for part in parts])
 
 
 def balanced_error(decided: Tensor, labels: Tensor, classes: int) -> float:

@@ -68,7 +68,7 @@ def _checked(needs: frozenset[str], arrays: dict[str, Any]) -> dict[str, Any]:
     if train is not None:
         check_arrays(*train, None, None, classes, TRAIN)
         check_widths([train[0], features])
-        arguments["train"] = class_statistics(*train, classes)
+        arguments["train"] = class_statistics(*train, classes).to(features.device)
     if not needs <= arguments.keys():
         about = arguments.get("train")
         accumulator = SampleAccumulator(statistics, weight, bias, about, spread="spread" in needs)

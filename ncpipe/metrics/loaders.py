@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, IterableDataset
 
 from ncpipe.datasets.tensors import as_tensor
@@ -155,15 +156,13 @@ class _Reader:
 
         The first one reads the classifier's W and b, and compares its logits with the model's output.
         """
-        with self.head.reading() as logits, reading(self.hook_points) as values:
+        by_position = entries.dim() == 2
+        with self.head.reading() as logits, reading(self.hook_points, inputs, by_position) as vectors:
             output = self.call(self.model, inputs)
-        vectors = {
-            point.name: point.vectors(values[point.name], inputs, by_position=entries.dim() == 2)
-            for point in self.hook_points
-        }
         _check_shapes(vectors, entries)
         if logits:
-            self.head.check_output(output, logits[0], vectors[LAST_LAYER])
+            plain = self.targets == "vectors"
+            self.head.check_output(output, logits[0], vectors[LAST_LAYER], plain)
         return vectors
 
 
@@ -194,7 +193,8 @@ def call(model: nn.Module, inputs: Any) -> Any:
     model = unwrapped(model)
     if isinstance(inputs, Mapping):
         return model(**inputs)
-    return model(*inputs) if isinstance(inputs, tuple | list) else model(inputs)
+    several = isinstance(inputs, tuple | list) and not isinstance(inputs, PackedSequence)
+    return model(*inputs) if several else model(inputs)
 
 
 def check_loader(name: str, loader: object) -> None:
@@ -275,8 +275,8 @@ def with_bar(batches: Iterable[Any], name: str, progress: bool | None) -> Iterab
 
 def to_device(inputs: Any, device: torch.device) -> Any:
     """Return the inputs with every tensor in them, also of mappings and tuples, on the device."""
-    if isinstance(inputs, Tensor):
-        return inputs.to(device)
+    if isinstance(inputs, Tensor | PackedSequence):
+        return inputs.to(device)  # type: ignore[arg-type] # stubs name a dtype alone
     if isinstance(inputs, Mapping):
         return {name: to_device(value, device) for name, value in inputs.items()}
     if not isinstance(inputs, tuple | list):

@@ -75,6 +75,9 @@ class SampleAccumulator:
         if train is not None and train.means.shape[1] != statistics.means.shape[1]:
             widths = f"{train.means.shape[1]} and {statistics.means.shape[1]}"
             raise InputError(f"train and test features differ in width: {widths}")
+        if train is not None and train.classes != statistics.classes:
+            counts = f"{train.classes} and {statistics.classes}"
+            raise InputError(f"train and test differ in the number of classes: {counts}; give the same ones")
         device = statistics.means.device
         self._statistics, self._test, self._by_sample = statistics, train is not None, by_sample
         exponent = statistics.exponent if train is None else common_exponent(statistics, train)

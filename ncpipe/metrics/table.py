@@ -137,8 +137,8 @@ def _measure_tagged(
     layer: str,
 ) -> Measurements:
     """Return the same where labels are tags (N, K): of the samples with one of them, and of all."""
-    splits = {split: (rows, tags.to(rows.device)) for split, (rows, tags) in splits.items()}
     device = splits[TRAIN][0].device
+    splits = {split: (rows.to(device), tags.to(device)) for split, (rows, tags) in splits.items()}
     weight, bias = (None if given is None else given.to(device) for given in (weight, bias))
     one_tag: dict[str, tuple[Tensor, Tensor]] = {}
     classes = splits[TRAIN][1].shape[1]
@@ -332,7 +332,7 @@ def two_pass_metrics(
     """
     arguments: dict[str, Any] = samples.tensors() | {"statistics": statistics, "samples": samples}
     if samples.nearest is not None:
-        arguments["train"] = train
+        arguments["train"] = train.to(statistics.means.device)
     if weight is not None:
         arguments["weight"] = weight.to(statistics.means.device)
     return values_of(OF_SAMPLES, statistics.means.shape, **arguments)

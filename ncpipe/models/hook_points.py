@@ -35,6 +35,7 @@ CHANNELS_LAST = (nn.Linear, nn.LayerNorm, nn.RMSNorm)
 POSITIONS_FIRST = (
     *(nn.TransformerEncoder, nn.TransformerEncoderLayer),
     *(nn.TransformerDecoder, nn.TransformerDecoderLayer),
+    *(nn.MultiheadAttention, nn.RNNBase),
 )
 WIDTHS = ("out_channels", "num_features", "num_channels", "out_features")
 
@@ -114,12 +115,18 @@ def is_part(part: nn.Module, whole: nn.Module) -> bool:
 
 def channels_first(values: Tensor, inputs: Any) -> Tensor:
     """Return (n, C) of (n, C, ...), averaged over positions: for `layers`, as in convolutional networks."""
-    return values.double().flatten(2).mean(2)
+    return _mean(values.flatten(2), 2)
 
 
 def channels_last(values: Tensor, inputs: Any) -> Tensor:
     """Return (n, C) of (n, ..., C), averaged over positions: for `layers`, as in Swin."""
-    return values.double().flatten(1, -2).mean(1)
+    return _mean(values.flatten(1, -2), 1)
+
+
+def _mean(values: Tensor, axis: int) -> Tensor:
+    """Return the mean in the type of the values, whose rounding says what is noise."""
+    mean = values.mean(axis, dtype=torch.promote_types(values.dtype, torch.float32))
+    return mean.to(values.dtype) if values.is_floating_point() else mean
 
 
 def last_token(values: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -176,7 +183,8 @@ class HookPoint:
         if values.dim() != 4:
             raise NoVectorError(
                 f"layer {self.name!r} gives {shape}; name it with a function of (values, inputs) that makes "
-                f"it (samples, width), as nc.channels_last: layers={{{self.name!r}: nc.channels_last}}"
+                f"it (samples, width), as nc.channels_last: layers={{{self.name!r}: nc.channels_last}}; of "
+                "padded text, a mean without the padding"
             )
         pool = _layout(self.module, shape)
         if pool is None:
@@ -257,13 +265,18 @@ def matches(name: str, pattern: str) -> bool:
 
 
 @contextlib.contextmanager
-def reading(points: Sequence[HookPoint]) -> Iterator[dict[str, Tensor]]:
-    """Read the values at the hook points in the forward pass of the block, which fill the yielded dict."""
+def reading(
+    points: Sequence[HookPoint], inputs: Any, by_position: bool = False
+) -> Iterator[dict[str, Tensor]]:
+    """Read vectors at the hook points in the block's forward pass of `inputs`, which fill the yielded dict.
+
+    Whole outputs are not kept. Arguments and errors as in `HookPoint.vectors`.
+    """
     calls: dict[str, list[Tensor]] = {point.name: [] for point in points}
     values: dict[str, Tensor] = {}
     with contextlib.ExitStack() as hooks:
         for point in points:
-            hooks.callback(_hook(point, calls[point.name]).remove)
+            hooks.callback(_hook(point, calls[point.name], inputs, by_position).remove)
         yield values
     for name, tensors in calls.items():
         if len(tensors) != 1:
@@ -274,12 +287,16 @@ def reading(points: Sequence[HookPoint]) -> Iterator[dict[str, Tensor]]:
         values[name] = tensors[0]
 
 
-def _hook(point: HookPoint, tensors: list[Tensor]) -> RemovableHandle:
+def _hook(point: HookPoint, vectors: list[Tensor], inputs: Any, by_position: bool) -> RemovableHandle:
+    def read(value: Any) -> None:
+        found = point.vectors(_first_tensor(value, point.name), inputs, by_position)
+        vectors.append(found.clone())  # a later layer may work in place (ReLU)
+
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        tensors.append(_first_tensor(args[0] if args else next(iter(kwargs.values())), point.name))
+        read(args[0] if args else next(iter(kwargs.values())))
 
     def after(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        tensors.append(_first_tensor(output, point.name))
+        read(output)
 
     if point.output:
         return point.module.register_forward_hook(after)
@@ -287,7 +304,7 @@ def _hook(point: HookPoint, tensors: list[Tensor]) -> RemovableHandle:
 
 
 def _first_tensor(value: Any, name: str) -> Tensor:
-    """Return a copy of the value, or of its first entry: transformers' blocks return tuples and mappings."""
+    """Return the value, or its first entry: transformers' blocks return tuples and mappings."""
     if isinstance(value, Mapping):
         value = next(iter(value.values()))
     elif isinstance(value, tuple) and value:
@@ -299,4 +316,4 @@ def _first_tensor(value: Any, name: str) -> Tensor:
             f"layer {name!r} gives a nested tensor, without padding; to keep the padding, call "
             "torch.backends.mha.set_fastpath_enabled(False) before"
         )
-    return value.detach().clone()  # a later layer may work in place (ReLU)
+    return value.detach()

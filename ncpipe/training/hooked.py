@@ -90,8 +90,10 @@ class HookedNetwork(Network):
         points = [] if self.training else self.points
         hook = self._features[0].register_forward_pre_hook(lambda module, inputs: features.append(inputs[0]))
         try:
-            with reading(points) as values:
+            with reading(points, x) as vectors:
                 h = self.module(x) if lengths is None else self.module(x, lengths)
+        except InputError as error:
+            raise mistake_of(self._build, f"{UNFIT}: {error}") from None
         finally:
             hook.remove()
         if len(features) != 1 or h is not features[0]:
@@ -99,11 +101,7 @@ class HookedNetwork(Network):
                 self._build, "gives a network that does not return the logits of its last layer as they are"
             )
         for place, point in enumerate(points, 1):
-            try:
-                vectors = point.vectors(values[point.name], x, by_position=False)
-            except InputError as error:
-                raise mistake_of(self._build, f"{UNFIT}: {error}") from None
-            yield Layer(point.name, place / self.length, vectors)
+            yield Layer(point.name, place / self.length, vectors[point.name])
         yield Layer("last", Fraction(1), h)
 
     def _role_of_each(self, patterns: Mapping[Role, Sequence[str]]) -> dict[str, Role]:

@@ -63,9 +63,9 @@ def compare(
     rows = different_parameters(trees)
     differ = aligned([["parameter", *trees], *([key, *values] for key, values in rows.items())])
     print(*(differ if rows else ["No parameter differs."]), sep="\n")
+    columns = [first, *(head for name in revisions[1:] for head in (name, f"{name} − {first}", "pairs"))]
     for experiment, table in tables.items():
-        heading = [experiment, *result_columns(revisions)]
-        print("", *aligned([heading, *result_rows(table, revisions)]), sep="\n")
+        print("", *aligned([[experiment, *columns], *result_rows(table, revisions)]), sep="\n")
     places = "depths" if axis == "L" else f"values of {axis}"
     print(
         f"[..]: {100 * rule.level:g} % intervals. pairs: {places} at which both have the same seeds, so that "
@@ -189,12 +189,6 @@ def _series(results: Results, experiment: str) -> list[tuple[str, str]]:
     """Return metric and split of an experiment's NC1, NC2, NC3 and gap."""
     runs = results.runs[results.runs["experiment"] == experiment]
     return [*paper_series(runs, results.points), GAP]
-
-
-def result_columns(revisions: Sequence[str]) -> list[str]:
-    """Return the headings of `result_rows` without the first column."""
-    first, *others = revisions
-    return [first, *(head for name in others for head in (name, f"{name} − {first}", "pairs"))]
 
 
 def result_rows(table: pd.DataFrame, revisions: Sequence[str]) -> Iterator[list[str]]:

@@ -185,7 +185,8 @@ def _layers(runs: pd.DataFrame, measurements: pd.DataFrame, places: pd.DataFrame
 def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
     """Return the logged epochs of each run (an index into `epochs`) and the values of each column."""
     drawn = history.drop(columns=[*run_keys(runs), *NOT_CURVES], errors="ignore").select_dtypes("number")
-    columns = sorted(map(str, drawn.columns[drawn.notna().any()]), key=_curve_rank)
+    named = list(map(str, drawn.columns[drawn.notna().any()]))
+    columns = [*(n for n in HEADLINES if n in named), *(n for n in named if n not in HEADLINES)]
     by_run = dict(iter(history.groupby(run_keys(runs), sort=False)))
     grids: dict[tuple[int, ...], int] = {}
     which = []
@@ -198,11 +199,6 @@ def _history(runs: pd.DataFrame, history: pd.DataFrame) -> dict[str, Any]:
             curve.append(numbers(rows[name]))
     titles = {name: _column_title(name) for name in values}
     return {"epochs": list(map(list, grids)), "which": which, "columns": values, "titles": titles}
-
-
-def _curve_rank(column: str) -> int:
-    """Return a sort key that puts NC1 during training first, if the history has it."""
-    return HEADLINES.index(column) if column in HEADLINES else len(HEADLINES)
 
 
 def _column_title(column: str) -> str:

@@ -54,7 +54,8 @@ def contents(
     params: None for a study without runs. records: run.json of every run of the grid. stages: folders of
     further stages whose tables and figures the page shows. here: facts about this machine and checkout.
     """
-    claims = _claims()
+    path = CLAIMS / CLAIMS_TABLE
+    claims = claim_grids(read_table(path, "claims"), path.read_bytes()) if path.is_file() else []
     if params is None:
         lead = [f"{verdict_counts(claims)}."] if claims else []
         page = Contents("Neural collapse: models without networks", lead, provenance=Provenance(here=here))
@@ -189,11 +190,6 @@ def _own_metrics(study: Study, points: pd.DataFrame) -> Iterator[Grid]:
     yield grid("own-metrics", "The study's own metrics", table, OWN_COLUMNS, note)
 
 
-def _claims() -> list[Grid]:
-    path = CLAIMS / CLAIMS_TABLE
-    return claim_grids(read_table(path, "claims"), path.read_bytes()) if path.is_file() else []
-
-
 def _stage_pictures(stages: Sequence[Path]) -> list[Picture]:
     """Return the figures of further stages."""
     return [
@@ -222,7 +218,8 @@ def _provenance(params: Params, records: Sequence[Mapping[str, Any]], here: Mapp
         "Threads of a batch, precision": ("threads", "precision"),
         "Versions": ("ncpipe", "torch"),
     }.items():
-        facts[heading] = list(dict.fromkeys(_joined(record, keys) for record in records))
+        parts = (", ".join(f"{key} {_entry(record, key)}" for key in keys) for record in records)
+        facts[heading] = list(dict.fromkeys(parts))
     for heading, key in (
         ("Digest of the code that trained", "code"),
         ("Checksum of the data", "data_checksum"),
@@ -237,10 +234,6 @@ def _provenance(params: Params, records: Sequence[Mapping[str, Any]], here: Mapp
         if run.experiment not in specs:
             specs[run.experiment] = yaml.safe_dump(record["inputs"]["spec"], sort_keys=True)
     return Provenance(facts, specs, here)
-
-
-def _joined(record: Mapping[str, Any], keys: Sequence[str]) -> str:
-    return ", ".join(f"{key} {_entry(record, key)}" for key in keys)
 
 
 def _entry(record: Mapping[str, Any], key: str) -> object:

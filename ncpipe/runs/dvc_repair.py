@@ -25,15 +25,12 @@ def dvc_locked(dvc: Path) -> Iterator[None]:
 
     tmp = dvc / "tmp"
     tmp.mkdir(exist_ok=True)
-    lock = FileLock(tmp / "lock", timeout=0)
     try:
-        lock.acquire()
+        held = FileLock(tmp / "lock", timeout=0).acquire()
     except Timeout:
         raise InputError(f"{tmp / 'lock'}: another DVC is running; wait until it has ended") from None
-    try:
+    with held:  # releases it
         yield
-    finally:
-        lock.release()
 
 
 def repair_run_cache(dvc: Path) -> list[str]:

@@ -72,7 +72,8 @@ def compare_results(
             for index, (name, combination) in enumerate(terms.items()):
                 change = _change(base, combination, rule.level) if index else {}
                 keys = {"quantity": quantity, "series": label, "revision": name, "pairs": ""} | place
-                estimate = dict(zip(ESTIMATE, _estimate(combination, rule.level), strict=True))
+                ends = difference_interval([], combination, rule.level) if combination else (math.nan,) * 3
+                estimate = dict(zip(ESTIMATE, ends, strict=True))
                 rows.append(keys | estimate | change)
     rows.sort(key=lambda row: QUANTITIES.index(row["quantity"]))
     table = pd.DataFrame(rows).assign(experiment=experiment).reindex(columns=COLUMNS)
@@ -161,13 +162,6 @@ def _counts(revisions: Mapping[str, Results], experiment: str) -> list[dict[str,
                 {"quantity": quantity, "series": "", "revision": name, "value": value, "pairs": ""} | change
             )
     return rows
-
-
-def _estimate(terms: Combination, level: float) -> tuple[float, float, float]:
-    """Return value and interval of one revision's combination; NaN without terms."""
-    if not terms:
-        return (math.nan,) * 3
-    return difference_interval([], terms, level)
 
 
 def _change(base: Combination, other: Combination, level: float) -> dict[str, Any]:

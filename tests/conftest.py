@@ -350,9 +350,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Draw with as few pixels as show that all is drawn; skip what is only run on request."""
+    """Draw with as few pixels as show that all is drawn, and lay figures out only where that is looked at;
+    skip what is only run on request.
+    """
     if save := sys.modules.get("ncpipe.figures.save"):  # importing it takes seconds
         save.DPI = 20
+    if engines := sys.modules.get("matplotlib.layout_engine"):
+        engine = engines.ConstrainedLayoutEngine
+        engine.laid_out = getattr(engine, "laid_out", engine.execute)
+        engine.execute = engine.laid_out if item.path.name == "test_figures.py" else lambda self, figure: None
     if any(item.get_closest_marker(marker) for marker in ON_REQUEST):
         faulthandler.cancel_dump_traceback_later()
 

@@ -128,8 +128,15 @@ class Clone:
             if read and (source.is_file() or source.is_symlink()):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target, follow_symlinks=False)
-        saving = folder / "ncpipe/figures/save.py"  # figures of a tenth of the size, as in this process
-        saving.write_text(saving.read_text().replace("DPI = 200", "DPI = 20"))
+        # Figures of a tenth of the size and without a layout, as in this process.
+        for name, here, there in (
+            ("save.py", "DPI = 200", "DPI = 20"),
+            ("drawing.py", "engine.execute(figure)", "figure.set_layout_engine(None)"),
+        ):
+            file = folder / "ncpipe/figures" / name
+            text = file.read_text()
+            assert here in text
+            file.write_text(text.replace(here, there))
         for pipeline in (folder / "dvc.yaml", *folder.glob("stages/*/dvc.yaml")):
             pipeline.write_text(without(pipeline.read_text(), "report"))
         clone = cls(folder)
@@ -339,7 +346,6 @@ def changed_first(swept: Clone, tmp_path_factory: pytest.TempPathFactory) -> Mad
         wild["optimizer"] = {"name": "sgd", "learning_rate": 1e10, "momentum": 0.0}
         clone.edit_params("experiments.wild", wild)
         clone.edit_params("sweep", {"experiments": ["wild", "alpha"], "depths": [2], "seeds": [7, 0]})
-        assert [name for name in clone.stale() if name.startswith("train")] == CHANGED_TRAINS
         return clone, clone.repro()
 
     return shared(tmp_path_factory, "changed", make)

@@ -201,7 +201,9 @@ def test_push_and_pull_into_a_second_clone(
     with pytest.raises(InputError, match=r"^HEAD: data/results/points\.csv: not .*; .*dvc pull"):
         read_revision("HEAD")
     for repository in (clone, second):
-        repository.run("dvc", "remote", "add", "--default", "folder", str(tmp_path / "remote"))
+        (repository.folder / ".dvc/config.local").write_text(
+            f"[core]\n    remote = folder\n['remote \"folder\"']\n    url = {tmp_path / 'remote'}\n"
+        )
     pushed, pulled = clone.run("dvc", "push"), second.run("dvc", "pull")
     assert complaints(pushed) == complaints(pulled) == []
     output = second.repro()

@@ -151,6 +151,7 @@ class TestWhatRuns:
         the sweep, is dropped from the tables, or counts as converged."""
         clone, output = changed_first
         assert output.trained == CHANGED_TRAINS
+        assert not [name for name in output.restored if name.startswith("train")]
         assert [name for name in output.ran if name.startswith("fetch")] == ["fetch@wild"]
         assert sorted(name for name in output.ran if name.startswith("train")) == CHANGED_TRAINS
         assert re.search(r"wild +NC1 +no rate +0 of 2 +0 of 2", output.err)

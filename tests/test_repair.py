@@ -122,7 +122,8 @@ def test_the_advice_for_a_lock_that_dvc_refuses_helps(state: str, project: Path)
     if done.returncode:
         subprocess.run(second.split(), check=True)
     repair()
-    dvc("status")
+    with Repo() as repo:
+        repo.status()
 
 
 def test_a_lock_of_a_large_sweep_is_whole(project: Path) -> None:

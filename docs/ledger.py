@@ -136,18 +136,25 @@ def counts(ledger: Ledger) -> list[str]:
 
 
 def multiplicity(ledger: Ledger) -> list[str]:
-    """Return a section with the decided claims that a correction for the number of claims leaves open."""
+    """Return a section with the decided claims that a correction for the number of claims leaves open.
+
+    An undecided claim is no discovery, whatever its p-value: it counts with p = 1.
+    """
     if "p_decision" not in ledger.rows:
         return []
+    trained = ledger.rows[(ledger.rows["kind"] == "trained") & (ledger.rows["quantity"] != "line")]
+    unpublished = trained["p_decision"].isna() & (trained["low"] < trained["high"])
     tested = ledger.rows[ledger.rows["p_decision"].notna() & (ledger.rows["kind"] == "trained")]
-    adjusted = tested.groupby("paper")["p_decision"].transform(benjamini_hochberg)
+    p_values = tested["p_decision"].where(tested["verdict"] != "undecided", 1.0)
+    adjusted = p_values.groupby(tested["paper"]).transform(benjamini_hochberg)
     decided = tested[tested["verdict"] != "undecided"]
     lost = decided[adjusted[decided.index] >= FALSE_DISCOVERIES]
     named = ", ".join(f"`{row['id']}` ({row['p_decision']:.2g})" for _, row in lost.iterrows())
     return [
         "## Many claims at once",
         "",
-        f"{len(tested)} claims about trained networks rest on a test; {len(decided)} of them are decided.",
+        f"{len(tested)} claims about trained networks rest on a test; {len(decided)} of them are decided. "
+        f"{unpublished.sum()} more have an interval, but no published p-value.",
         f"With {100 * FALSE_DISCOVERIES:g} % false discoveries within each source (Benjamini and Hochberg "
         f"1995) {len(decided) - len(lost)} stay decided.",
         *([f"The others, with their p-values: {named}."] if named else []),

@@ -66,10 +66,11 @@ def test_a_slope_of_the_trends_is_polyfits_over_its_own_runs() -> None:
 
 
 def test_runs_of_lowest_loss_have_the_panels_objective() -> None:
-    """From the tables. Red: λ_L = 0.005/L among them, under which every loss is lower; runs left out."""
+    """From the tables. Red: λ_L = 0.005/L among them, under which every loss is lower; runs left out; a depth
+    at which some choices have no run, so that trainings change with depth."""
     (panel,) = [panel for panel in trends.panels() if panel.panel == "Figure 1, row 4"]
     lowest = panel.lowest()
-    assert lowest["depth"].tolist() == [2, 3, 5, 8, 13, 21, 34]
+    assert lowest["depth"].tolist() == [2, 8]
     names = "optimizer_mnist", "trends_mnist_rn2_pytorch", "trends_mnist_rn2_he", "trends_mnist_rn2_half"
     runs = pd.concat([render.published(name, "runs") for name in ("mnist_rn2", *names)])
     same = (runs["penalty_rule"] == "over_depth") & (runs["penalty_last_layer"] == 0.005) & runs["selected"]
@@ -77,7 +78,7 @@ def test_runs_of_lowest_loss_have_the_panels_objective() -> None:
     further = pd.read_csv(ROOT / "docs/results/stationary/continued.csv")
     further = further[(further["experiment"] == "mnist_rn2") & (further["iterations"] > 0)]
     least = least.combine(further.groupby("depth")["loss"].min(), min, fill_value=np.inf)
-    np.testing.assert_array_equal(lowest["loss"], least)
+    np.testing.assert_array_equal(lowest["loss"], least[[2, 8]])
     assert "[" not in trends.cell(trends.fit(lowest, "NC1"))
 
 

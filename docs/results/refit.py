@@ -41,6 +41,8 @@ from ncpipe.tables.summary import summarise
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
 CLOSE = 1e-9  # relative: two computations of one number
+# Keys that change no number and no verdict; the `call` is the quantity, see `_entries`.
+WORDS = {"id", "ref", "statement", "author", "scale", "panel", "experiment", "call"}
 
 
 def refit(folder: Path) -> Iterator[str]:
@@ -118,8 +120,8 @@ def rejudge(folder: Path, tables: Tables) -> Iterator[str]:
 def write_kinds(folder: Path) -> None:
     """Write the kind of each published claim, and whether it stood before its runs were published.
 
-    stood: `before` if a claims.yaml had the claim with the same quantity and expectation at the commit that
-    provenance.json names, else `after`; empty where no run answers.
+    stood: `before` if a claims.yaml had the claim, with all that its number and verdict depend on, at the
+    commit that provenance.json names, else `after`; empty where no run answers.
     """
     published = pd.read_csv(folder / "claims.csv", dtype=str, keep_default_na=False)
     claims = {claim.id: claim for claim in claims_of(folder)}
@@ -159,11 +161,18 @@ def _entries(commit: str) -> dict[str, dict[str, Any]]:
 
 
 def _stood(now: Mapping[str, Any], then: Mapping[str, Any], claim: Claim) -> str:
-    """Return whether a claim is `then` what it is `now`; its id may have the experiment's name behind it."""
+    """Return whether a claim is `then` what it is `now`; its id may have the experiment's name at its end."""
     names = (claim.id, claim.id.removesuffix(f"-{claim.experiment}"))
     own, old = (next((entries[name] for name in names if name in entries), None) for entries in (now, then))
-    same = own and old and all(own.get(key) == old.get(key) for key in ("quantity", "metric", "expect"))
-    return "before" if same else "after"
+    return "before" if own and old and _decisive(own) == _decisive(old) else "after"
+
+
+def _decisive(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a claim that its number or verdict depends on, whatever experiments are called."""
+    kept = {key: value for key, value in entry.items() if key not in WORDS}
+    if "versus" in kept:
+        kept["versus"] = {key: value for key, value in kept["versus"].items() if key != "experiment"}
+    return kept | kept.pop("args", {})
 
 
 def _git(*arguments: str) -> str:

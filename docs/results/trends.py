@@ -128,13 +128,20 @@ class PanelOfChoices:
             yield None if key == whole or same.empty else same, found[key]
 
     def lowest(self) -> pd.DataFrame:
-        """Return at each depth the run of least loss, of the panel's and all choices' with its objective."""
+        """Return at each depth the run of least loss, of the panel's and all choices' with its objective.
+
+        At depths at which all of these have runs, further seeds at one depth aside.
+        """
         same = [
             choice.runs
             for choice in self.choices
-            if choice.further or (not choice.inputs and choice.penalty == self.base.penalty)
+            if (choice.further or (not choice.inputs and choice.penalty == self.base.penalty))
+            and len(choice.depths) > 1
         ]
-        runs = pd.concat([self.base.runs, *same], ignore_index=True).dropna(subset=METRICS)
+        tables = [self.base.runs, *same]
+        shared = set.intersection(*(set(table["depth"]) for table in tables))
+        runs = pd.concat(tables, ignore_index=True).dropna(subset=METRICS)
+        runs = runs[runs["depth"].isin(shared)]
         return runs.loc[runs.groupby("depth")["loss"].idxmin()]
 
 
@@ -174,7 +181,7 @@ def cell(found: Mapping[str, Any]) -> str:
 
 
 def tendency(found: Mapping[str, Any]) -> Colour:
-    """Return the colour of a fit: of falling or rising, or UNCLEAR where a claim about it is undecided.
+    """Return the colour of a fit that falls or rises, or UNCLEAR where 0 is in its interval or it turns back.
 
     INK without an interval, as of one run at each depth.
     """
@@ -188,7 +195,7 @@ def tendency(found: Mapping[str, Any]) -> Colour:
 def cells(text: str, inputs: str, runs: pd.DataFrame) -> list[str]:
     """Return a row of a panel's table."""
     depths = sorted(runs["depth"].unique())
-    losses = runs["loss"].groupby(runs["depth"]).mean()
+    losses = np.exp(np.log(runs["loss"]).groupby(runs["depth"]).mean())
     ends = losses if len(losses) == 1 else losses.iloc[[0, -1]]
     settled = runs["converged"].sum() if runs["converged"].notna().all() else math.nan
     count = f"{len(runs)}" if math.isnan(settled) else f"{int(settled)} of {len(runs)}"

@@ -80,10 +80,11 @@ def decision_p_value(claim: Claim, number: Answer) -> float:
     """Return the p-value behind a verdict: that the true number lies at the nearest end of the range.
 
     Two-sided, by Student's t; that of the permutation test for a rank correlation. NaN for a claim without
-    one: exact numbers, lines (which agree where a test does not reject) and differences of sizes.
+    one: exact numbers, lines that the test does not reject, with which they agree, and differences of sizes.
     """
     if not math.isnan(number.p_value):
-        return number.p_value if math.isnan(number.low) else math.nan  # that of a line, which has both
+        tested = math.isnan(number.low) or number.rejected  # a line has an interval too
+        return number.p_value if tested else math.nan
     if not number.error > 0:
         return math.nan
     bound = claim.expect.bound(number.target)

@@ -103,7 +103,7 @@ def _distrust(checkout: Path, package: Path) -> str | None:
         if not (package / "__init__.py").is_file():
             return "it has no __init__.py"
         for path in (checkout, checkout / ".git", pyproject, package, *package.rglob("*")):
-            if path.stat().st_uid != os.geteuid():
+            if path.lstat().st_uid != os.geteuid():  # an editor's link may lead nowhere
                 return f"{path} belongs to another user"
         import tomllib  # after the owner is known, and not at all where nothing is to be decided
 

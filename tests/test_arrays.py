@@ -116,6 +116,18 @@ def test_what_is_constant_is_divided_by_1_as_scikit_learn_does(
         np.testing.assert_allclose(rows(split.inputs.numpy()), expected, atol=1e-6)
 
 
+def test_numbers_far_from_0_are_standardised_before_they_are_rounded() -> None:
+    """As Unix times. Red: a column that float32 makes constant, which would be all 0."""
+    times = 1_700_000_000 + 10 * np.arange(30)
+    inputs = np.random.default_rng(0).standard_normal((30, 4))
+    inputs[:, 2] = times
+    saved(inputs=inputs, test_inputs=inputs[:12])
+    spec = replace(VECTORS, normalisation="standardise")
+    prepared = prepare_arrays(spec).train.inputs.double().numpy()
+    expected = StandardScaler().fit_transform(inputs)
+    np.testing.assert_allclose(np.sort(prepared[:, 2]), np.sort(expected[:, 2]), atol=1e-6)
+
+
 def test_token_ids_have_lengths_and_a_vocabulary_of_both_splits() -> None:
     generator = np.random.default_rng(2)
     ids = generator.integers(0, 9, (30, 5))

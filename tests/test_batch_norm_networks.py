@@ -132,11 +132,24 @@ def test_every_layer_has_its_share_of_the_way(model: dict) -> None:
     assert not network.bounded
 
 
-def test_a_mini_batch_of_one_image_that_is_one_pixel_by_then_is_refused() -> None:
-    """Red: a traceback of PyTorch, which has one value for each channel."""
-    run = run_of(CONV | {"channels": [3, 4, 5, 6]}, batch_size=17)
+@pytest.mark.parametrize(
+    ("model", "data"), [(CONV | {"channels": [3, 4, 5, 6]}, IMAGES), (MLP, VECTORS)], ids=["image", "vector"]
+)
+def test_a_mini_batch_of_one_value_a_channel_is_refused(model: dict, data: Prepared) -> None:
+    """Red: a traceback of PyTorch; a step whose logits do not depend on the sample."""
+    run = run_of(model, batch_size=len(data.train) - 1)
     with pytest.raises(InputError, match=r"^batch_size: leaves a mini-batch of one sample, which batch norm"):
-        train_batch([run], IMAGES, torch.device("cpu"), "float32")
+        train_batch([run], data, torch.device("cpu"), "float32")
+
+
+def test_a_run_that_diverged_keeps_statistics_of_its_last_finite_weights() -> None:
+    """Red: NaN of the diverged step, which PyTorch's average multiplies by 0."""
+    [trained] = train_batch(
+        [run_of(RESNET, epochs=8, optimizer={"name": "sgd", "learning_rate": 1e12, "momentum": 0.0})],
+        IMAGES, CPU, "float32",
+    )  # fmt: skip
+    assert trained.diverged_at
+    assert all(bool(tensor.isfinite().all()) for tensor in trained.state.values())
 
 
 def test_batch_norm_mixes_samples_without_running_statistics_too() -> None:

@@ -149,11 +149,18 @@ def test_a_folder_published_again_has_further_figures_with_their_tables(
     params, names = Path("params.yaml"), ["curves_one"]
     before = params.read_text()
     shutil.copytree("published", "further")
+    Path("further/mine").mkdir()
+    for note in ("mine/table.csv", "NOTES.md"):
+        Path("further", note).write_text(note)
     try:
         params.write_text(before + "# a remark\n")
         publish(Path("further"), names)
     finally:
         params.write_text(before)
+    assert [Path("further", note).read_text() for note in ("mine/table.csv", "NOTES.md")] == [
+        "mine/table.csv",
+        "NOTES.md",
+    ]
     assert json.loads(Path("further/provenance.json").read_text())["source"]["changed"] == ["params.yaml"]
     assert Path("further/history.csv").read_bytes() == Path("data/results/history.csv").read_bytes()
     plot_published([Path("further")], Path("again"))

@@ -108,8 +108,9 @@ NAMES: dict[str, tuple[Callable[[], str], float, bool]] = {
     "of another machine, whose clock is ahead": (name_of, -(STALE - 60), True),
     "of another machine, from the future": (name_of, -(STALE + 60), False),
     "of a machine that does not know itself": (lambda: name_of("", OWN), 0, True),
-    "of the job that this is, elsewhere": (lambda: name_of(job="7_0"), 0, False),
-    "of another job": (lambda: name_of(job="7_1"), 0, True),
+    "of the job that this is, elsewhere": (lambda: name_of(job="7_0_0"), 0, False),
+    "of another task of this job": (lambda: name_of(job="7_0_1"), 0, True),
+    "of another job": (lambda: name_of(job="7_1_0"), 0, True),
 }
 
 

@@ -126,10 +126,16 @@ def test_runs_of_any_keys_are_made_and_trained() -> None:
     runs = [make_run("mine", 2, seed, keys, "penalty.value", 0.5) for seed in (1, 0)]
     assert {run.spec.penalty.value for run in runs} == {0.5}
     assert train_runs(runs, last_epoch, workers=1) == [(1, 0.5), (0, 0.5)]
+    same_name = [make_run("mine", 2, 0, keys | {"epochs": epochs}) for epochs in (1, 3, 2)]
+    assert train_runs(same_name, count_of_epochs, workers=1) == [1, 3, 2]
     with pytest.raises(InputError, match=r"^experiments\.mine\.epochs: 0 is out"):
         make_run("mine", 2, 0, keys | {"epochs": 0})
     with pytest.raises(InputError, match=r"^here\.values: experiments\.mine\.penalty\.value: -1 is out"):
         make_run("mine", 2, 0, keys, "penalty.value", -1, "here")
+
+
+def count_of_epochs(trained: TrainedRun) -> int:
+    return trained.history[-1].epoch
 
 
 def last_epoch(trained: TrainedRun) -> tuple[int, float]:

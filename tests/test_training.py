@@ -551,6 +551,20 @@ def test_a_search_that_moves_nothing_begins_anew() -> None:
     assert torch.equal(other.stack.values, session.stack.values)
 
 
+def test_buffers_of_an_optimizer_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: an optimizer of a study whose state is called `values`, saved in place of the weights."""
+    spec = experiment(epochs=4)
+    sessions = [Session(runs_of(spec), vector_data(), CPU, torch.float64) for _ in "ab"]
+    for session in sessions:
+        named = session.method.buffers()
+        renamed = dict(zip(("values", "finite"), named.values(), strict=True))
+        monkeypatch.setattr(session.method, "buffers", lambda renamed=renamed: renamed)
+    first, second = sessions
+    list(first.epochs())
+    second.restore(first.states())
+    assert torch.equal(second.stack.values, first.stack.values)
+
+
 def test_a_search_that_has_begun_anew_in_vain_waits_for_another_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing moves where all weights are 0. It is tried once, and once more at the next learning rate."""
     session = searching(1.0, epochs=6)

@@ -42,6 +42,7 @@ SHOWN = {
     *(column.metric for column in GAP_COLUMNS),
 }
 RATES = "rates.txt"
+SUFFIXES = {".csv", ".json", ".png", ".svg", ".txt", ".yaml"}  # of all that it writes
 
 
 def publish(
@@ -56,7 +57,7 @@ def publish(
     The tables have the rows of the figures' metrics, unchanged; history.csv has the epochs at which these
     were measured. The figures are drawn from these tables, as `ncpipe plot --from FOLDER` does. If there are
     claims, claims.csv has those that the sweep answers, and panels.csv the values behind those with a panel.
-    Tables of further figures are copied whole.
+    Tables of further figures are copied whole. Folders and notes that are beside them stay.
     """
     params = load_params()
     _check_current(params)
@@ -80,6 +81,11 @@ def publish(
         write_json(partial / PROVENANCE, provenance(params) | ({"figures": further} if further else {}))
         for name, drawn in figures_of_published(read_published([partial])):
             save_figure(drawn, partial, name)
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.is_dir():
+                shutil.copytree(path, partial / path.name, symlinks=True)
+            elif path.suffix not in SUFFIXES:
+                shutil.copyfile(path, partial / path.name)
     say(f"publish: {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
 
 

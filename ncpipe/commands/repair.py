@@ -33,8 +33,8 @@ def repair(
         _check_result(path)
     _check_lock()
     with dvc_locked(dvc):
-        lines = [f"{path}: removed{remove_damaged(path)}" for path in paths]
-        lines += [*repair_run_cache(dvc), *repair_cache()]
+        lines = [*repair_run_cache(dvc), *repair_cache()]  # first: it finds the copies of what is damaged
+        lines += [f"{path}: removed{remove_damaged(path)}" for path in paths if os.path.lexists(path)]
     for line in lines:
         say(f"repair: {line}")
     say("repair: done; run dvc repro (or ncpipe sweep)" if lines else "repair: found no damage in the cache")

@@ -37,8 +37,9 @@ from ncpipe.system.errors import InputError
 
 # Files of the system, of installed packages and of their caches: they are not part of a run's identity.
 SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sys", "/usr", "/Library", "/System")
-CACHES = tuple(os.path.expanduser(f"~/{name}") for name in (".cache", ".triton"))
-COMPILED = os.path.join(tempfile.gettempdir(), "torchinductor_")
+HOME = os.path.expanduser("~")
+PERSONAL = tuple(os.path.realpath(f"{HOME}/{name}") for name in (".cache", ".config", ".triton"))
+COMPILED = os.path.join(os.path.realpath(tempfile.gettempdir()), "torchinductor_")
 INSTALLED = {"site-packages", "dist-packages", "__pycache__"}
 OFFICIAL = f"{ROOT / PACKAGE / 'datasets'}{os.sep}"  # reads official files, whose MD5 it checks
 
@@ -87,7 +88,7 @@ def watch(folder: Path | None, modules: Sequence[Path] = ()) -> None:
     paths = [folder / module for module in modules]
     listed = {stage: readable(stage, folder) for stage in (CODE, FETCH, MEASURE, LOOP)}
     python = os.path.dirname(os.__file__), sys.prefix, sys.base_prefix
-    homes = (*SYSTEM, *CACHES, *map(os.path.realpath, python))
+    homes = (*SYSTEM, *PERSONAL, *map(os.path.realpath, python))
     _watched = _Watched(
         folder,
         frozenset(map(str, paths)) | (_watched.modules if _watched else frozenset()),

@@ -182,6 +182,8 @@ def _checked(spec: ArraysData, arrays: dict[str, Tensor], prefix: str, classes: 
         return form(ids, labels, _checked_lengths(inputs, lengths, names[2]))
     if lengths is not None:
         raise InputError(f"{names[2]} does not apply to kind: {spec.kind}; leave it out")
+    if spec.normalisation == "standardise":  # rounded once, at its end
+        return form(_checked_finite(inputs.double(), names[0]), labels)
     return form(_as_float32(inputs, names[0]), labels)
 
 
@@ -230,7 +232,10 @@ CHECKS: dict[str, tuple[Callable[[Tensor, str], None], Callable[[Tensor, str, in
 
 
 def _as_float32(inputs: Tensor, name: str) -> Tensor:
-    values = inputs.float()
+    return _checked_finite(inputs.float(), name)
+
+
+def _checked_finite(values: Tensor, name: str) -> Tensor:
     finite = values.flatten(1).isfinite().all(1)
     if not bool(finite.all()):
         row = int(torch.nonzero(~finite)[0])
@@ -261,12 +266,12 @@ def _checked_lengths(inputs: Tensor, lengths: Tensor | None, name: str) -> Tenso
 
 
 def _constants(spec: ArraysData, inputs: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and population standard deviation of each channel or coordinate, float64, as they broadcast.
+    """Mean and population standard deviation of each channel or coordinate of float64, as they broadcast.
 
     The deviation of a constant one is 1, as scikit-learn's StandardScaler has it, and a line says so.
     """
     over = (0, 2, 3) if spec.kind == "image" else 0
-    values = inputs.numpy().astype(np.float64)  # NumPy's sums do not depend on the number of threads
+    values = inputs.numpy()  # whose sums do not depend on the number of threads
     mean, std = values.mean(over, keepdims=True), values.std(over, keepdims=True)
     constant = (values == values[:1, :, :1, :1] if spec.kind == "image" else values == values[:1]).all(over)
     if constant.any():
@@ -281,7 +286,7 @@ def _constants(spec: ArraysData, inputs: Tensor) -> tuple[np.ndarray, np.ndarray
 
 
 def _normalise(inputs: Tensor, mean: np.ndarray, std: np.ndarray) -> Tensor:
-    return torch.from_numpy(((inputs.numpy().astype(np.float64) - mean) / std).astype(np.float32))
+    return torch.from_numpy(((inputs.numpy() - mean) / std).astype(np.float32))
 
 
 def _digest(array: Tensor) -> str:

@@ -164,6 +164,8 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
+            if x.shape[-2] == 1:  # as PyTorch's, whose words these are
+                raise ValueError("Expected more than 1 value per channel when training")
             mean = x.mean(-2, keepdim=True)
             variance = (x - mean).square().mean(-2, keepdim=True)
             with torch.no_grad():

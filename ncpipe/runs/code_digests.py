@@ -285,7 +285,9 @@ def package_files(reading: Reading) -> dict[str, Path]:
     if not reading.package:
         package = ROOT / PACKAGE
         paths = sorted([*package.rglob("*.py"), *package.glob("*.pyi"), *(package / TEMPLATES).glob("*.*")])
-        reading.package |= {_name(path): path for path in paths}
+        named = {_name(path): path for path in paths}
+        # Those with a dot before their name are of an editor or of the system.
+        reading.package |= {name: path for name, path in named.items() if "/." not in f"/{name}"}
     return reading.package
 
 

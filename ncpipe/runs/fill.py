@@ -82,7 +82,8 @@ def runs_of_keys(keys: Collection[str], device: Device) -> list[RunFingerprint]:
     """
     params = load_params()
     fingerprints = sweep_fingerprints(params, params.compute_on(device))
-    fingerprints = [fingerprint for fingerprint in fingerprints if fingerprint.key() in keys]
+    wanted = set(keys)
+    fingerprints = [fingerprint for fingerprint in fingerprints if fingerprint.key() in wanted]
     if missing := len(keys) - len(fingerprints):
         raise InputError(
             f"{plural(missing, 'run')} of the sweep: code, data or versions differ here from where the sweep "

@@ -191,9 +191,9 @@ def claimed_keys() -> set[str]:
 
 
 def job_id() -> str:
-    """Return the name of the job of Slurm that this process is, or an empty text."""
+    """Return the name of the job of Slurm, and its task, that this process is, or an empty text."""
     parts = [os.environ.get(name, "") for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")]
-    return "_".join(parts) if all(parts) else ""
+    return "_".join([*parts, os.environ.get("SLURM_PROCID", "0")]) if all(parts) else ""
 
 
 @functools.cache

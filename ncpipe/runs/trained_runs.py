@@ -43,16 +43,17 @@ def train_runs(
     """
     compute = load_params().compute
     count = process_count(workers, compute.threads)
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
+    groups: dict[str, list[int]] = {}  # places in `runs`: two of other keys may have one name
+    for place, run in enumerate(runs):
         data = digest_of(as_json(run.spec.data))
-        groups.setdefault(RunFingerprint(run, data, compute).batch_key(), []).append(run)
+        groups.setdefault(RunFingerprint(run, data, compute).batch_key(), []).append(place)
     parts = [part for group in groups.values() for start in range(count) if (part := group[start::count])]
     task = functools.partial(_trained, compute, do)
     several = min(count, len(parts))
-    results = share_among(several, task, parts) if several > 1 else map(task, parts)
-    by_name = dict(zip((run.name for part in parts for run in part), itertools.chain(*results), strict=True))
-    return [by_name[run.name] for run in runs]
+    batches = [[runs[place] for place in part] for part in parts]
+    results = share_among(several, task, batches) if several > 1 else map(task, batches)
+    made = dict(zip(itertools.chain(*parts), itertools.chain(*results), strict=True))
+    return [made[place] for place in range(len(runs))]
 
 
 def _trained(compute: Compute, do: Callable[[TrainedRun], Result], runs: Sequence[Run]) -> list[Result]:

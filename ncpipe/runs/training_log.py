@@ -48,6 +48,7 @@ def training_times(runs: Mapping[str, Run], threads: int) -> dict[str, Any]:
     """
     text = BATCH_LOG.read_text(encoding="utf-8", errors="replace") if BATCH_LOG.is_file() else HEAD
     batches: dict[str, list[tuple[float, str]]] = {}
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # of the digests of a large batch
     for row in csv.DictReader(text.splitlines()):
         in_batch = [runs[digest] for digest in (row.get("digests") or "").split() if digest in runs]
         if in_batch:

@@ -91,7 +91,10 @@ def move_folder(source: Path, target: Path) -> None:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another process put its own there
                     raise
     finally:
-        remove(former)
+        if os.path.lexists(target):
+            remove(former)
+        elif former.exists():  # stopped between the two
+            os.rename(former, target)
     reach_disk([target.parent])
 
 

@@ -66,6 +66,6 @@ def of_selected(table: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 def name_of(keys: Mapping[str, Any]) -> str:
     """Return the short name of a line or a setting, for files: `rn1`, `rn1-L8` or `rn1-L8-x0.1`."""
-    parts = {"depth": "L{}", "x": "x{:g}"}
+    parts = {"depth": "L{}", "x": "x{:.12g}"}
     named = [parts[key].format(keys[key]) for key in parts if key in keys]
     return "-".join([str(keys["experiment"]), *named])

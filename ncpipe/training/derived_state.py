@@ -29,6 +29,9 @@ def refresh_bn_statistics(stack: Stack, samples: Split, rows: int) -> None:
     """
     if norms := batch_norms(stack.network):
         pools = {name: Pool(norm) for name, norm in norms.items()}
+        for name in norms:  # a run that diverged has left NaN, and 0 NaN is NaN
+            for statistic in _statistics(stack, name):
+                statistic.zero_()
         stack.train(True)
         parts = -(-len(samples) // max(rows, PART))
         for start in range(parts):

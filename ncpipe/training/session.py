@@ -157,10 +157,14 @@ class Session(TrainingState):
         of_features = self.penalty_of_features(squares, samples)
         return loss / samples.predictions, error / samples.predictions, of_features
 
+    def _moving(self) -> dict[str, Tensor]:
+        """Return the buffers (S, P) that each step changes; a study names its optimizer's as it likes."""
+        of_method = {f"optimizer {name}": buffer for name, buffer in self.method.buffers().items()}
+        return {"values": self.stack.values, "finite": self.finite} | of_method
+
     def states(self) -> list[State]:
         """Return for every run the state that its remaining epochs and its result depend on."""
-        shared = {"values": self.stack.values, "finite": self.finite, **self.method.buffers()}
-        moving = {name: buffer.cpu() for name, buffer in shared.items()}
+        moving = {name: buffer.cpu() for name, buffer in self._moving().items()}
         rows = [(epoch, row.cpu(), alive.cpu()) for epoch, row, alive in self.rows]
         return [
             {
@@ -181,9 +185,8 @@ class Session(TrainingState):
     def restore(self, states: Sequence[State]) -> None:
         """Restore the states of all runs, saved after the same number of epochs."""
         self.epochs_done = states[0]["epoch"]
-        buffers = {"values": self.stack.values, "finite": self.finite, **self.method.buffers()}
         for index, state in enumerate(states):
-            for name, buffer in buffers.items():
+            for name, buffer in self._moving().items():
                 buffer[index].copy_(state["moving"][name])
             self.alive[index] = state["alive"]
             self.diverged_at[index] = state["diverged_at"]

@@ -105,7 +105,8 @@ def _collect(
 
     Runs fail by their own mistake, or when too many arrays in a row made no progress.
     """
-    in_array = [fingerprint for fingerprint in fingerprints if fingerprint.key() in array.keys]
+    keys = set(array.keys)
+    in_array = [fingerprint for fingerprint in fingerprints if fingerprint.key() in keys]
     lacks = lacking(in_array)
     logs = {fingerprint.key(): failure_log(fingerprint.run) for fingerprint in lacks}
     mistakes = {key: log for key, log in logs.items() if log.is_file()}

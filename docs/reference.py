@@ -66,6 +66,7 @@ SOURCES_OF_FORMULAS = """\
 - **WP24**: Wu, Papyan, *Linguistic collapse*, NeurIPS 2024 (arXiv 2405.17767).
 - **LYWS23**: Liu, Yu, Weller, Schölkopf, ICLR 2023 (arXiv 2303.06484).
 - **JZWQMYZ24**: Jiang, Zhou, Wang, Qu, Mixon, You, Zhu, ICML 2024 (arXiv 2310.05351).
+- **ZCML26**: Zhao, Cheng, Masarczyk, Lucchi, ICLR 2026 (arXiv 2602.16642).
 - **R55**: Rankin, *The closest packing of spherical caps in n dimensions*, 1955.
 - **R26**: Rupa, 2026 (arXiv 2604.00230).
 - **RV07**: Roy, Vetterli, EUSIPCO 2007.

@@ -1,10 +1,11 @@
 """Wrong training labels and small classes: which samples, and what is measured on them."""
 
-from dataclasses import replace
+from dataclasses import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+import replace
 import torch
 from conftest import TREE, experiment, normal, refused_by, vector_data
 from safetensors.torch import load_file
@@ -196,6 +197,9 @@ def test_metrics_of_groups_are_those_by_hand(majority: int | None) -> None:
         expected[f"{group}_alignment"] = cosines[members].mean()
         expected[f"{group}_nc1"] = spread[members].mean()
     assert metrics == pytest.approx(expected, rel=1e-12)
+    dead = class_statistics(features * 0, labels, 4)  # 0/0, of which NC1 is inf
+    of_dead = dict(metrics_by_size(groups, trained, dead, weight, decided != labels, labels))
+    assert {of_dead[f"{group}_nc1"] for group in groups} == {math.inf}
     assert "alignment_by_size" not in dict(
         metrics_by_size(groups, trained * 0 + 5, statistics, weight, decided != labels, labels)
     )

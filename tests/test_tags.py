@@ -4,6 +4,7 @@ Against NumPy float64 written from the formulas.
 """
 
 import json
+import math
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,8 @@ def test_metrics_are_those_of_the_formulas_in_numpy() -> None:
         far = by_name(measure(features * scale, tags))
         for metric in ("tags_angle", "tags_angle_uncentred", "tags_nc1"):
             assert far["train", metric] == pytest.approx(metrics["train", metric], rel=1e-9)
+    for dead in (np.zeros_like(features), np.full_like(features, 0.1)):  # no angle, and so no collapse
+        assert math.isnan(by_name(measure(dead, tags))["train", "tags_angle"])
 
 
 def test_layers_of_a_model_are_measured_with_their_warnings() -> None:

@@ -223,7 +223,7 @@ def test_the_bound_holds_for_whatever_distribution(shots: int, spread: float) ->
     assert bound < 1 or spread > 0.02
 
 
-@pytest.mark.parametrize("exponent", [-560, 520])
+@pytest.mark.parametrize("exponent", [-560, 60, 520])
 def test_errors_are_the_same_in_any_unit(exponent: int) -> None:
     """Red: squares that are 0 or infinite, so that all samples go to class 0."""
     features, labels = clouds(0.8, width=3)
@@ -231,6 +231,8 @@ def test_errors_are_the_same_in_any_unit(exponent: int) -> None:
     options: dict[str, Any] = {"shots": 3, "episodes": 4}
     expected = nc.functional.transfer_ncc_error(features, labels, **options)
     assert 0 < nc.functional.transfer_ncc_error(scaled, labels, **options) == pytest.approx(expected)
+    along = [nc.functional.directional_cdnv(each, labels) for each in (features, scaled)]
+    assert along[1] == pytest.approx(along[0])
     expected = nc.functional.transfer_ridge_error(features, labels, ridge=0.1, **options)
     assert nc.functional.transfer_ridge_error(scaled, labels, ridge=0.1, **options) == pytest.approx(expected)
 

@@ -104,7 +104,9 @@ def metrics_by_size(
     counts (K,): training samples. wrong (N,): the decisions on samples of `statistics` and labels (N,).
     """
     cosines = alignments(statistics, weight)
-    ratios = statistics.squares / statistics.counts / between_trace(statistics)
+    between = between_trace(statistics)
+    spread = statistics.squares / statistics.counts
+    ratios = torch.full_like(spread, math.inf) if between == 0 else spread / between
     errors = torch.zeros(len(counts), dtype=torch.float64, device=wrong.device)
     errors.index_add_(0, labels, wrong.double())
     for group, members in groups.items():

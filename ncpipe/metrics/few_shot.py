@@ -49,7 +49,7 @@ def decision_axes(features: Tensor, labels: Tensor, statistics: ClassStatistics)
         rows = times_two_to(features[labels == label].double(), -statistics.exponent) - mean
         axes = mean - means
         lengths = torch.linalg.vector_norm(axes, dim=1)
-        lengths[label] = 1.0
+        lengths[label] = math.inf  # its own column is never read
         coincide |= bool((lengths <= statistics.cutoff).any())
         sizes = torch.linalg.vector_norm(rows, dim=1, keepdim=True) / lengths
         along[label] = (rows @ (axes / lengths.square().unsqueeze(1)).T).square().mean(0)

@@ -119,7 +119,8 @@ class Measurements:
         """Return arrays (N,) by name, of one value a sample: label, nc1_trace_ratio, nc3_cosine, margin.
 
         Samples are in the order in which the loader or array gave them; the mean of each array is the metric
-        of its name. Raises InputError if the measurement was not told `by_sample=True`.
+        of its name, of the margin `margin_mean`. Raises InputError if the measurement was not told
+        `by_sample=True`.
         """
         samples = self._parts_of("by_sample", layer, split)[1]
         if not samples:

@@ -76,7 +76,7 @@ def nrc2(features: Tensor, weight: Tensor) -> float:
 @family(
     Metric(
         "nrc3", "NRC3", "0", "distance of W Wᵀ to a form of the targets' covariance",
-        "min over 0 ≤ γ ≤ λ_min(Σ) of ‖WWᵀ/‖WWᵀ‖ − S/‖S‖‖², S = Σ^(1/2) − √γ I; t > 1 alone", "[0, 4]",
+        "min over 0 ≤ γ ≤ λ_min(Σ) of ‖WWᵀ/‖WWᵀ‖ − S/‖S‖‖², S = Σ^(1/2) − √γ I; t > 1 alone", "[0, 2]",
         ADGZR24, order=2, rounding="features", label="NRC3", headline=True, where=WEIGHTS,
     ),
     Metric(

@@ -35,7 +35,8 @@ def tags_angles(features: Tensor, tags: Tensor) -> tuple[float, float]:
 
     features (N, d), tags (N, K) of 0 and 1. The first is of means less that of all sets of as many tags, on
     both sides: a part that all features of so many tags share changes no decision, and nothing here. NaN
-    without a set of several tags, for the first without two of as many, and where no sample has a tag alone.
+    without a set of several tags, for the first without two of as many, where no sample has a tag alone, and
+    where nothing is left to point anywhere.
     """
     rows = tags.bool()
     alone, several = rows.sum(1) == 1, rows.sum(1) > 1
@@ -45,16 +46,17 @@ def tags_angles(features: Tensor, tags: Tensor) -> tuple[float, float]:
     sets, numbers = rows[several].unique(dim=0, return_inverse=True)
     of_sets = class_statistics(features[several], numbers, len(sets))
     unit = max(single.exponent, of_sets.exponent)
-    means = of_sets.in_unit(unit).means
-    sums = sets.to(means.dtype) @ single.in_unit(unit).means
+    single, of_sets = single.in_unit(unit), of_sets.in_unit(unit)
+    means, least = of_sets.means, max(single.cutoff, of_sets.cutoff)
+    sums = sets.to(means.dtype) @ single.means
     sizes = sets.sum(1)
     centred = [
-        _angles(means[same] - means[same].mean(0), sums[same] - sums[same].mean(0))
+        _angles(means[same] - means[same].mean(0), sums[same] - sums[same].mean(0), least)
         for size in sizes.unique()
         if (same := sizes == size).sum() > 1
     ]
-    first = torch.cat(centred).mean().item() if centred else math.nan
-    return first, _angles(means, sums).mean().item()
+    first = torch.cat(centred).nanmean().item() if centred else math.nan
+    return first, _angles(means, sums, least).nanmean().item()
 
 
 @metric(
@@ -94,7 +96,13 @@ def tags_error(missed: Tensor) -> float:
     return missed.double().mean().item()
 
 
-def _angles(a: Tensor, b: Tensor) -> Tensor:
-    """Return the angles (A,) in degrees between rows, exact near 0 too [Kahan 2006, sec. 12]."""
-    a, b = (rows / rows.norm(dim=1, keepdim=True).where(rows.any(1, keepdim=True), 1.0) for rows in (a, b))
+def _angles(a: Tensor, b: Tensor, least: float) -> Tensor:
+    """Return the angles (A,) in degrees between rows, exact near 0 too [Kahan 2006, sec. 12].
+
+    NaN of a row whose length is at most `least`, which is rounding.
+    """
+    lengths = [rows.norm(dim=1, keepdim=True) for rows in (a, b)]
+    a, b = (
+        rows / of_rows.where(of_rows > least, math.nan) for rows, of_rows in zip((a, b), lengths, strict=True)
+    )
     return torch.rad2deg(2 * torch.atan2((a - b).norm(dim=1), (a + b).norm(dim=1)))

@@ -37,7 +37,7 @@ SUMMARIES = (
     ),
     (
         "interference", "mean |cos + 1/(K-1)|", "mean over pairs of abs(cos + 1/(K−1)) of {}", "[0, K/(K−1)]",
-        WP24,
+        "P20, interference in WP24",
     ),
 )  # fmt: skip
 

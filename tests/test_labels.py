@@ -1,11 +1,11 @@
 """Wrong training labels and small classes: which samples, and what is measured on them."""
 
-from dataclasses import math
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import replace
 import torch
 from conftest import TREE, experiment, normal, refused_by, vector_data
 from safetensors.torch import load_file

@@ -132,6 +132,16 @@ def test_a_lock_of_a_large_sweep_is_whole(project: Path) -> None:
     repair()
 
 
+def test_below_the_project_no_copies_would_be_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Red: the damaged file gone from the cache alone, and its copy taken for the result."""
+    damaged = object_of(Path("data/a/out1"))
+    flip(damaged)
+    monkeypatch.chdir("data")
+    with pytest.raises(InputError, match=r"^repair: run it in the folder of dvc\.yaml"):
+        repair()
+    assert (project / damaged).exists()
+
+
 def test_nothing_is_touched_while_dvc_is_at_work(project: Path) -> None:
     """Red: a file removed that another DVC is writing."""
     damaged = object_of(Path("data/a/out1"))

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 import yaml
 
+from ncpipe.config.study_files import PIPELINE
 from ncpipe.runs.dvc import LOCK, dvc_folder
 from ncpipe.runs.dvc_repair import DATA, dvc_locked, remove_damaged, repair_cache, repair_run_cache
 from ncpipe.system.console import say
@@ -26,8 +27,8 @@ def repair(
     Results to remove are removed with their damaged copies in DVC's cache. Raises InputError while another
     DVC is running, for a path that is not a result, and for a damaged dvc.lock, which git has whole.
     """
-    if "DVC_STAGE" in os.environ or (dvc := dvc_folder()) is None:
-        raise InputError("repair: run it in a DVC project, and not from a stage")
+    if "DVC_STAGE" in os.environ or (dvc := dvc_folder()) is None or not PIPELINE.is_file():
+        raise InputError(f"repair: run it in the folder of {PIPELINE}, and not from a stage")
     paths = paths or []
     for path in paths:
         _check_result(path)

@@ -87,7 +87,7 @@ def naive_fpr95(inside: Any, outside: Any) -> float:
 
 def test_every_score_is_its_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits of training samples come in parts."""
-    monkeypatch.setattr("ncpipe.metrics.outliers.ROW_ENTRIES", 4 * CLASSES)
+    monkeypatch.setattr("ncpipe.metrics.pairs.ROW_ENTRIES", 4 * CLASSES)
     data = sample()
     means = torch.stack([data["features"][data["labels"] == k].mean(0) for k in range(CLASSES)])
     rows = torch.cat([data["test"], data["ood"]])

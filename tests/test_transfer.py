@@ -198,7 +198,7 @@ def naive_errors(features: Tensor, labels: Tensor, places: Tensor, ridge: float)
 def test_the_naive_twin_agrees_episode_by_episode(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In parts of four rows. Red: shots among the samples tried; one class with more samples weighing more;
     uncentred regression."""
-    monkeypatch.setattr("ncpipe.metrics.few_shot.ROW_ENTRIES", 12)
+    monkeypatch.setattr("ncpipe.metrics.pairs.ROW_ENTRIES", 12)
     features, labels = clouds(0.8, width=width, per_class=12)
     features, labels = torch.cat([features, features[:3] + 0.1]), torch.cat([labels, labels[:3] * 0])
     draws = seeded_generator(5, "transfer episodes 4")

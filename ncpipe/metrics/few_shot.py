@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ncpipe.metrics.entry import metric
-from ncpipe.metrics.pairs import ROW_ENTRIES
+from ncpipe.metrics.pairs import in_parts
 from ncpipe.metrics.powers_of_two import times_two_to
 from ncpipe.metrics.statistics import ClassStatistics
 from ncpipe.system.lazy_torch import Tensor, torch
@@ -167,8 +167,8 @@ def draw_shots(labels: Tensor, classes: int, count: int, generator: "torch.Gener
 def nearest_shots(shots: Tensor, rows: Tensor) -> Tensor:
     """Return classes (m,) of rows (m, d) by the nearest mean of shots (t, n, d); ties go to the lowest."""
     means = shots.mean(1)
-    parts = rows.split(max(1, ROW_ENTRIES // len(means)))
     mode = "donot_use_mm_for_euclid_dist"
+    parts = in_parts(rows, len(means))
     return torch.cat([torch.cdist(part, means, compute_mode=mode).argmin(1) for part in parts])
 
 
@@ -195,7 +195,7 @@ def ridge_shots(shots: Tensor, rows: Tensor, strength: float) -> Tensor:
     gram.diagonal().add_(strength)
     dual = torch.linalg.solve(gram, targets) / len(samples)
     axes = scaled.T @ dual
-    parts = rows.split(max(1, ROW_ENTRIES // classes))
+    parts = in_parts(rows, classes)
     return torch.cat([(((part - centre) / scale) @ axes).argmax(1) for part in parts])
 
 

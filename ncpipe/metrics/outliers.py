@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ncpipe.metrics.entry import Metric, families_of, family, metric
-from ncpipe.metrics.pairs import ROW_ENTRIES, nearest_distances
+from ncpipe.metrics.pairs import in_parts, nearest_distances
 from ncpipe.metrics.powers_of_two import EPS, rounding_of
 from ncpipe.metrics.statistics import class_statistics
 from ncpipe.system.lazy_torch import Tensor, torch
@@ -249,8 +249,8 @@ def outlier_scores(
     }  # fmt: skip
     if weight is not None:
         added = 0.0 if bias is None else bias
-        parts = train.split(max(1, ROW_ENTRIES // len(weight)))
-        largest = torch.cat([(part @ weight.T + added).max(1).values for part in parts]).mean()
+        maxima = [(part @ weight.T + added).max(1).values for part in in_parts(train, len(weight))]
+        largest = torch.cat(maxima).mean()
         values |= {"weight": weight, "bias": bias, "logits": rows @ weight.T + added, "largest": largest}
     families = [score for score in SCORES if score.needs <= values.keys()]
     return {score.function.__name__: score.result(values) for score in families}

@@ -7,7 +7,7 @@ K  vectors    d  their coordinates    b, c  vectors of a tile's rows and columns
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ncpipe.system.lazy_torch import Tensor, torch
@@ -18,7 +18,7 @@ TILE_ENTRIES = 2**18  # distances held at a time: tiles that leave the cache tak
 NEAR, NEAR_CENTRE = 2.0**-6, 2.0**-24
 MANY_NEAR = 16  # a tile with more than one pair in so many near is taken as differences as a whole
 PAIR_ENTRIES = 2**20  # numbers of the differences held at a time
-ROW_ENTRIES = 2**24  # distances of whole rows held at a time
+ROW_ENTRIES = 2**24  # numbers of whole rows held at a time
 
 
 class Tile(NamedTuple):
@@ -68,8 +68,13 @@ def tiles(vectors: Tensor) -> Iterator[Tile]:
 
 def nearest_distances(rows: Tensor, points: Tensor, k: int) -> Tensor:
     """Return the distances (n, k) of each of rows (n, d) to its k nearest of points (N, d), least first."""
-    parts = rows.split(max(1, ROW_ENTRIES // len(points)))
+    parts = in_parts(rows, len(points))
     return torch.cat([_by_difference(part, points).topk(k, 1, largest=False).values for part in parts])
+
+
+def in_parts(rows: Tensor, columns: int) -> Sequence[Tensor]:
+    """Return rows (n, d) in parts, of which a matrix with so many columns may be held at a time."""
+    return rows.split(max(1, ROW_ENTRIES // columns))
 
 
 def _take_differences(distances: Tensor, near: Tensor, a: Tensor, b: Tensor, same: bool) -> None:

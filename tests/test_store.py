@@ -3,15 +3,18 @@
 Each test's docstring ends with the fault that would turn it red.
 """
 
+import contextlib
 import errno
 import hashlib
 import json
 import os
 import random
 import re
+import secrets
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +64,7 @@ from ncpipe.system.artifacts import (
     publish_file,
     publish_folder,
     read_json,
+    remove,
     write_manifest,
 )
 from ncpipe.system.errors import InputError
@@ -670,6 +674,25 @@ def test_an_old_half_of_a_folder_is_removed(project: Path) -> None:
             os.utime(half, (0, 0))
     assert take_stored(WORDS)
     assert [half.exists() for half in halves] == [False, True, False]
+
+
+def test_a_folder_in_which_a_process_still_writes_is_removed(tmp_path: Path) -> None:
+    """A cancelled job of Slurm does, until it has ended. Red: "Directory not empty", and half a folder."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "module.py").touch()
+    end = time.monotonic() + 1
+
+    def write() -> None:
+        with contextlib.suppress(FileNotFoundError):  # the folder is gone
+            while time.monotonic() < end:
+                (folder / secrets.token_hex(8)).touch()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    remove(folder)
+    writer.join()
+    assert not folder.exists()
 
 
 def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,11 +99,20 @@ def move_folder(source: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a folder or a link, if there is one."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    """Delete a file, a folder or a link, if there is one.
+
+    A process that ends may still write there, as Python does to __pycache__; then this is tried again.
+    """
+    tries = 30
+    while path.is_dir() and not path.is_symlink():
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            tries -= 1
+            if not tries or error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
+            time.sleep(0.1)
+    path.unlink(missing_ok=True)
 
 
 def remove_tried_links() -> None:

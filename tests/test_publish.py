@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ncpipe.config.params import load_params
 from ncpipe.config.yaml_file import read_yaml
 from ncpipe.runs.provenance import provenance
 from ncpipe.runs.store import sweep_fingerprints
-from ncpipe.runs.training_log import FINISHED, log_time
+from ncpipe.runs.training_log import BATCH_LOG, FINISHED, HEAD, log_time
 from ncpipe.system.artifacts import sha256_of
 from ncpipe.system.errors import InputError
 
@@ -128,6 +129,22 @@ def test_times_are_those_of_the_results_that_are_there(swept: Path, monkeypatch:
         }
     finally:
         log.write_text(before)
+
+
+def test_batches_that_end_at_once_are_logged_below_one_head(
+    swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in its thread. Red: a second head among the rows."""
+    monkeypatch.chdir(swept)
+    fingerprints = sweep_fingerprints(load_params(), load_params().compute)[:1]
+    for trial in range(100):
+        (tmp_path / str(trial)).mkdir()
+        monkeypatch.chdir(tmp_path / str(trial))
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: log_time(fingerprints, "cpu", 36.0, FINISHED), range(8)))
+        lines = BATCH_LOG.read_text().splitlines(keepends=True)
+        assert lines.count(HEAD) == 1
+        assert len(lines) == 9
 
 
 def test_drawn_again_from_the_tables_alone(swept: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ No stage reads these files: results hold no times, so that they have the same by
 
 import contextlib
 import csv
+import threading
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ HEAD = "experiment,depth,runs,device,seconds,ended,digests\n"
 FINISHED = "finished"
 STOPPED = "stopped"
 DIGITS = 16  # of a run's fingerprint, as logs write it
+_WRITING = threading.Lock()  # batches of one process end in threads
 
 
 def log_time(fingerprints: Sequence[RunFingerprint], device: str, seconds: float, ended: str) -> None:
@@ -31,7 +33,7 @@ def log_time(fingerprints: Sequence[RunFingerprint], device: str, seconds: float
     digests = " ".join(fingerprint.key()[:DIGITS] for fingerprint in fingerprints)
     row = f"{run.experiment},{run.depth},{len(fingerprints)},{device},{seconds:.2f},{ended},{digests}\n"
     LOGS.mkdir(parents=True, exist_ok=True)
-    with BATCH_LOG.open("a+", encoding="utf-8", errors="replace", newline="\n") as file:
+    with _WRITING, BATCH_LOG.open("a+", encoding="utf-8", errors="replace", newline="\n") as file:
         file.seek(0)
         if (first := file.readline()) not in ("", HEAD):
             file.truncate(0)

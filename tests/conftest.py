@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 from ruamel.yaml import YAML
@@ -43,6 +44,9 @@ if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_seta
 # What the tests start writes its bytecode, as for users; else each process compiles all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 fix_order_of_sums()
+# The same examples in each run, however long one takes.
+hypothesis.settings.register_profile("ncpipe", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ncpipe")
 
 
 @pytest.fixture

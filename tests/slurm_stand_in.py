@@ -37,8 +37,10 @@ def install(folder: Path) -> dict[str, str]:
 
 
 def told(name: str) -> str | None:
-    file = STATE / name
-    return file.read_text() if file.is_file() else None
+    try:
+        return (STATE / name).read_text()
+    except FileNotFoundError:
+        return None
 
 
 def write(job: str, state: str) -> None:
@@ -117,6 +119,8 @@ def control(number: str) -> int:
             if (code := process.poll()) is None:
                 continue
             del running[job]
+            if told(f"requeue-{job}") is not None:  # asked for before it ended: PENDING follows at once
+                continue
             if told(f"jobs/{job}").startswith("RUNNING"):  # type: ignore[union-attr]
                 write(job, "FAILED" if code else "COMPLETED")
         for index in range(first, last + 1):

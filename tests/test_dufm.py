@@ -106,7 +106,7 @@ def test_one_sample_goes_the_way_of_n_equal_ones() -> None:
     np.testing.assert_allclose(one.state["free"] / 3**0.5, rows[:, 1], rtol=0, atol=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     start=st.sampled_from([("dnc", 4), ("dnc", 10), ("srg", 6), ("srg", 7), ("srg", 10), ("srg_k", 15)]),
     columns=st.sampled_from(["own", "equal", "reduced"]),

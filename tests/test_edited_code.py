@@ -192,11 +192,13 @@ def test_eight_threads_store_at_once(project: Path) -> None:
     (trained,) = batches.train_batch([fingerprints()[0].run], data, torch.device("cpu"), "float32")
     one = fingerprints()[0]
     distinct = [RunFingerprint(one.run, str(number), one.compute, one.code) for number in range(60)]
+    editing = threading.Lock()
 
     def store(fingerprint: RunFingerprint) -> None:
         if fingerprint.data.endswith("7"):
-            edit(project, "training/schedules.py", "# the run then", "#  the run then")
-            edit(project, "training/schedules.py", "#  the run then", "# the run then")
+            with editing:
+                edit(project, "training/schedules.py", "# the run then", "#  the run then")
+                edit(project, "training/schedules.py", "#  the run then", "# the run then")
         check_code(fingerprint, Reading())
         write_beside(
             stored(fingerprint.key()), lambda partial: write_run(partial, trained, fingerprint, "cpu")

@@ -260,7 +260,7 @@ def assert_same(actual: ClassStatistics, expected: dict[str, np.ndarray], rel: f
         )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(0, 60), st.integers(0, 60), st.sampled_from([0.0, 1e6]))
 def test_merging_is_seeing_everything_at_once(seed: int, first: int, second: int, offset: float) -> None:
     """Each part may lack classes that the others have."""

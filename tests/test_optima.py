@@ -194,7 +194,7 @@ def test_the_optimum_is_feasible_has_its_value_and_is_collapsed(loss, bias, clas
     assert torch.cosine_similarity(best.weight, best.features) == pytest.approx([1.0] * classes, abs=1e-14)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     case=st.sampled_from(CASES),
     classes=st.integers(2, 6),

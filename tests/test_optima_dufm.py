@@ -51,13 +51,13 @@ def models(draw, fewest=2):
     return Dufm(count, per_class, decays[0], tuple(decays[1:]))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(models())
 def test_built_dnc_has_the_closed_loss(model):
     assert naive_loss(model, dnc_solution(model)) == pytest.approx(dufm.dnc_loss(model), abs=1e-12, rel=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(models(fewest=6), st.integers(0, 4))
 def test_built_srg_has_the_closed_loss(model, more):
     """Both constructions, with any number of -1 a row that both have room for."""

@@ -59,7 +59,7 @@ def test_slope_and_intercept_are_those_of_polyfit_and_linregress():
 
 
 @given(power=st.floats(-3, 3), scale=st.floats(1e-6, 1e3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_an_exact_power_law_gives_its_power_and_an_interval_of_no_width(power, scale):
     runs = grid()
     row = first(loglog_slopes(measure(runs, lambda depth, _: scale * depth**power), runs, RULE))

@@ -4,6 +4,7 @@ The latter, marker `slurm`, is Debian's on this machine alone, set up and taken 
 """
 
 import contextlib
+import inspect
 import os
 import re
 import shlex
@@ -215,8 +216,10 @@ def test_a_signal_saves_and_the_next_start_goes_on_to_the_same_bytes(
 
     def beat(writer: ClaimWriter, epoch: int, whole: float | None) -> None:
         if expected and epoch == expected[0][1]:
-            os.kill(os.getpid(), expected.pop()[0])
-            time.sleep(0.2)
+            number = expected.pop()[0]
+            stop = inspect.getclosurevars(signal.getsignal(number)).nonlocals["stop"]  # type: ignore[arg-type]
+            os.kill(os.getpid(), number)
+            assert stop.wait(60)  # the handler runs in the main thread
 
     monkeypatch.setattr(ClaimWriter, "beat", beat)
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR2, signal.SIGTERM)}
@@ -423,7 +426,7 @@ def test_where_slurm_does_not_queue_again_the_driver_submits_what_is_left(
         (stand_in / "warn").touch()
 
     threading.Thread(target=warn, daemon=True).start()
-    prepare_sweep([2], [0], one=experiment_tree(epochs=3_000, log_every=10))
+    prepare_sweep([2], [0], one=experiment_tree(epochs=6_000, log_every=10))
     assert by_slurm(Slurm(array=1)) == set()
     said = capsys.readouterr().err
     assert "sweep: array 1 ended without 1 run, as one L=2 seed=0 (FAILED)" in said

@@ -62,7 +62,7 @@ def test_a_word_means_what_dvc_takes_it_for_with_and_without_a_tag() -> None:
     assert [text for text in tagged if read(parse_yaml, text) is not REFUSED and not agree(text)] == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text("0123456789+-._eExXob:~aAnNuUlLtTrRfFsSiIyY", min_size=1, max_size=7))
 @example("0b_").via("not a number to either")
 @example("=")
@@ -92,7 +92,7 @@ def merging_documents(draw: st.DrawFn) -> str:
     return "\n".join(lines)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=75)
 @given(merging_documents())
 @example("m0: &m0 {b: 1, c: 2}\nm1: {<<: *m0, c: 3}")
 @example("m0: {<<: [{b: 1, c: 2}, {b: 3, d: 4}], c: 5}")

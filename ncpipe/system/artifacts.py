@@ -104,15 +104,17 @@ def remove(path: Path) -> None:
     A process that ends may still write there, as Python does to __pycache__; then this is tried again.
     """
     tries = 30
-    while path.is_dir() and not path.is_symlink():
+    while os.path.lexists(path):
         try:
-            shutil.rmtree(path)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
         except OSError as error:
             tries -= 1
             if not tries or error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise
             time.sleep(0.1)
-    path.unlink(missing_ok=True)
 
 
 def remove_tried_links() -> None:

@@ -310,7 +310,7 @@ def test_names_that_no_terminal_shows_are_written_out() -> None:
 YAML_TEXT = st.text(alphabet="ab:{}[],-&*!<>|%@`'\"#?~ \n\t01.eE_\0\u2028\ud7ff", max_size=60)
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
+@settings(max_examples=150)
 @given(YAML_TEXT)
 def test_any_text(text: str) -> None:
     """Red: an exception of the parser's."""

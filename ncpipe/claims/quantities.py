@@ -73,11 +73,9 @@ class Trend(RunClaim):
         return side._replace(experiment=f"{', '.join(self.over)} by {self.x}") if self.over else side
 
     def sides(self) -> list[Side]:
-        """Return all runs and metrics that the number is made of."""
         return [self.side._replace(experiment=name) for name in self.over or [self.experiment]]
 
     def mistakes(self) -> Iterator[str]:
-        """Yield a line, which begins with a key, for each contradiction between keys."""
         yield from super().mistakes()
         if bool(self.over) != bool(self.x):
             yield "over: goes together with x, which says what its numbers are; give both or neither"
@@ -151,7 +149,6 @@ class Slope(Trend):
     without: Index = 0
 
     def mistakes(self) -> Iterator[str]:
-        """Yield a line, which begins with a key, for each contradiction between keys."""
         yield from super().mistakes()
         if self.over and min(self.over.values()) <= 0:
             yield "over: a number that is not above 0 has no logarithm; take `quantity: spearman`"
@@ -253,7 +250,6 @@ class Spearman(Trend):
 
     @property
     def side(self) -> Side:
-        """The runs and their metric."""
         return super().side._replace(layer=self.layer)
 
     @property
@@ -262,7 +258,6 @@ class Spearman(Trend):
         return self.side._replace(metric=self.along, split=self.along_split or self.split)
 
     def sides(self) -> list[Side]:
-        """Return all runs and metrics that the number is made of."""
         return super().sides() + [self.side_along] * bool(self.along)
 
     def about(self) -> str:
@@ -270,7 +265,6 @@ class Spearman(Trend):
         return self.side.words(f"with {self.side_along.series}" * bool(self.along))
 
     def mistakes(self) -> Iterator[str]:
-        """Yield a line, which begins with a key, for each contradiction between keys."""
         yield from super().mistakes()
         if self.along_split and not self.along:
             yield "along_split: belongs to `along`, which is missing; name a metric or remove it"
@@ -340,7 +334,6 @@ class Extreme(RunClaim):
     minus: str = ""
 
     def sides(self) -> list[Side]:
-        """Return all runs and metrics that the number is made of."""
         return [self.side] + [self.side._replace(metric=self.minus)] * bool(self.minus)
 
     def answer(self, tables: Tables) -> Answer:
@@ -398,11 +391,9 @@ class Difference(RunClaim):
     without: Index = 0
 
     def sides(self) -> list[Side]:
-        """Return all runs and metrics that the number is made of."""
         return [self.side._replace(**self.versus.keys()), self.side]
 
     def mistakes(self) -> Iterator[str]:
-        """Yield a line, which begins with a key, for each contradiction between keys."""
         yield from super().mistakes()
         if self.of in OVER_DEPTHS and (self.depth or self.versus.depth):
             yield f"of: a {self.of} is over all depths; leave out depth, or take log10 or value"
@@ -494,11 +485,9 @@ class Computed(RunClaim, Called):
 
     @property
     def number(self) -> str:
-        """The name of the number in tables."""
         return self.call
 
     def mistakes(self) -> Iterator[str]:
-        """Yield a line, which begins with a key, for each contradiction between keys."""
         yield from super().mistakes()
         if self.call == "layer_rise":
             yield from only_ncc_error(self)
@@ -561,7 +550,6 @@ class Theory(Called):
         return {**super().package_calls(), **THEORY_CALLS}
 
     def checked(self) -> tuple[Call, dict[str, Any]]:
-        """Return the call and its arguments; raise InputError with a line for each mistake."""
         call, arguments = super().checked()
         if self.against == "numerical" and call.check is None:
             self._refuse("against", f"{self.call} has no numerical check; give a number")

@@ -110,7 +110,6 @@ class CausalCollapseMonitor(CollapseMonitor):
         self.steps = steps
 
     def due(self, epoch: float) -> bool:
-        """Return whether to measure after this many epochs."""
         return self.steps is None and super().due(epoch)
 
     def due_at_step(self, step: int) -> bool:

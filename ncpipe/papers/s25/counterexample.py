@@ -16,7 +16,6 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.functional import hessian, jacobian
 
 from ncpipe import functional
 from ncpipe.papers.s25.constructions.assumptions import paper_loss, paper_model
@@ -32,11 +31,11 @@ from ncpipe.study import (
     frames,
     gufm,
     half_squared_error,
+    numerical,
     seeded_generator,
 )
 
 NoiseSubspace = Literal["within", "beside"]
-SHORTEST = 1e-3  # share of a Newton step
 
 
 def near_collapsed_data(
@@ -123,8 +122,8 @@ def motionless(run: Run, data: Prepared) -> tuple[Tensor, gufm.Optimum]:
 def best_last_layer(run: Run, features: Tensor, labels: Tensor, start: gufm.Optimum) -> gufm.Optimum:
     """Return W_L without bias with the lowest fit + lambda_L/2 |W_L|^2 on `features` (N, d), `labels` (N,).
 
-    Newton's method with step halving from `start`; the problem is strictly convex. W_L has rows of sum 0, as
-    the features do. `features` of the result are those of `start`.
+    By L-BFGS from `start`; the problem is strictly convex. W_L has rows of sum 0, as the features do.
+    `features` of the result are those of `start`.
     """
     strength = run.spec.penalty.last_strength(run.depth)
     loss = cross_entropy if paper_loss(run) == "ce" else half_squared_error
@@ -136,15 +135,7 @@ def best_last_layer(run: Run, features: Tensor, labels: Tensor, start: gufm.Opti
         weight = flat.view(len(start.weight), -1)
         return loss(reduced @ weight.T, targets).mean() + strength / 2 * weight.square().sum()
 
-    flat = (start.weight @ basis.T).flatten()
-    length = 1.0
-    while length >= SHORTEST:  # until float64 sees no descent any more
-        step = torch.linalg.solve(hessian(value, flat), jacobian(value, flat))
-        length = 1.0
-        while length >= SHORTEST and value(flat - length * step) >= value(flat):
-            length /= 2
-        if length >= SHORTEST:
-            flat = flat - length * step
-    weight = flat.view(len(start.weight), -1) @ basis
+    end = numerical.descend(value, (start.weight @ basis.T).flatten().numpy(), slope=1e-13)
+    weight = torch.from_numpy(end.point).view(len(start.weight), -1) @ basis
     penalty = strength / 2 * weight.square().sum().item()
-    return gufm.Optimum(value(flat).item() - penalty, penalty, weight, start.features, None)
+    return gufm.Optimum(end.value - penalty, penalty, weight, start.features, None)

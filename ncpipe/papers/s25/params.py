@@ -43,7 +43,7 @@ class Counterexample:
     """
 
     experiment: str
-    classes: Annotated[int, Bound(2, 64)]  # a Newton step has the square of K d unknowns
+    classes: Annotated[int, Bound(2, 64)]
     per_class: Annotated[int, Bound(2, 10_000)]  # the proof's blocks serve each sample
     sizes: tuple[Positive, ...]
     depths: tuple[Annotated[int, Bound(2, 10_000)], ...]
